@@ -17,6 +17,9 @@ use tailwater_net::Nanos;
 /// Excess duration of a turn that counts as a gap.
 const GAP: Nanos = Nanos::from_micros(20);
 
+/// Interval at which late packets are counted for the server mapper.
+const TELL_INTERVAL: Nanos = Nanos::from_millis(10);
+
 /// Wake-up time beyond which the worker counts as preempted. A wake-up takes about 10 us, and nearly always less than
 /// 50. Inspecting thousands of queued packets takes less than 50.
 const PREEMPTED_AFTER: Nanos = Nanos::from_micros(150);
@@ -36,8 +39,11 @@ pub(crate) struct Meter {
     start: Nanos,
     window: Nanos,
     window_end: Nanos,
-    /// Where late packets are counted for the server mapper.
+    /// Where late packets are counted for the server mapper, the packets of this window that are counted there, offered
+    /// and late, and the time of the next count.
     late: LateCounters,
+    told: [u64; 2],
+    tell_at: Nanos,
     /// The worker has panicked.
     dead: bool,
 }
@@ -56,6 +62,8 @@ impl Meter {
             window: config.window,
             window_end: config.start + config.window,
             late: config.late.clone(),
+            told: [0; 2],
+            tell_at: config.start,
             dead: false,
         }
     }
@@ -329,16 +337,28 @@ impl Meter {
     /// Ends the window if its time is over.
     #[inline]
     pub(crate) fn roll(&mut self, now: Nanos, chain: &impl Counting) {
+        if now >= self.tell_at {
+            self.tell(now, chain);
+        }
+    }
+
+    /// Counts late packets for the server mapper, which must not wait for the window's end, and ends it if it is due.
+    #[cold]
+    fn tell(&mut self, now: Nanos, chain: &impl Counting) {
+        let window = &self.telemetry.window;
+        let counts = [window.offered, window.late_for_want_of_cores()];
+        self.late.add(std::array::from_fn(|at| counts[at] - self.told[at]));
+        self.told = counts;
         if now >= self.window_end {
             self.roll_window(now, chain);
+            self.told = [0; 2];
         }
+        self.tell_at = (now + TELL_INTERVAL).min(self.window_end);
     }
 
     #[cold]
     fn roll_window(&mut self, now: Nanos, chain: &impl Counting) {
         self.save_reasons(chain);
-        let window = &self.telemetry.window;
-        self.late.add([window.offered, window.late_for_want_of_cores()]);
         let index = now.saturating_sub(self.start).0 / self.window.0.max(1);
         self.telemetry.roll(index);
         self.window_end = self.start + Nanos((index + 1) * self.window.0);

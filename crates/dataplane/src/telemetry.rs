@@ -95,11 +95,10 @@ impl Window {
             + self.lost_in_chain
     }
 
-    /// Packets beyond the SLO, lost ones included, for causes that more cores can remedy: not because of their own flow,
-    /// or of a preemption.
+    /// Packets beyond the SLO, lost ones included, for causes that more cores can remedy.
     pub fn late_for_want_of_cores(&self) -> u64 {
-        let remediless = [Cause::QueuedBehindOwnFlow, Cause::Preempted];
-        self.late_or_lost() - remediless.map(|cause| self.late[cause as usize]).iter().sum::<u64>()
+        let causes = [Cause::QueuedBehindOthers, Cause::RingFull, Cause::Waking];
+        causes.map(|cause| self.late[cause as usize]).iter().sum()
     }
 
     /// Packets beyond the SLO, lost ones included.

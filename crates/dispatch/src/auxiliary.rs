@@ -7,8 +7,8 @@ pub enum Availability {
     Free,
     /// A dispatcher has activated it, this one or another.
     Taken,
-    /// It has a port queue of its own now. A dispatcher that has activated it sends nothing new, and releases it once it
-    /// is done.
+    /// It has a port queue of its own now. A dispatcher that has activated it sends nothing new, but for flows split
+    /// with it before, and releases it once it is done.
     Withdrawn,
 }
 

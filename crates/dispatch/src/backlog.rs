@@ -271,7 +271,10 @@ impl<F, P> Backlog<F, P> {
                 self.queue(number);
                 return OWN;
             }
-            Placement::Auxiliary(_) if self.fairness.is_excess(flow, self.inside) => return self.refusing(),
+            Placement::Auxiliary(_) if self.fairness.is_excess(flow, self.inside) => {
+                self.fairness.others -= 1;
+                return self.refusing();
+            }
             // A flow that was just placed there has no packets to wait for.
             Placement::Auxiliary(auxiliary)
                 if flow.parked > 0 || self.relieved >> auxiliary & 1 != 0 && flow.in_flight() > 0 =>
@@ -307,6 +310,7 @@ impl<F, P> Backlog<F, P> {
         self.queued[usize::from(flow.at)].packets = flow.queued.into();
         self.bound += u32::from(flow.is_bound());
         self.inside += 1;
+        self.fairness.note_other();
     }
 
     /// Counts a packet of the local queue out: it was processed completely. Returns the flow's key if none of its

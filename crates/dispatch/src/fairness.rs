@@ -4,6 +4,10 @@ use crate::flow::Flow;
 use tailwater_net::Nanos;
 use tailwater_policy::core::{Load, QUEUES};
 
+/// Number of packets that a flow may lose after a packet of another flow. A flow that has this share of the packets harms
+/// the others by less than a batch.
+const LOSSES: u32 = 256;
+
 /// State of the queue behind the local queue.
 #[derive(Debug)]
 pub(crate) struct Fairness {
@@ -14,6 +18,8 @@ pub(crate) struct Fairness {
     /// more than `scarce`.
     most: u32,
     scarce: u32,
+    /// Packets that flows with too many may lose until a packet of another flow arrives: alone, a flow harms nobody.
+    pub(crate) others: u32,
     /// Flow that was just put behind, whose packets are yet to be moved.
     pub(crate) overtaken: Option<u16>,
     /// Batches taken from the local queue since the last from behind.
@@ -37,6 +43,7 @@ impl Fairness {
             share: most / 2,
             most,
             scarce: packets - packets / 4,
+            others: 0,
             overtaken: None,
             round: 0,
             looking: false,
@@ -52,11 +59,17 @@ impl Fairness {
         u32::from(flow.queued) >= self.share || flow.is_behind()
     }
 
+    /// Notes a packet of a flow that has not too many.
+    #[inline]
+    pub(crate) fn note_other(&mut self) {
+        self.others = LOSSES;
+    }
+
     /// Returns `true` if a flow has its share of the packets in the system, of which there are `inside`, and those of
     /// others need the rest.
     #[inline]
     pub(crate) fn is_excess<F>(&self, flow: &Flow<F>, inside: u32) -> bool {
-        inside > self.scarce && flow.packets() >= self.most
+        inside > self.scarce && flow.packets() >= self.most && self.others > 0
     }
 
     #[inline]

@@ -260,7 +260,7 @@ impl Rig {
     /// Lets the dispatcher process packets of the local queue. The first segments drop every fifth of a split flow.
     fn process(&mut self, most: usize) {
         for _ in 0..most {
-            let list = self.dispatcher.backlog.next_list();
+            let list = self.dispatcher.backlog.next_list(false);
             let Some(mut packet) = self.lists[list].pop_front() else {
                 assert_eq!(self.dispatcher.backlog.waiting(), 0, "there is another list");
                 return;

@@ -231,6 +231,12 @@ impl Buckets {
         self.account.batch(took);
     }
 
+    /// Returns `true` if buckets are to be released that are still in use.
+    #[inline]
+    pub(crate) fn is_leaving(&self) -> bool {
+        !self.leaving.is_empty()
+    }
+
     /// Releases and accepts buckets, if any are migrating. Call it once per turn, when all packets the worker holds are
     /// in the dispatcher's queue.
     #[inline]
@@ -242,7 +248,7 @@ impl Buckets {
         dispatch: Option<&Dispatch>,
         durable: Option<&mut DurableWorker>,
     ) {
-        let quiet = dispatch.is_none_or(Dispatch::is_quiet);
+        let quiet = dispatch.is_none_or(Dispatch::has_no_backlog);
         self.account.turn(now, quiet);
         // A stale value is fine: the next turn reads it again.
         if self.moves.pending.load(Ordering::Relaxed) > 0 {

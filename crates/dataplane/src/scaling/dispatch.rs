@@ -94,6 +94,13 @@ impl Dispatch {
         self.machine.is_quiet()
     }
 
+    /// Returns `true` if no packet waits in the local queue, but those of flows with too many. Packets on auxiliary cores
+    /// are no backlog.
+    #[inline]
+    pub(crate) fn has_no_backlog(&self) -> bool {
+        self.machine.backlog.here().packets == 0
+    }
+
     /// Returns `true` if packets are to be received now: see [`Backlog::receives`].
     #[inline]
     pub(crate) fn receives(&self) -> bool {
@@ -326,9 +333,10 @@ impl Dispatch {
 
     /// Takes packets out of the local queue, up to the room of the batch, which is empty. Packets that are processed
     /// completely go into the batch, those of split flows into the [parts](Dispatch::parts). They are counted out when
-    /// they are [done](Dispatch::done) or [passed on](Dispatch::pass_on). Returns `true` if more are left.
+    /// they are [done](Dispatch::done) or [passed on](Dispatch::pass_on). If RSS buckets are `leaving`, packets behind do not
+    /// wait long. Returns `true` if more are left.
     #[inline]
-    pub(crate) fn take(&mut self, batch: &mut Batch) -> bool {
+    pub(crate) fn take(&mut self, batch: &mut Batch, leaving: bool) -> bool {
         let Dispatch {
             machine,
             lists,
@@ -337,7 +345,7 @@ impl Dispatch {
             ..
         } = self;
         let (room, mut taken) = (batch.room(), 0);
-        lists.take(machine.backlog.next_list(), room, |parcel| {
+        lists.take(machine.backlog.next_list(leaving), room, |parcel| {
             taken += 1;
             match machine.backlog.split_of(parcel.number()) {
                 None => batch.add_parcel(store, parcel),

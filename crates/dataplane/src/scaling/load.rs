@@ -56,7 +56,11 @@ impl Default for LoadCounters {
     }
 }
 
-/// Packets of all workers, and those late for want of cores, auxiliary workers included, up to their last windows. Workers add, the mapper's thread reads.
+/// Number of late packets below which none counts: a wake-up of an idle machine is no want of cores.
+const FEW_LATE: u64 = 64;
+
+/// Packets of all workers, and those late for want of cores, auxiliary workers included, up to some 10 ms ago. Workers
+/// add, the mapper's thread reads.
 #[derive(Clone, Debug, Default)]
 pub struct LateCounters {
     /// Packets offered, and those late or lost.
@@ -66,9 +70,9 @@ pub struct LateCounters {
 }
 
 impl LateCounters {
-    /// Adds a window: packets offered, and late or lost.
-    pub(crate) fn add(&self, window: [u64; 2]) {
-        for (count, more) in self.counts.iter().zip(window) {
+    /// Adds packets offered, and late ones.
+    pub(crate) fn add(&self, packets: [u64; 2]) {
+        for (count, more) in self.counts.iter().zip(packets) {
             count.fetch_add(more, Ordering::Relaxed);
         }
     }
@@ -78,7 +82,10 @@ impl LateCounters {
         let now: [u64; 2] = std::array::from_fn(|at| self.counts[at].load(Ordering::Relaxed));
         let [offered, late] = std::array::from_fn(|at| now[at] - self.told[at]);
         self.told = now;
-        // A packet is late in a later window than it was offered in.
+        if late < FEW_LATE {
+            return 0.0;
+        }
+        // A packet is late later than it was offered.
         (late as f64 / offered.max(1) as f64).min(1.0)
     }
 }

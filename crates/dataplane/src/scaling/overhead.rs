@@ -95,7 +95,7 @@ impl EpochEnd {
         let took = self.clock.now() - began;
         let mut moved = self.help(now);
         loop {
-            let more = self.dispatch.take(&mut self.batch);
+            let more = self.dispatch.take(&mut self.batch, false);
             self.dispatch.done(&mut self.batch, &mut self.pool, &mut self.chain);
             for from in 1..self.chain.segments() {
                 self.chain.run_before(from, self.dispatch.part(from), now);

@@ -211,7 +211,8 @@ impl Server {
                 }
                 left = POLL_INTERVAL;
             } else if lasting.is_some() {
-                left = left.min(Duration::from_nanos(self.epoch.0));
+                let often = lasting.map_or(self.epoch, |lasting| self.epoch.max(Nanos(lasting.0 / 4)));
+                left = left.min(Duration::from_nanos(often.0));
             }
             std::thread::park_timeout(left);
         }

@@ -58,11 +58,11 @@ impl DispatchTurn<'_> {
             let packets = self.batch.len();
             all += packets;
             let arrival = self.first_arrival(time);
-            if packets > 0 {
-                self.distribute(packets, time);
-            }
+            let refused = if packets > 0 { self.distribute(packets, time) } else { 0 };
             self.dispatch.collect(self.pool, self.chain, time);
-            if !iteration.receives_again(packets, received.waiting > 0, self.has_room()) {
+            // A turn that only received what it refuses would process nothing.
+            let has_room = refused == 0 && self.has_room();
+            if !iteration.receives_again(packets, received.waiting > 0, has_room) {
                 return (time, all);
             }
             let before = time;
@@ -82,8 +82,9 @@ impl DispatchTurn<'_> {
         self.pool.available() > 0 && self.dispatch.receives()
     }
 
-    /// Looks up a received batch, and puts its packets into the local queue or offloads them.
-    fn distribute(&mut self, packets: usize, time: Nanos) {
+    /// Looks up a received batch, and puts its packets into the local queue or offloads them. Returns the number of packets
+    /// lost because their flows have too many.
+    fn distribute(&mut self, packets: usize, time: Nanos) -> u64 {
         self.context.meter.note_batch(self.batch);
         self.chain.look_up(self.batch, time);
         let functions = self.batch.len();
@@ -99,6 +100,7 @@ impl DispatchTurn<'_> {
             self.context.pass(self.chain, self.batch, left, time, Chain::run);
         }
         self.batch.release(self.pool);
+        refused
     }
 
     /// Receives into the batch, which is empty.
@@ -110,7 +112,8 @@ impl DispatchTurn<'_> {
     /// Processes a batch of the local queue, and the parts of split flows that are next in it, in a turn that began at
     /// `turn`. Returns the end time.
     fn process_queued(&mut self, turn: Nanos, mut time: Nanos) -> Nanos {
-        let more = self.dispatch.take(self.batch);
+        let leaving = self.buckets.as_ref().is_some_and(|buckets| buckets.is_leaving());
+        let more = self.dispatch.take(self.batch, leaving);
         *self.from_queue = true;
         if !self.batch.is_empty() {
             time = self.process_batch(turn, time, more);

@@ -20,8 +20,10 @@ use tailwater_chain::chain::Chain;
 use tailwater_net::Nanos;
 use tailwater_state::keeper::Keeper;
 
-/// Packets in the port from which on a worker without a usable auxiliary core looks for flows with too many.
+/// Packets in the port, or full batches in a row, from which on a worker without a usable auxiliary core looks for flows
+/// with too many. Devices do not tell how many packets wait.
 const LONG: usize = 512;
+const LONG_BATCHES: u32 = 16;
 
 /// Processing of a whole chain.
 pub(super) struct ChainProcessing {
@@ -36,6 +38,8 @@ pub(super) struct ChainProcessing {
     durable: Option<Box<DurableWorker>>,
     /// The batch is from the local queue.
     from_queue: bool,
+    /// Full batches received in a row, with more packets in the port.
+    full_batches: u32,
     /// A function determines the batch size.
     sized: bool,
     /// Sleep time, once the worker has been idle as long. `None` if it never sleeps.
@@ -61,6 +65,7 @@ impl ChainProcessing {
             buckets: None,
             durable: None,
             from_queue: false,
+            full_batches: 0,
             nap: None,
         }
     }
@@ -83,9 +88,12 @@ impl ChainProcessing {
         let Some(dispatch) = &mut self.dispatch else {
             return false;
         };
+        let is_full = received.waiting > 0 && self.batch.room() == 0;
+        self.full_batches = if is_full { self.full_batches + 1 } else { 0 };
+        let is_long = received.waiting >= LONG || self.full_batches >= LONG_BATCHES;
         !dispatch.is_quiet()
             || dispatch.has_auxiliary_cores()
-            || received.waiting > 0 && dispatch.queues(now, received.waiting >= LONG, &self.batch)
+            || received.waiting > 0 && dispatch.queues(now, is_long, &self.batch)
     }
 
     /// Runs a turn of the dispatcher. Returns the end time.

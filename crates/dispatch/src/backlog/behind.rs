@@ -42,13 +42,14 @@ impl<F, P> Backlog<F, P> {
         self.here.packets + self.fairness.behind.packets
     }
 
-    /// Returns the list of the next batch to be processed here.
+    /// Returns the list of the next batch to be processed here. If buckets are `leaving`, which takes until the last packet
+    /// of theirs is done, every other batch is from behind.
     #[inline]
-    pub fn next_list(&mut self) -> usize {
+    pub fn next_list(&mut self, leaving: bool) -> usize {
         if self.fairness.behind.packets == 0 {
             return OWN;
         }
-        self.fairness.round = (self.fairness.round + 1) % ROUNDS;
+        self.fairness.round = (self.fairness.round + 1) % if leaving { 2 } else { ROUNDS };
         match self.here.packets == 0 || self.fairness.round == 0 {
             true => self.behind(),
             false => OWN,
@@ -60,6 +61,7 @@ impl<F, P> Backlog<F, P> {
     pub(super) fn receive_behind(&mut self, number: u16) -> usize {
         let flow = &mut self.flows[usize::from(number)];
         if self.fairness.is_excess(flow, self.inside) {
+            self.fairness.others -= 1;
             return self.refusing();
         }
         let packets = u32::from(flow.queued);

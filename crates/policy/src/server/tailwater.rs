@@ -23,8 +23,8 @@
 //! **Giving back.** A core is given back once the loads of all of the last eight periods would have fit on fewer. What it
 //! costs to take it again, tens of milliseconds of late packets, is more than it saves between two waves of load.
 //!
-//! **Overload.** A backlog that lasts [`backlog`](TailwaterServerConfig::backlog), longer than any burst that auxiliary
-//! cores are for, does not wait for the period's end: after a start at full load, for example. Such a decision dedicates
+//! **Overload.** A backlog that lasts [`backlog`](TailwaterServerConfig::backlog), much longer than any burst that
+//! auxiliary cores are for, does not wait for the period's end: after a start at full load, for example. Such a decision dedicates
 //! cores and relieves full ones, and never gives a core back.
 
 use super::{CoreNumber, Move, ServerMapper, ServerView};
@@ -62,7 +62,7 @@ impl Default for TailwaterServerConfig {
             uneven: 0.02,
             spread: 0.2,
             late: 0.005,
-            backlog: Nanos::from_millis(10),
+            backlog: Nanos::from_millis(50),
         }
     }
 }
@@ -94,8 +94,16 @@ pub struct TailwaterServerMapper {
     even: u32,
     /// Cores that the last periods' loads would have left.
     enough: [usize; PERIODS],
-    /// Time of the last call.
-    last: Option<Nanos>,
+    /// Time of the last call, and of the last one that was not early.
+    last_call: Option<Nanos>,
+    last_regular: Option<Nanos>,
+    /// Seconds since then, and the integral of the share of late packets over them.
+    seconds: f64,
+    late_seconds: f64,
+    /// The last plan changed the number of dedicated cores, for which packets may be late now.
+    changed: bool,
+    /// All cores have the same number of buckets.
+    is_even: bool,
     owner: Vec<CoreNumber>,
     /// Packets per second by core.
     rates: Vec<f64>,
@@ -120,7 +128,12 @@ impl TailwaterServerMapper {
             next_hold: *HOLD.start(),
             even: 0,
             enough: [usize::MAX; PERIODS],
-            last: None,
+            last_call: None,
+            last_regular: None,
+            seconds: 0.0,
+            late_seconds: 0.0,
+            changed: false,
+            is_even: false,
             config,
             capacity,
             owner: Vec::new(),
@@ -148,9 +161,11 @@ impl TailwaterServerMapper {
 
     /// Learns from a period in which `had` cores were filled to `full`, and a share `late` of the packets was late.
     fn learn(&mut self, full: f64, late: f64, (had, most): (usize, usize)) {
+        let was_even = self.even > 0;
         self.even = self.even.saturating_sub(1);
         if late > self.config.late {
-            if had == most && late > MANY * self.config.late && self.even == 0 {
+            // After an even time, and after a change of cores, the other way is tried once more.
+            if had == most && late > MANY * self.config.late && !was_even && !self.changed {
                 self.even = *HOLD.end();
             }
             if had < most {
@@ -184,8 +199,10 @@ impl TailwaterServerMapper {
         for (bucket, load) in view.buckets.iter().enumerate() {
             self.rates[bucket % cores] += load.rate.max(0.0);
         }
-        let is_even = self.rates.iter().all(|rate| *rate <= mean * (1.0 + self.config.spread));
-        if is_even {
+        // Leaving it takes more than it takes to begin.
+        let spread = self.config.spread * if self.is_even { 1.0 } else { 0.5 };
+        self.is_even = self.rates.iter().all(|rate| *rate <= mean * (1.0 + spread));
+        if self.is_even {
             for (bucket, owner) in self.owner.iter_mut().enumerate() {
                 *owner = (bucket % cores) as CoreNumber;
             }
@@ -230,8 +247,18 @@ impl ServerMapper for TailwaterServerMapper {
     }
 
     fn remap(&mut self, view: &ServerView<'_>, moves: &mut Vec<Move>) {
-        let last = self.last.replace(view.now);
-        let is_early = last.is_some_and(|last| view.now.saturating_sub(last) < self.config.period);
+        let since = |last: Option<Nanos>| last.map_or(self.config.period, |last| view.now.saturating_sub(last));
+        let is_early = since(self.last_regular) < self.config.period;
+        let elapsed = since(self.last_call).as_secs_f64();
+        self.late_seconds += view.late * elapsed;
+        self.seconds += elapsed;
+        self.last_call = Some(view.now);
+        let mut late = view.late;
+        if !is_early {
+            // Early calls have seen a part of the period.
+            late = std::mem::take(&mut self.late_seconds) / std::mem::take(&mut self.seconds).max(f64::MIN_POSITIVE);
+            self.last_regular = Some(view.now);
+        }
         let rate = |bucket: usize| view.buckets[bucket].rate.max(0.0);
         self.owner.clear();
         self.owner.extend(view.buckets.iter().map(|b| b.core));
@@ -248,9 +275,9 @@ impl ServerMapper for TailwaterServerMapper {
         let all: f64 = self.rates.iter().sum();
         let had = self.dedicated.iter().filter(|d| **d).count();
         let most = view.cores.len();
-        if !is_early || view.late > MANY * self.config.late {
+        if !is_early || late > MANY * self.config.late {
             let full = self.fullness(flows, all, had, most);
-            self.learn(full, view.late, (had, most));
+            self.learn(full, late, (had, most));
         }
         let needed = self.fewest(flows, all, self.fill, most);
         let reclaim_fill = self.fill * self.config.reclaim_fill / self.config.fill;
@@ -264,6 +291,7 @@ impl ServerMapper for TailwaterServerMapper {
             true => had.max(needed),
             false => had.max(needed).min(enough.max(needed)),
         };
+        self.changed = cores != had;
         for core in 0..most {
             let count = self.dedicated.iter().filter(|d| **d).count();
             if count < cores && !self.dedicated[core] {
@@ -294,6 +322,7 @@ impl ServerMapper for TailwaterServerMapper {
             self.append_moves(view, moves);
             return;
         }
+        self.is_even = false;
         // The largest bucket that the core can give away.
         for &bucket in &order {
             let b = usize::from(bucket);

@@ -8,6 +8,9 @@ use tailwater_net::toeplitz::BUCKETS;
 use tailwater_policy::flows::{CoreSignals, FlowLoad, FlowPlan, FlowView};
 use tailwater_policy::server::{BucketLoad, CoreLoad, Move, ServerView};
 
+/// Number of late packets below which none counts for a server mapper, as live.
+const FEW_LATE: u64 = 64;
+
 /// Interval in nanoseconds for checking that bucket moves are complete, before a mapper runs again.
 const LOOK: u64 = 100_000;
 
@@ -156,8 +159,7 @@ impl Engine<'_> {
             return;
         }
         let buckets = self.bucket_loads(chain, number, now);
-        let cores = self.core_loads(chain, number, now);
-        let late = self.chains[chain].meter.late_since_last_call();
+        let (cores, late) = self.core_loads(chain, number, now);
         let Some(section) = self.section(chain, number) else {
             return;
         };
@@ -214,12 +216,14 @@ impl Engine<'_> {
         loads.collect()
     }
 
-    /// Returns the load of a steering domain's cores over the same time.
-    fn core_loads(&mut self, chain: usize, number: usize, now: u64) -> Vec<CoreLoad> {
+    /// Returns the load of a steering domain's cores over the same time, and the share of their packets that were late or
+    /// lost for a cause that more cores can remedy.
+    fn core_loads(&mut self, chain: usize, number: usize, now: u64) -> (Vec<CoreLoad>, f64) {
         let Some(section) = self.section(chain, number) else {
-            return Vec::new();
+            return (Vec::new(), 0.0);
         };
         let (elapsed, cores) = (now - section.asked, section.cores.clone());
+        let (mut packets, mut late) = (0, 0);
         let load = |number: &u16| {
             let core = &mut self.cores[usize::from(*number)];
             let load = CoreLoad {
@@ -229,10 +233,18 @@ impl Engine<'_> {
                 batch_p99: core.stats.batch_p99(),
                 longest_queue: core.stats.longest_queue,
             };
+            packets += core.stats.processed + core.stats.lost;
+            late += core.stats.late + core.stats.lost;
             core.stats.clear();
             load
         };
-        cores.iter().map(load).collect()
+        let loads = cores.iter().map(load).collect();
+        let share = if late < FEW_LATE {
+            0.0
+        } else {
+            late as f64 / packets as f64
+        };
+        (loads, share)
     }
 
     /// Applies moves to a bucket table.

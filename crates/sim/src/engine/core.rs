@@ -17,6 +17,8 @@ pub(crate) struct Stats {
     pub received: u64,
     pub lost: u64,
     pub processed: u64,
+    /// Packets that were late for a cause that more cores can remedy.
+    pub late: u64,
     pub longest_queue: u32,
     pub worst_delay: u64,
     durations: Box<[u32; QUARTERS]>,
@@ -29,6 +31,7 @@ impl Default for Stats {
             received: 0,
             lost: 0,
             processed: 0,
+            late: 0,
             longest_queue: 0,
             worst_delay: 0,
             durations: Box::new([0; QUARTERS]),
@@ -172,13 +175,14 @@ impl Core {
         let mut next = self.watch.min(self.offloaded_at);
         if self.dedicated.is_some() {
             let dispatch = self.dispatch.as_deref();
+            let receives = dispatch.is_none_or(|dispatch| dispatch.machine.backlog.receives());
             if let Some(first) = self.fifo.first()
                 && self.room(dispatch.map_or(0, Dispatch::used)) > 0
-                && dispatch.is_none_or(|dispatch| dispatch.machine.backlog.receives())
+                && receives
             {
                 next = next.min(first.at + poll);
             }
-            if !self.transit.next.is_empty() || dispatch.is_some_and(Dispatch::has_work) {
+            if receives && !self.transit.next.is_empty() || dispatch.is_some_and(Dispatch::has_work) {
                 next = 0;
             }
         }

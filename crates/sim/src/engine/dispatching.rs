@@ -98,6 +98,7 @@ impl Engine<'_> {
             began: now,
             progress: Iteration::default(),
         });
+        let lost_before = self.chains[chain].meter.flow_overload();
         let (received, more) = match (
             dispatch.machine.backlog.receives(),
             self.cores[number].transit.is_still(),
@@ -122,7 +123,9 @@ impl Engine<'_> {
         let picos = costs.receive(received as u64);
         let mut time = now + spend(&mut self.cores[number].carry, picos);
         time = self.collect(number, chain, dispatch, (now, time));
-        let has_room = self.cores[number].room(dispatch.used()) > 0 && dispatch.machine.backlog.receives();
+        // An iteration that only received what it refuses would process nothing.
+        let refused = self.chains[chain].meter.flow_overload() > lost_before;
+        let has_room = self.cores[number].room(dispatch.used()) > 0 && dispatch.machine.backlog.receives() && !refused;
         if turn.progress.receives_again(received, more, has_room) && received > 0 {
             dispatch.iteration = Some(turn);
             self.chains[chain].worked += time - now;
@@ -144,7 +147,8 @@ impl Engine<'_> {
             self.process_queue(number, chain, dispatch, (time, turn.began));
         }
         let core = &mut self.cores[number];
-        if dispatch.is_empty() && !more {
+        // Packets on auxiliary cores, and those of a whale, are no backlog that another dedicated core could help with.
+        if dispatch.lists.own_is_empty() && !more {
             core.through = core.ready;
         }
         if dispatch.links.active != 0 || !dispatch.machine.is_quiet() {
@@ -438,7 +442,10 @@ impl Engine<'_> {
         let mut batch = std::mem::take(&mut self.batch);
         batch.clear();
         let most = self.chains[chain].costs.most.min(dispatch.batch);
-        let list = dispatch.machine.backlog.next_list();
+        let list = dispatch
+            .machine
+            .backlog
+            .next_list(self.cores[number].transit.leaving > 0);
         dispatch.lists.take(list, most, &mut batch);
         let mut split = false;
         if dispatch.machine.backlog.has_splits() {
@@ -527,7 +534,7 @@ impl Engine<'_> {
             at: waiting.packet.arrival,
             buffered: false,
         });
-        chain.meter.sent(&core.attribution, packets, now, end);
+        core.stats.late += chain.meter.sent(&core.attribution, packets, now, end);
         chain.worked += end - now;
         core.stats.batch(count, end - now);
         core.ready = end;

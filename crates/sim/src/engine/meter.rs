@@ -48,8 +48,6 @@ pub(crate) struct Meter {
     pub windows: Vec<WindowReport>,
     /// Time at which the last packet left.
     pub last_sent: u64,
-    /// Packets delivered or lost, and those late or lost, up to the last call of a server mapper.
-    told: (u64, u64),
 }
 
 /// Sent packet: its arrival at the core, and `true` if it was buffered before.
@@ -76,11 +74,11 @@ impl Meter {
             all: LatencyHistogram::default(),
             windows: Vec::new(),
             last_sent: 0,
-            told: (0, 0),
         }
     }
 
-    /// Counts packets that a core had from `received` to `sent`.
+    /// Counts packets that a core had from `received` to `sent`. Returns the number of those that were late for a cause
+    /// that more cores can remedy.
     #[inline]
     pub fn sent<'a>(
         &mut self,
@@ -88,7 +86,7 @@ impl Meter {
         packets: impl Iterator<Item = Sent<'a>> + Clone,
         received: u64,
         sent: u64,
-    ) {
+    ) -> u64 {
         let (mut bytes, mut count) = (0, 0);
         let longest = self.latency.record_all(packets.clone().map(|entry| {
             bytes += u64::from(entry.packet.bytes);
@@ -98,8 +96,9 @@ impl Meter {
         self.window.delivered += count;
         self.window.bytes += bytes;
         self.last_sent = self.last_sent.max(sent);
-        if longest > self.slo {
-            self.attribute(attribution, packets, received, sent);
+        match longest > self.slo {
+            true => self.attribute(attribution, packets, received, sent),
+            false => 0,
         }
     }
 
@@ -110,7 +109,8 @@ impl Meter {
         packets: impl Iterator<Item = Sent<'a>>,
         received: u64,
         sent: u64,
-    ) {
+    ) -> u64 {
+        let mut remediable = 0;
         for Sent { packet, at, buffered } in packets {
             let latency = sent - packet.arrival;
             if latency <= self.slo.0 {
@@ -130,43 +130,23 @@ impl Meter {
                 })),
             };
             self.window.late[cause.number()] += 1;
+            let causes = [attribution::Cause::QueuedBehindOthers, attribution::Cause::Waking];
+            remediable += u64::from(causes.iter().any(|remediable| cause == Cause::Live(*remediable)));
         }
-    }
-
-    /// Returns the share of packets late or lost among those delivered or lost since the last call.
-    pub fn late_since_last_call(&mut self) -> f64 {
-        let now = self.owed_and_late();
-        let before = std::mem::replace(&mut self.told, now);
-        let (owed, late) = (now.0.wrapping_sub(before.0), now.1.wrapping_sub(before.1));
-        late as f64 / owed.max(1) as f64
-    }
-
-    fn owed_and_late(&self) -> (u64, u64) {
-        let owed = |counts: &Counts| counts.delivered + counts.total_lost();
-        // More cores help against neither.
-        let remediless = [attribution::Cause::QueuedBehindOwnFlow, attribution::Cause::Preempted];
-        let remediless = remediless.map(|cause| Cause::Live(cause).number());
-        let late = |counts: &Counts| {
-            let late = counts.late.iter().enumerate();
-            late.filter(|(cause, _)| !remediless.contains(cause))
-                .map(|(_, late)| late)
-                .sum::<u64>()
-        };
-        let (window, total) = (&self.window, &self.total);
-        (owed(window) + owed(total), late(window) + late(total))
+        remediable
     }
 
     /// Restarts the counters with the window that begins now, and `offered` packets in the system.
     pub fn restart(&mut self, offered: u64) {
         self.window.offered = offered;
-        // What was not told before the restart is told after it.
-        let now = self.owed_and_late();
         self.total = Counts::default();
-        let kept = self.owed_and_late();
-        let untold = (now.0.wrapping_sub(self.told.0), now.1.wrapping_sub(self.told.1));
-        self.told = (kept.0.wrapping_sub(untold.0), kept.1.wrapping_sub(untold.1));
         self.all.clear();
         self.windows.clear();
+    }
+
+    /// Returns the number of packets lost in this window because their flows had too many.
+    pub fn flow_overload(&self) -> u64 {
+        self.window.lost[Loss::FlowOverload as usize]
     }
 
     /// Counts a lost packet.

@@ -43,6 +43,12 @@ impl PacketLists {
         self.offload_queues.len() + 2
     }
 
+    /// Returns `true` if the own queue is empty, but for flows with too many packets.
+    #[inline]
+    pub fn own_is_empty(&self) -> bool {
+        self.own.is_empty()
+    }
+
     /// Returns `true` if the own queue and that behind it are empty.
     #[inline]
     pub fn is_empty(&self) -> bool {

@@ -106,7 +106,7 @@ pub(super) fn direct(core: &mut Core, chain: &mut ChainState, number: usize, now
         at: arrived.at,
         buffered: false,
     });
-    chain.meter.sent(&core.attribution, packets, now, end);
+    core.stats.late += chain.meter.sent(&core.attribution, packets, now, end);
     chain.worked += end - now;
     core.stats.batch(count, end - now);
     core.stats.received += count as u64;
@@ -299,7 +299,7 @@ impl Engine<'_> {
             at: waiting.at,
             buffered: waiting.buffered,
         });
-        chain.meter.sent(&core.attribution, packets, now, end);
+        core.stats.late += chain.meter.sent(&core.attribution, packets, now, end);
         chain.worked += end - now;
         core.stats.batch(batch.len(), end - now);
         let first = batch.first().map_or(end, |first| first.packet.arrival);

@@ -195,7 +195,7 @@ impl Rig {
 
     /// Lets the dispatcher process a batch.
     fn process(&mut self) {
-        self.dispatch.take(&mut self.batch);
+        self.dispatch.take(&mut self.batch, false);
         for packet in self.batch.iter() {
             let flow = self.flow_of[packet.arrival.0 as usize];
             self.done.push((Destination::OWN_CORE, flow, packet.arrival.0));
