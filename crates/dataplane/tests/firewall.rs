@@ -87,7 +87,10 @@ fn rules_change_under_load_without_loss() {
             .map(|i| format!("deny tcp destination 203.0.113.{} ports {i}\n", i % 256))
             .collect();
         let kept = ["allow from lan", "allow udp from lan ports 53"][number as usize % 2];
-        std::fs::write(&path, format!("# {number}\n{more}{kept}\n")).unwrap();
+        // At once: half a file may be read, and denies everything.
+        let next = path.with_extension("next");
+        std::fs::write(&next, format!("# {number}\n{more}{kept}\n")).unwrap();
+        std::fs::rename(&next, &path).unwrap();
     };
     write(0);
     let functions = format!(
