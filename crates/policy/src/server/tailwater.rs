@@ -73,6 +73,8 @@ const LESS: f64 = 0.9;
 const MORE: f64 = 1.03;
 /// Number of periods whose loads all fit on fewer cores before one is given back.
 const PERIODS: usize = 8;
+/// Share of the capacity of all cores beyond which an even spread is tried.
+const FULL: f64 = 0.6;
 /// Least share.
 const LEAST_FILL: f64 = 0.1;
 /// Multiple of the tolerated share of late packets from which on all cores are dedicated.
@@ -165,7 +167,8 @@ impl TailwaterServerMapper {
         self.even = self.even.saturating_sub(1);
         if late > self.config.late {
             // After an even time, and after a change of cores, the other way is tried once more.
-            if had == most && late > MANY * self.config.late && !was_even && !self.changed {
+            let is_many = late > MANY * self.config.late;
+            if had == most && is_many && full > FULL && !was_even && !self.changed {
                 self.even = *HOLD.end();
             }
             if had < most {
