@@ -23,13 +23,21 @@ pub(super) fn streams(hosts: &Hosts, from: &str, to: &str) {
     ] {
         let client = format!("timeout 60 iperf3 -J {flags} -B {from} -c {to}");
         let mut result = Value::Null;
-        // On a busy machine the server may not have finished the previous test.
+        // On a busy machine the server may not have finished the previous test. It says so, or resets the connection
+        // before a stream begins.
         wait_for(|| {
             let client = hosts.on(0, &client);
-            assert!(client.status.success(), "{flags}: {}", text(&client.stdout));
             result = serde_json::from_slice(&client.stdout).unwrap();
             let error = result["error"].as_str().unwrap_or_default();
-            !error.contains("the server is busy")
+            let has_begun = result["start"]["connected"]
+                .as_array()
+                .is_some_and(|streams| !streams.is_empty());
+            let is_reset = error.contains("unable to receive control message") && !has_begun;
+            if error.contains("the server is busy") || is_reset {
+                return false;
+            }
+            assert!(client.status.success(), "{flags}: {}", text(&client.stdout));
+            true
         });
         let sum = match &result["end"]["sum_received"]["bytes"] {
             Value::Null => &result["end"]["sum"]["bytes"],
