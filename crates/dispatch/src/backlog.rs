@@ -258,8 +258,8 @@ impl<F, P> Backlog<F, P> {
 
     /// Counts an arrived packet of a flow in. Returns the list that it joins: [`OWN`](crate::OWN), that of an auxiliary
     /// core, [`behind`](Backlog::behind) (see there), [`parking`](Backlog::parking), for which the caller
-    /// [parks](Backlog::park) it before the end of its batch, or [`refusing`](Backlog::refusing): it was not counted in,
-    /// and is lost.
+    /// [parks](Backlog::park) it before the end of its batch, or [`refusing`](Backlog::refusing): it was not counted
+    /// in, and is lost.
     #[inline]
     pub fn receive(&mut self, number: u16) -> usize {
         let flow = &mut self.flows[usize::from(number)];

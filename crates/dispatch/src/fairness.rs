@@ -4,8 +4,8 @@ use crate::flow::Flow;
 use tailwater_net::Nanos;
 use tailwater_policy::core::{Load, QUEUES};
 
-/// Number of packets that a flow may lose after a packet of another flow. A flow that has this share of the packets harms
-/// the others by less than a batch.
+/// Number of packets that a flow may lose after a packet of another flow. A flow that has this share of the packets
+/// harms the others by less than a batch.
 const LOSSES: u32 = 256;
 
 /// State of the queue behind the local queue.
@@ -28,8 +28,8 @@ pub(crate) struct Fairness {
     pub(crate) looking: bool,
     /// Earliest time of its next look.
     pub(crate) next_look: Nanos,
-    /// Hash of the flow that most of its packets may be of, and the excess of samples for it (the majority vote of Boyer
-    /// and Moore).
+    /// Hash of the flow that most of its packets may be of, and the excess of samples for it (the majority vote of
+    /// Boyer and Moore).
     pub(crate) candidate: u32,
     pub(crate) excess: u32,
 }

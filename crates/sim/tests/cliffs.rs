@@ -1,11 +1,11 @@
 //! Search for cliffs: at any load and traffic, no more packets are late or lost than with static RSS on the same cores.
-//! (Late ones include lost ones. A flow beyond its share of the buffers may lose more of its own packets than with static
-//! RSS, since looking after others takes time, but then fewer are late.)
+//! (Late ones include lost ones. A flow beyond its share of the buffers may lose more of its own packets than with
+//! static RSS, since looking after others takes time, but then fewer are late.)
 //!
-//! A seed determines the cores, the chain, the machine's moods and the traffic: levels, steps, waves, bursts of all flows
-//! at once, whales, floods of new flows. Both policies get the same packets. `make test` tries a few seeds, and
-//! `SOAK_MINUTES=10 cargo test --release -p tailwater-sim --test cliffs -- --nocapture` (part of `make soak`) thousands;
-//! `SOAK_SEED=n` repeats one.
+//! A seed determines the cores, the chain, the machine's moods and the traffic: levels, steps, waves, bursts of all
+//! flows at once, whales, floods of new flows. Both policies get the same packets. `make test` tries a few seeds, and
+//! `SOAK_MINUTES=10 cargo test --release -p tailwater-sim --test cliffs -- --nocapture` (part of `make soak`)
+//! thousands; `SOAK_SEED=n` repeats one.
 
 mod common;
 
@@ -174,7 +174,7 @@ impl Case {
         };
         let shares = |report: &ChainReport| {
             let share = |count: u64| count as f64 / report.packets.offered.max(1) as f64;
-            // What a flow beyond its share loses is late, but lost by nobody else.
+            // A flow beyond its share loses its own packets: they are late, but no other flow lost them.
             let its_own = report.packets.lost_by_reason.get("flow-overload").copied().unwrap_or(0);
             let late = report.late_by_cause.values().sum();
             (share(late), share(report.packets.lost - its_own))

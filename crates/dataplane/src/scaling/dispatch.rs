@@ -94,8 +94,8 @@ impl Dispatch {
         self.machine.is_quiet()
     }
 
-    /// Returns `true` if no packet waits in the local queue, but those of flows with too many. Packets on auxiliary cores
-    /// are no backlog.
+    /// Returns `true` if no packet waits in the local queue, but those of flows with too many. Packets on auxiliary
+    /// cores are no backlog.
     #[inline]
     pub(crate) fn has_no_backlog(&self) -> bool {
         self.machine.backlog.here().packets == 0
@@ -107,8 +107,8 @@ impl Dispatch {
         self.machine.backlog.receives()
     }
 
-    /// Returns `true` if packets that wait in the port, of which there are a `long` queue, go through the local queue: an
-    /// auxiliary core could take them, or a flow may have too many. All others are processed straight from the port.
+    /// Returns `true` if packets that wait in the port, of which there are a `long` queue, go through the local queue:
+    /// an auxiliary core could take them, or a flow may have too many. All others are processed straight from the port.
     #[inline]
     pub(crate) fn queues(&mut self, now: Nanos, is_long: bool, batch: &Batch) -> bool {
         self.update_available();
@@ -333,8 +333,8 @@ impl Dispatch {
 
     /// Takes packets out of the local queue, up to the room of the batch, which is empty. Packets that are processed
     /// completely go into the batch, those of split flows into the [parts](Dispatch::parts). They are counted out when
-    /// they are [done](Dispatch::done) or [passed on](Dispatch::pass_on). If RSS buckets are `leaving`, packets behind do not
-    /// wait long. Returns `true` if more are left.
+    /// they are [done](Dispatch::done) or [passed on](Dispatch::pass_on). If RSS buckets are `leaving`, packets behind
+    /// do not wait long. Returns `true` if more are left.
     #[inline]
     pub(crate) fn take(&mut self, batch: &mut Batch, leaving: bool) -> bool {
         let Dispatch {

@@ -8,9 +8,9 @@ use tailwater_dispatch::OWN;
 pub(super) struct PacketLists {
     /// Front of the local queue, last packet first.
     front: Vec<Parcel>,
-    /// The back of the local queue, then parcels for each auxiliary core that have not been pushed yet, packets about to
-    /// be parked, the back of the queue behind, and packets about to be lost. One array, so sorting needs no branch per
-    /// packet.
+    /// The back of the local queue, then parcels for each auxiliary core that have not been pushed yet, packets about
+    /// to be parked, the back of the queue behind, and packets about to be lost. One array, so sorting needs no branch
+    /// per packet.
     lists: Vec<Vec<Parcel>>,
     /// Front of the queue behind, last packet first.
     front_behind: Vec<Parcel>,

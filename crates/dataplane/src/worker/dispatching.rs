@@ -82,8 +82,8 @@ impl DispatchTurn<'_> {
         self.pool.available() > 0 && self.dispatch.receives()
     }
 
-    /// Looks up a received batch, and puts its packets into the local queue or offloads them. Returns the number of packets
-    /// lost because their flows have too many.
+    /// Looks up a received batch, and puts its packets into the local queue or offloads them. Returns the number of
+    /// packets lost because their flows have too many.
     fn distribute(&mut self, packets: usize, time: Nanos) -> u64 {
         self.context.meter.note_batch(self.batch);
         self.chain.look_up(self.batch, time);

@@ -20,8 +20,8 @@ use tailwater_chain::chain::Chain;
 use tailwater_net::Nanos;
 use tailwater_state::keeper::Keeper;
 
-/// Packets in the port, or full batches in a row, from which on a worker without a usable auxiliary core looks for flows
-/// with too many. Devices do not tell how many packets wait.
+/// Packets in the port, or full batches in a row, from which on a worker without a usable auxiliary core looks for
+/// flows with too many. Devices do not tell how many packets wait.
 const LONG: usize = 512;
 const LONG_BATCHES: u32 = 16;
 

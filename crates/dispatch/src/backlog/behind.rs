@@ -42,8 +42,8 @@ impl<F, P> Backlog<F, P> {
         self.here.packets + self.fairness.behind.packets
     }
 
-    /// Returns the list of the next batch to be processed here. If buckets are `leaving`, which takes until the last packet
-    /// of theirs is done, every other batch is from behind.
+    /// Returns the list of the next batch to be processed here. If buckets are `leaving`, which takes until the last
+    /// packet of theirs is done, every other batch is from behind.
     #[inline]
     pub fn next_list(&mut self, leaving: bool) -> usize {
         if self.fairness.behind.packets == 0 {

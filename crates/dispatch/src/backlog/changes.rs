@@ -31,8 +31,8 @@ impl<F, P> Backlog<F, P> {
         }
     }
 
-    /// Activates an auxiliary core, unless it is already. Returns `true` if it works for this dispatcher now, and is not
-    /// withdrawn.
+    /// Activates an auxiliary core, unless it is already. Returns `true` if it works for this dispatcher now, and is
+    /// not withdrawn.
     #[inline]
     pub(crate) fn activate(&mut self, auxiliary: usize, cores: &mut impl AuxiliaryCores) -> bool {
         let known = &mut self.auxiliaries[auxiliary];

@@ -58,8 +58,8 @@ pub struct ServerView<'a> {
     pub buckets: &'a [BucketLoad],
     /// All cores that may be dedicated. Their number does not change during a run.
     pub cores: &'a [CoreLoad],
-    /// Share of the packets since the last call that were late or lost, 0 to 1, on auxiliary cores, too, for causes that
-    /// more cores can remedy: behind others, in a full ring, or while an auxiliary core woke. 0 if they were few.
+    /// Share of the packets since the last call that were late or lost, 0 to 1, on auxiliary cores, too, for causes
+    /// that more cores can remedy: behind others, in a full ring, or while an auxiliary core woke. 0 if they were few.
     pub late: f64,
 }
 

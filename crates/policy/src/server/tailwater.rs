@@ -15,17 +15,17 @@
 //! **Headroom.** How full cores may be depends on how bursty the traffic is, what the chain costs at its worst, and how
 //! often the machine takes a core away. None of it is known beforehand. So the share to which cores are filled is
 //! learnt: where more packets were late than [`late`](TailwaterServerConfig::late), it becomes slightly less than what
-//! the cores had; where many were, all cores are dedicated at once. After a while without late packets, which doubles with each failure, it grows again. With all cores
-//! dedicated there is nothing to learn, but for one thing: if many packets are late nevertheless, all cores get the same
-//! number of buckets for a while, whatever their rates. Where a few flows exceed a core, or all of them all cores, equal
-//! rates make every packet late instead of some.
+//! the cores had; where many were, all cores are dedicated at once. After a while without late packets, which doubles
+//! with each failure, it grows again. With all cores dedicated there is nothing to learn, but for one thing: if many
+//! packets are late nevertheless, all cores get the same number of buckets for a while, whatever their rates. Where a
+//! few flows exceed a core, or all of them all cores, equal rates make every packet late instead of some.
 //!
-//! **Giving back.** A core is given back once the loads of all of the last eight periods would have fit on fewer. What it
-//! costs to take it again, tens of milliseconds of late packets, is more than it saves between two waves of load.
+//! **Giving back.** A core is given back once the loads of all of the last eight periods would have fit on fewer. What
+//! it costs to take it again, tens of milliseconds of late packets, is more than it saves between two waves of load.
 //!
 //! **Overload.** A backlog that lasts [`backlog`](TailwaterServerConfig::backlog), much longer than any burst that
-//! auxiliary cores are for, does not wait for the period's end: after a start at full load, for example. Such a decision dedicates
-//! cores and relieves full ones, and never gives a core back.
+//! auxiliary cores are for, does not wait for the period's end: after a start at full load, for example. Such a
+//! decision dedicates cores and relieves full ones, and never gives a core back.
 
 use super::{CoreNumber, Move, ServerMapper, ServerView};
 use crate::capacity::RateFrontier;

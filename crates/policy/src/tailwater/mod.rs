@@ -57,10 +57,10 @@
 //!
 //! **Boost mode** is for a core whose dispatching alone is late: packets are placed only after half the budget (or the
 //! time of two full batches of 32, if longer), in several decisions in a row, and most of the core's time goes into
-//! dispatching. Then the core only offloads, until all work has fit within `share_percent` for the release timeout of an
-//! auxiliary core, or dispatching takes less. Without the second condition, a core behind an overload of all cores would
-//! stop processing just when it is needed. It requires two usable auxiliary cores, or there would be less processing
-//! than before.
+//! dispatching. Then the core only offloads, until all work has fit within `share_percent` for the release timeout of
+//! an auxiliary core, or dispatching takes less. Without the second condition, a core behind an overload of all cores
+//! would stop processing just when it is needed. It requires two usable auxiliary cores, or there would be less
+//! processing than before.
 //!
 //! **Release.** An auxiliary core without work for [`release_percent`] of the budget (and at least the wake-up time) is
 //! released.

@@ -216,8 +216,8 @@ impl Engine<'_> {
         loads.collect()
     }
 
-    /// Returns the load of a steering domain's cores over the same time, and the share of their packets that were late or
-    /// lost for a cause that more cores can remedy.
+    /// Returns the load of a steering domain's cores over the same time, and the share of their packets that were late
+    /// or lost for a cause that more cores can remedy.
     fn core_loads(&mut self, chain: usize, number: usize, now: u64) -> (Vec<CoreLoad>, f64) {
         let Some(section) = self.section(chain, number) else {
             return (Vec::new(), 0.0);

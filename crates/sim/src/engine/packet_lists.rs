@@ -80,8 +80,8 @@ impl PacketLists {
         self.offload_queues[auxiliary].put(waiting);
     }
 
-    /// Moves the packets of both queues of this core to the lists that `list_of` returns for their flows' slots. Returns
-    /// the number of those that left.
+    /// Moves the packets of both queues of this core to the lists that `list_of` returns for their flows' slots.
+    /// Returns the number of those that left.
     pub fn sort(&mut self, list_of: impl Fn(u16) -> usize) -> u64 {
         let behind = self.behind();
         let mut moved = 0;
