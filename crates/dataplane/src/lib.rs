@@ -13,6 +13,7 @@ pub mod dpdk;
 pub mod durable;
 pub mod external;
 mod isolated;
+pub mod late;
 mod meter;
 mod panics;
 pub mod port;

@@ -4,8 +4,8 @@
 use crate::arrivals::BinClock;
 use crate::attribution::{Attribution, Cause, LatePacket};
 use crate::external::marks::DETAINED;
+use crate::late::LateCounters;
 use crate::port::{Received, Refused};
-use crate::scaling::LateCounters;
 use crate::scaling::spans::BufferedSpans;
 use crate::telemetry::{Window, WindowSender};
 use crate::worker::config::WorkerConfig;

@@ -283,6 +283,7 @@ impl<F, P> Backlog<F, P> {
                 return self.parking();
             }
             Placement::Auxiliary(auxiliary) => {
+                self.fairness.note(flow);
                 flow.sent();
                 self.auxiliaries[usize::from(auxiliary)].load.packets += 1;
             }
@@ -296,6 +297,7 @@ impl<F, P> Backlog<F, P> {
     #[inline]
     fn queue(&mut self, number: u16) {
         let flow = &mut self.flows[usize::from(number)];
+        self.fairness.note(flow);
         if flow.at == UNLISTED {
             flow.at = self.queued.len() as u16;
             self.listed.push(number);
@@ -310,7 +312,6 @@ impl<F, P> Backlog<F, P> {
         self.queued[usize::from(flow.at)].packets = flow.queued.into();
         self.bound += u32::from(flow.is_bound());
         self.inside += 1;
-        self.fairness.note_other();
     }
 
     /// Counts a packet of the local queue out: it was processed completely. Returns the flow's key if none of its

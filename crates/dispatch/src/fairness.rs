@@ -4,8 +4,8 @@ use crate::flow::Flow;
 use tailwater_net::Nanos;
 use tailwater_policy::core::{Load, QUEUES};
 
-/// Number of packets that a flow may lose after a packet of another flow. A flow that has this share of the packets
-/// harms the others by less than a batch.
+/// Number of packets that flows with too many may lose after a packet of a flow that has few. Alone, a flow harms nobody,
+/// and loses none.
 const LOSSES: u32 = 256;
 
 /// State of the queue behind the local queue.
@@ -59,10 +59,12 @@ impl Fairness {
         u32::from(flow.queued) >= self.share || flow.is_behind()
     }
 
-    /// Notes a packet of a flow that has not too many.
+    /// Notes a packet of a flow, before it is counted in: others may not have too many while it comes.
     #[inline]
-    pub(crate) fn note_other(&mut self) {
-        self.others = LOSSES;
+    pub(crate) fn note<F>(&mut self, flow: &Flow<F>) {
+        if u32::from(flow.queued) + flow.in_flight() < self.share {
+            self.others = LOSSES;
+        }
     }
 
     /// Returns `true` if a flow has its share of the packets in the system, of which there are `inside`, and those of

@@ -124,7 +124,7 @@ pub struct Flowlet {
 pub struct Loads<'a> {
     /// Current time.
     pub now: Nanos,
-    /// Load of the core's own queue.
+    /// Load of the core's own queue, without flows that have so many packets that they wait behind all others.
     pub here: Load,
     /// Auxiliary cores.
     pub auxiliaries: &'a [AuxiliaryCore],

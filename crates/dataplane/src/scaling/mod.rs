@@ -44,7 +44,6 @@ pub(crate) mod spans;
 mod tests;
 
 pub use counters::ScalingCounters;
-pub use load::LateCounters;
 
 use auxiliary::AuxiliaryEnds;
 use dispatch::Dispatch;

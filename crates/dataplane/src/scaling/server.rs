@@ -4,9 +4,10 @@
 //! ring of orders to each (see [`buckets`](super::buckets)).
 
 use super::buckets::{BucketLinks, Buckets, Moves, ReleaseOrder};
-use super::load::{Account, Durations, FLOW, LateCounters, LoadCounters};
+use super::load::{Account, Durations, FLOW, LoadCounters};
 use super::spans::BufferedSpans;
 use crate::clock::Clock;
+use crate::late::LateCounters;
 use crate::port::{Port, Reta};
 use std::fmt;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! Configuration of a worker.
 
-use crate::scaling::LateCounters;
+use crate::late::LateCounters;
 use tailwater_net::Nanos;
 
 /// Upper bound of the time after the end in which queued packets are still processed, so a user who pressed Ctrl-C does

@@ -65,70 +65,7 @@
 //! **Release.** An auxiliary core without work for [`release_percent`] of the budget (and at least the wake-up time) is
 //! released.
 //!
-//! # Results
-//!
-//! In the rack simulator (`crates/sim/tests/compared`; receiving and offloading cost what was measured live), without a
-//! cost profile. The objective is 200 µs, two auxiliary cores wake in 20 µs, the chain runs at 2.2 Mpps per core, and
-//! the seed is 2. The cells are p99 in µs and average cores:
-//!
-//! | traffic | static | NetBlaze | NetBlaze without boost | Tailwater |
-//! |---|---|---|---|---|
-//! | smooth, 90 % of a core | 52, 1.00 | 146, 1.98 | 139, 1.98 | 94, 1.29 |
-//! | bursts | 1589, 1.00 | 208, 1.69 | 207, 1.63 | 119, 1.55 |
-//! | minnows | 545, 1.00 | 231, 1.39 | 228, 1.27 | 103, 1.22 |
-//! | whale of 60 % beside 70 % | 1688, 1.00 | 146, 1.27 | 154, 1.20 | 67, 1.19 |
-//! | surges to 180 % | 25952, 1.00 | 252, 2.46 | 252, 2.46 | 132, 2.41 |
-//! | all of these, mixed | 2703, 1.00 | 221, 1.85 | 256, 1.64 | 173, 1.57 |
-//!
-//! There are 1,080 cases over all objectives, auxiliary cores and seeds in which packets cost 445 ns or more. Of these,
-//! 660 can be served in time. There p99 is 0.56 to 0.74 of NetBlaze's (geometric means, by chain and seed), and cores
-//! are 0.86 to 0.87. In 14 of them p99 or the number of cores is higher: eight at a load of 90 %, six with half a
-//! whale. On a chain of 130 ns offloading a packet takes longer than processing it, and few cases can be served by any
-//! policy. This command prints and checks the whole table:
-//!
-//! ```sh
-//! cargo test --release -p tailwater-sim --test compared -- --ignored --nocapture
-//! ```
-//!
-//! # Alternatives tried
-//!
-//! These results are from a simulator in which offloading cost 12 ns and nothing else, with seed 1, over the 80 of 108
-//! cases that can be served in time. The columns are p99 and cores relative to NetBlaze, and the number of cases in
-//! which either is higher (`options_tried` in the same file):
-//!
-//! | options | p99 | cores | worse |
-//! |---|---|---|---|
-//! | as they are | 0.620 | 0.904 | 1 |
-//! | activation at 40, 50 % | 0.554, 0.588 | 0.916, 0.910 | 1, 2 |
-//! | activation at 70 % | 0.651 | 0.902 | 1 |
-//! | share at 10 % | 0.614 | 0.910 | 1 |
-//! | share at 40 % | 0.653 | 0.893 | 1 |
-//! | sharing as late as activation | 0.718 | 0.897 | 4 |
-//! | release after 25 % | 0.627 | 0.896 | 1 |
-//! | release after 100 % | 0.618 | 0.922 | 1 |
-//! | relieve at 60, 100 %, never | 0.622, 0.619, 0.618 | 0.904, 0.904, 0.904 | 1, 1, 1 |
-//! | no boost | 0.620 | 0.904 | 1 |
-//!
-//! Earlier activation lowers latency and costs cores. It also sometimes activates an auxiliary core for a burst that
-//! NetBlaze's queue absorbs between two decisions. The largest gain comes from using an active auxiliary core at once,
-//! instead of only when the own queue is full.
-//!
-//! Three things did not help:
-//!
-//! - Letting half a percent of the packets wait longer before an auxiliary core is activated, as the 99th percentile
-//!   allows. It was no better than a later `activate_percent`.
-//! - Activating because of the dispatcher's own delay. It used a few more cores, and p99 was no lower.
-//! - Boost mode with a single auxiliary core, or where batches rather than dispatching delay packets. There was less
-//!   processing than before, and queues of milliseconds.
-//!
-//! Relief hardly ever happens there: flowlets go elsewhere before an auxiliary core is overloaded. Where flows grow
-//! after they were offloaded, it is decisive: see `crates/sim/tests/recursion.rs`. There 60 % of the budget cost 20 µs
-//! of p99 where auxiliary cores would have been in time, 80 and 100 % nothing. The value is still 60 %: at 200 µs, on a
-//! rack with trains faster than a core, it left 0.9 % of the packets late instead of 1.2 %. Relieving an auxiliary core
-//! with a share of the buffers as well lost as many packets on more cores, at an objective of 5 ms.
-//!
-//! In these simulations one core decides, and nothing preempts it. The options were chosen, and the three things tried,
-//! in a simpler model of queues that the simulator has replaced.
+//! Results, and alternatives that were tried: `docs/lab/scaling.md`.
 //!
 //! [`TailwaterServerMapper`]: crate::server::TailwaterServerMapper
 //! [`activate_percent`]: TailwaterOptions::activate_percent

@@ -35,6 +35,23 @@ struct Activations<'a, 'e> {
     now: u64,
 }
 
+impl<'a, 'e> Activations<'a, 'e> {
+    fn new(
+        engine: &'a mut Engine<'e>,
+        (number, chain): (usize, usize),
+        links: &'a mut AuxiliaryLinks,
+        now: u64,
+    ) -> Activations<'a, 'e> {
+        Activations {
+            engine,
+            number,
+            chain,
+            links,
+            now,
+        }
+    }
+}
+
 impl AuxiliaryCores for Activations<'_, '_> {
     #[cold]
     fn activate(&mut self, auxiliary: usize) -> bool {
@@ -246,13 +263,7 @@ impl Engine<'_> {
                 packets: 1,
                 parked: false,
             };
-            let mut activations = Activations {
-                engine: self,
-                number,
-                chain,
-                links,
-                now,
-            };
+            let mut activations = Activations::new(self, (number, chain), links, now);
             machine.place(slot, flowlet, Nanos(now), &mut activations);
         }
         slot
@@ -286,13 +297,7 @@ impl Engine<'_> {
 
     /// Releases withdrawn auxiliary cores that are done.
     fn release_withdrawn(&mut self, number: usize, chain: usize, dispatch: &mut Dispatch, now: u64) {
-        let mut activations = Activations {
-            engine: self,
-            number,
-            chain,
-            links: &mut dispatch.links,
-            now,
-        };
+        let mut activations = Activations::new(self, (number, chain), &mut dispatch.links, now);
         dispatch.machine.backlog.release_withdrawn(&mut activations);
     }
 
@@ -304,13 +309,7 @@ impl Engine<'_> {
 
     /// Releases all auxiliary cores of a dispatcher, which has no packets any more.
     pub(super) fn release_all(&mut self, number: usize, chain: usize, dispatch: &mut Dispatch, now: u64) {
-        let mut activations = Activations {
-            engine: self,
-            number,
-            chain,
-            links: &mut dispatch.links,
-            now,
-        };
+        let mut activations = Activations::new(self, (number, chain), &mut dispatch.links, now);
         dispatch.machine.backlog.release_all(&mut activations);
     }
 
@@ -356,13 +355,7 @@ impl Engine<'_> {
         let Dispatch {
             machine, lists, links, ..
         } = dispatch;
-        let mut activations = Activations {
-            engine: self,
-            number,
-            chain,
-            links,
-            now,
-        };
+        let mut activations = Activations::new(self, (number, chain), links, now);
         let arrival = |waiting: &Waiting| Nanos(waiting.packet.arrival);
         let put = |list, waiting| lists.push(list, waiting);
         let moved = machine.place_parked(Nanos(now), arrival, &mut activations, put);
@@ -374,13 +367,7 @@ impl Engine<'_> {
         let Dispatch {
             machine, lists, links, ..
         } = dispatch;
-        let mut activations = Activations {
-            engine: self,
-            number,
-            chain,
-            links,
-            now,
-        };
+        let mut activations = Activations::new(self, (number, chain), links, now);
         // Segments are named by the number of functions that they leave.
         let decision = machine.decide(Nanos(now), lists.oldest(), Some, &mut activations);
         let moved = match decision.flows_moved {
