@@ -1,0 +1,249 @@
+//! Any sequence of arrivals, decisions and processing, with auxiliary cores of any speed: a flow's packets are
+//! processed in order, by one core at a time, and none is lost.
+
+mod rig;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use rig::*;
+use tailwater_dispatch::OWN;
+use tailwater_net::Nanos;
+use tailwater_policy::core::{Load, Split};
+
+#[derive(Clone, Debug)]
+enum Step {
+    Receive(Vec<(usize, bool)>),
+    Decide(Script),
+    Process(usize),
+    Help(usize, usize),
+    Collect(usize, usize),
+    /// Another dispatcher takes those of these auxiliary cores that are free, and releases all others.
+    Take(u64),
+    /// These auxiliary cores have a queue of their own from now on, others have none.
+    Withdraw(u64),
+}
+
+fn script() -> impl Strategy<Value = Script> {
+    let split = (0..4_usize, 1..3_usize, 0..AUXILIARIES).prop_map(|(flow, last_functions, auxiliary)| Split {
+        flow,
+        last_functions,
+        auxiliary,
+    });
+    let maps = (0..1_u64 << AUXILIARIES, 0..1_u64 << AUXILIARIES, any::<bool>());
+    let moved = (0..=AUXILIARIES, any::<u32>());
+    (0..=AUXILIARIES, moved, proptest::option::of(split), maps).prop_map(|(place, moved, split, maps)| Script {
+        place,
+        moved,
+        split,
+        relieve: maps.0,
+        release: maps.1,
+        boost: maps.2,
+    })
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    // A few flows have most packets.
+    let flow = (0..FLOWS, 0..FLOWS).prop_map(|(a, b)| a * b / FLOWS);
+    prop_oneof![
+        3 => vec((flow, proptest::bool::weighted(0.1)), 1..16).prop_map(Step::Receive),
+        2 => script().prop_map(Step::Decide),
+        2 => (1..12_usize).prop_map(Step::Process),
+        3 => (0..AUXILIARIES, 1..12_usize).prop_map(|(auxiliary, most)| Step::Help(auxiliary, most)),
+        3 => (0..AUXILIARIES, 1..12_usize).prop_map(|(auxiliary, most)| Step::Collect(auxiliary, most)),
+        1 => (0..1_u64 << AUXILIARIES).prop_map(Step::Take),
+        1 => (0..1_u64 << AUXILIARIES).prop_map(Step::Withdraw),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn a_flow_has_one_owner_and_keeps_its_order(grows: bool, steps in vec(step(), 1..250)) {
+        let mut rig = Rig::new(grows);
+        for step in steps {
+            match step {
+                Step::Receive(flows) => rig.receive(&flows),
+                Step::Decide(script) => rig.decide(script),
+                Step::Process(most) => rig.process(most),
+                Step::Help(auxiliary, most) => rig.help(auxiliary, most),
+                Step::Collect(auxiliary, most) => rig.collect(auxiliary, most),
+                Step::Take(auxiliaries) => rig.cores.taken = auxiliaries & !rig.cores.mine,
+                Step::Withdraw(auxiliaries) => rig.cores.withdrawn = auxiliaries,
+            }
+        }
+        // All packets leave, and the auxiliary cores are released.
+        while rig.used() > 0 {
+            rig.process(BUFFERS);
+            for auxiliary in 0..AUXILIARIES {
+                rig.help(auxiliary, BUFFERS);
+                rig.collect(auxiliary, BUFFERS);
+            }
+        }
+        rig.decide(Script { release: u64::MAX, ..Script::default() });
+        prop_assert_eq!(rig.processed, rig.arrived);
+        prop_assert_eq!(rig.cores.mine, 0);
+        prop_assert!(rig.dispatcher.is_quiet());
+        prop_assert_eq!(rig.dispatcher.backlog.flows().count(), 0);
+        prop_assert!(rig.numbers.iter().all(Option::is_none));
+    }
+}
+
+/// Packets of a flow on a relieved auxiliary core are parked until it has reported all earlier ones.
+#[test]
+fn a_relieved_flow_moves_with_its_parked_packets() {
+    let mut rig = Rig::new(true);
+    rig.script.0.lock().unwrap().0.place = 1;
+    rig.receive(&[(3, false), (3, false)]);
+    rig.decide(Script {
+        place: 2,
+        relieve: 1,
+        ..Script::default()
+    });
+    rig.receive(&[(3, false), (4, false), (3, false)]);
+    assert_eq!(rig.dispatcher.backlog.parked(), Load { flows: 1, packets: 2 });
+    rig.help(0, 1);
+    rig.collect(0, 1);
+    assert_eq!(rig.dispatcher.backlog.parked().packets, 2, "one is still in flight");
+    rig.help(0, 1);
+    rig.collect(0, 1);
+    assert_eq!(rig.dispatcher.backlog.parked(), Load::default());
+    let serials: Vec<_> = rig.lists[2].iter().map(|packet| packet.serial).collect();
+    assert_eq!(serials, [4, 3, 5]);
+}
+
+/// A withdrawn auxiliary core gets nothing new, whatever the mapper wants, and is released once it is done.
+#[test]
+fn a_withdrawn_auxiliary_core_is_done_and_released() {
+    let mut rig = Rig::new(true);
+    rig.script.0.lock().unwrap().0.place = 1;
+    rig.receive(&[(3, false), (3, false)]);
+    rig.cores.withdrawn = 1;
+    rig.receive(&[(3, false), (4, false)]);
+    assert_eq!((rig.lists[1].len(), rig.lists[OWN].len()), (2, 1));
+    assert_eq!(rig.dispatcher.backlog.parked().packets, 1);
+    rig.decide(Script {
+        place: 1,
+        moved: (1, u32::MAX),
+        ..Script::default()
+    });
+    assert_eq!(
+        (rig.lists[1].len(), rig.lists[OWN].len()),
+        (2, 1),
+        "the mapper has no say"
+    );
+    rig.help(0, 2);
+    rig.collect(0, 2);
+    assert_eq!((rig.cores.mine, rig.lists[OWN].len()), (1, 2));
+    rig.receive(&[]);
+    assert_eq!(rig.cores.mine, 0);
+}
+
+/// Without a usable auxiliary core, a batch is received only when the local queue is empty, and with one while there is
+/// room.
+#[test]
+fn packets_are_received_only_for_cores_with_room() {
+    let mut rig = Rig::new(true);
+    let share = BUFFERS / 3;
+    let flows: Vec<_> = (0..share).map(|packet| (packet % 4, false)).collect();
+    rig.cores.taken = 0b110;
+    rig.receive(&flows);
+    assert!(rig.dispatcher.backlog.receives(), "the free auxiliary core has room");
+    rig.cores.taken = 0b111;
+    rig.receive(&[]);
+    assert!(rig.dispatcher.backlog.is_single() && !rig.dispatcher.backlog.receives());
+    rig.process(BUFFERS);
+    assert!(rig.dispatcher.backlog.receives());
+    rig.cores.taken = 0b110;
+    rig.script.0.lock().unwrap().0.place = 1;
+    rig.receive(&flows);
+    assert!(rig.dispatcher.backlog.receives(), "the local queue has room");
+    rig.script.0.lock().unwrap().0.place = OWN;
+    let others: Vec<_> = (0..share).map(|packet| (4 + packet % 4, false)).collect();
+    rig.receive(&others);
+    assert!(!rig.dispatcher.backlog.receives());
+}
+
+/// A flow with too many packets waits behind others, loses its own once buffers are scarce, and keeps its order.
+#[test]
+fn a_whale_delays_nobody_and_loses_its_own_packets() {
+    let mut rig = Rig::new(true);
+    rig.cores.taken = 0b111;
+    rig.receive(&[(1, false)].repeat(20));
+    rig.receive(&[(2, false), (1, false), (3, false)]);
+    let backlog = &rig.dispatcher.backlog;
+    assert_eq!((backlog.here().packets, backlog.waiting()), (2, 23));
+    let queued = |rig: &Rig, list: usize| rig.lists[list].iter().map(|packet| packet.flow).collect::<Vec<_>>();
+    assert_eq!(queued(&rig, OWN), [2, 3]);
+    assert!(
+        rig.lists[AUXILIARIES + 2]
+            .iter()
+            .is_sorted_by_key(|packet| packet.serial)
+    );
+    rig.receive(&[(1, false)].repeat(60));
+    assert_eq!(
+        rig.refused, 10,
+        "83 packets, 73 of which fit: buffers are scarce beyond 72 of 96"
+    );
+    rig.receive(&[(4, false)].repeat(8));
+    assert_eq!(rig.refused, 10, "others have room");
+    // One batch (here: packet) in 32 is the whale's while others wait.
+    let before = rig.lists[AUXILIARIES + 2].len();
+    rig.process(10);
+    assert_eq!(before - rig.lists[AUXILIARIES + 2].len(), 0);
+    rig.receive(&(0..25).map(|packet| (5 + packet % 5, false)).collect::<Vec<_>>());
+    rig.process(25);
+    assert_eq!(before - rig.lists[AUXILIARIES + 2].len(), 1);
+    rig.process(BUFFERS);
+    assert_eq!(rig.processed, rig.arrived);
+    rig.receive(&[(1, false)]);
+    assert_eq!(queued(&rig, OWN), [1], "nothing of it waits any more");
+}
+
+/// Without a usable auxiliary core, a long queue in the port is looked through for whales if most packets are of one
+/// flow.
+#[test]
+fn whales_are_looked_for_where_there_may_be_one() {
+    let mut rig = Rig::new(true);
+    rig.cores.taken = 0b111;
+    rig.receive(&[]);
+    let at = Nanos::from_millis;
+    let backlog = &mut rig.dispatcher.backlog;
+    (0..100).for_each(|packet| backlog.sample(packet % 3));
+    assert!(!backlog.looks_for_whales(at(1), true), "there are three flows");
+    (0..100).for_each(|packet| backlog.sample(if packet % 10 < 6 { 7 } else { packet }));
+    assert!(!backlog.looks_for_whales(at(1), false), "the queue is short");
+    assert!(backlog.looks_for_whales(at(1), true));
+    let all: Vec<_> = (0..BUFFERS / 3).map(|packet| (packet % 4, false)).collect();
+    rig.receive(&all);
+    let backlog = &mut rig.dispatcher.backlog;
+    backlog.end_look(at(1));
+    assert!(!backlog.receives(), "there is none");
+    rig.process(BUFFERS);
+    let backlog = &mut rig.dispatcher.backlog;
+    assert!(!backlog.looks_for_whales(at(10), true) && backlog.looks_for_whales(at(11), true));
+    rig.receive(&[(1, false)].repeat(20));
+    let backlog = &mut rig.dispatcher.backlog;
+    backlog.end_look(at(11));
+    assert!(backlog.receives(), "a whale leaves room for others");
+}
+
+/// In boost mode, the queue is processed only for bound flows, or if nothing can be received.
+#[test]
+fn a_core_in_boost_mode_processes_only_what_no_other_core_may() {
+    let mut rig = Rig::new(true);
+    rig.receive(&[(1, false)]);
+    assert!(rig.dispatcher.processes(true));
+    rig.decide(Script {
+        boost: true,
+        ..Script::default()
+    });
+    assert!(!rig.dispatcher.processes(true) && rig.dispatcher.processes(false));
+    rig.receive(&[(2, true)]);
+    assert!(rig.dispatcher.processes(true));
+    rig.process(2);
+    assert!(
+        rig.dispatcher.backlog.is_empty() && !rig.dispatcher.is_quiet(),
+        "boost mode lasts"
+    );
+    rig.decide(Script::default());
+    assert!(rig.dispatcher.is_quiet());
+}
