@@ -17,6 +17,17 @@ pub const MAX_AUXILIARY_CORES: usize = 62;
 /// part of them.
 pub const QUEUES: u32 = 3;
 
+/// Unit in which a dispatching core offloads packets. The rules for flows in this module apply to it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Unit {
+    /// Flows. The dispatching core looks up the flow of every packet.
+    #[default]
+    Flow,
+    /// RSS buckets (*bucket leases*). The core that processes a packet also looks up its flow, and opens it if it is
+    /// new. The dispatching core reads nothing but the RSS hash, and no flow is [bound](QueuedFlow::bound) to it.
+    Bucket,
+}
+
 /// Core that processes a flow's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Destination(u8);
@@ -111,7 +122,7 @@ pub struct View<'a> {
 pub struct Flowlet {
     /// Arrival time of the first of these packets.
     pub arrival: Nanos,
-    /// `true` if the flow is new. Its state is yet to be created, which costs more.
+    /// `true` if the flow is new. Its state is yet to be created, which costs more. Not known of [buckets](Unit::Bucket).
     pub new: bool,
     /// Number of packets. At least 1, and more only if they were parked.
     pub packets: u32,
@@ -202,6 +213,11 @@ pub trait CoreMapper: Send {
     /// splits are ignored.
     fn split_points(&self) -> u64 {
         0
+    }
+
+    /// Returns the unit in which packets are offloaded. Called once, before the first packet.
+    fn unit(&self) -> Unit {
+        Unit::Flow
     }
 
     /// Returns the maximum batch size of a core, this one or an auxiliary one. Called once, before the first packet.

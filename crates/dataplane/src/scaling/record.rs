@@ -66,7 +66,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 use tailwater_functions::out_file::{OutFile, Pulse};
 use tailwater_net::Nanos;
-use tailwater_policy::core::{CoreMapper, Destination, Flowlet, Loads, MakeMapper, Plan, View};
+use tailwater_policy::core::{CoreMapper, Destination, Flowlet, Loads, MakeMapper, Plan, Unit, View};
 use tailwater_policy::server::{MakeServerMapper, Move, ServerMapper, ServerView};
 
 /// Words per chunk: several of the longest records.
@@ -236,6 +236,10 @@ struct Recording {
 }
 
 impl CoreMapper for Recording {
+    fn unit(&self) -> Unit {
+        self.mapper.unit()
+    }
+
     fn split_points(&self) -> u64 {
         self.mapper.split_points()
     }

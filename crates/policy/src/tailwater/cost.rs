@@ -1,7 +1,7 @@
 //! Cost of packets, estimated from the duration of batches.
 
 use crate::capacity::ServiceCosts;
-use crate::core::{Flowlet, Load};
+use crate::core::{Flowlet, Load, Unit};
 use tailwater_net::Nanos;
 
 /// Estimates are stored in sixteenths of a nanosecond.
@@ -10,8 +10,9 @@ const FRACTION: u32 = 4;
 const MIN_BATCH_SHARE: (u32, u32) = (1, 2);
 /// Divisor of the difference that one batch moves an estimate by.
 const STEADY: i64 = 8;
-/// Power of two by which one flowlet's effect on the share of new flows is divided.
+/// Power of two by which one flowlet's effect on the share of new flows is divided, and one batch's.
 const SHARE_STEP: u32 = 5;
+const BATCH_STEP: u32 = 2;
 /// The share of new flows is stored in units of 1 over this power of two.
 const SHARE_BITS: u32 = 16;
 
@@ -22,29 +23,32 @@ pub(super) struct Costs {
     packet: u64,
     /// Sixteenths of a nanosecond.
     new_flow: u64,
-    /// Recent share of flowlets that open a flow.
+    /// Recent share of flowlets that open a flow, or of packets if buckets are offloaded.
     new_share: u32,
+    unit: Unit,
     /// Lower and upper limit of the estimate per packet, in sixteenths of a nanosecond.
     bounds: (u64, u64),
     /// Minimum number of packets of a batch that the cost per packet is learnt from.
     min_batch: u32,
     /// `true` if the cost per packet is known.
     known: bool,
-    /// [`packet`](Costs::packet) in nanoseconds.
+    /// [`packet`](Costs::packet) in nanoseconds. If buckets are offloaded, this includes the cost of opening a flow,
+    /// times the share of packets that do.
     per_packet: u64,
     /// Cost of a queued flow in addition to its packets, in nanoseconds: the cost of opening one, times the share of
-    /// flowlets that do.
+    /// flowlets that do. 0 if buckets are offloaded.
     per_flow: u64,
 }
 
 impl Costs {
     /// Creates estimates from measured costs, within a factor of eight of which they stay, or from defaults.
-    pub fn new(measured: Option<ServiceCosts>) -> Self {
+    pub fn new(measured: Option<ServiceCosts>, unit: Unit) -> Self {
         let scaled = |nanos: f64| (nanos.max(0.0) * f64::from(1 << FRACTION)) as u64;
         let mut costs = Costs {
             packet: 500 << FRACTION,
             new_flow: 0,
             new_share: 0,
+            unit,
             bounds: (10 << FRACTION, 100_000 << FRACTION),
             min_batch: 0,
             known: false,
@@ -68,8 +72,12 @@ impl Costs {
     }
 
     fn refresh(&mut self) {
-        self.per_packet = (self.packet >> FRACTION).max(1);
-        self.per_flow = (self.new_flow * u64::from(self.new_share)) >> (SHARE_BITS + FRACTION);
+        let opening = (self.new_flow * u64::from(self.new_share)) >> (SHARE_BITS + FRACTION);
+        let packet = (self.packet >> FRACTION).max(1);
+        (self.per_packet, self.per_flow) = match self.unit {
+            Unit::Flow => (packet, opening),
+            Unit::Bucket => (packet + opening, 0),
+        };
     }
 
     /// Updates the estimates from a batch of `packets`, of which `new` opened a flow.
@@ -79,6 +87,10 @@ impl Costs {
         }
         let took = took.0.min(u64::from(packets) * self.bounds.1) << FRACTION;
         let new = new.min(packets);
+        if self.unit == Unit::Bucket {
+            let share = ((u64::from(new) << SHARE_BITS) / u64::from(packets)) as u32;
+            self.new_share = self.new_share - (self.new_share >> BATCH_STEP) + (share >> BATCH_STEP);
+        }
         if new > packets / 2 {
             // Mostly new flows: other batches measure the cost per packet better.
             let rest = took.saturating_sub(self.packet * u64::from(packets));
@@ -99,6 +111,10 @@ impl Costs {
     /// Records a flowlet for the share of new flows.
     #[inline]
     pub fn see(&mut self, new: bool) {
+        if self.unit == Unit::Bucket {
+            // The batches tell.
+            return;
+        }
         let whole = u32::from(new) << SHARE_BITS;
         self.new_share = self.new_share - (self.new_share >> SHARE_STEP) + (whole >> SHARE_STEP);
         self.per_flow = (self.new_flow * u64::from(self.new_share)) >> (SHARE_BITS + FRACTION);

@@ -13,6 +13,9 @@
 //! Small batches are ignored, since they measure the overhead of batches. All arithmetic uses integers, so equal inputs
 //! give equal plans. *Budget* below is the objective less the network's allowance.
 //!
+//! **Buckets.** By default the unit that moves is the [RSS bucket](Unit::Bucket). What is said of flows here applies to
+//! buckets then, and the cost of opening flows counts by the share of packets that recently opened one.
+//!
 //! **Placing.** A flowlet goes to the first of these that applies:
 //!
 //! 1. this core, if it would be done within [`activate_percent`] of the budget, or, while auxiliary cores are active
@@ -80,7 +83,7 @@ mod tests;
 
 use crate::capacity::{CapacityProfile, ServiceCosts, SplitProfile};
 use crate::core::{
-    AuxiliaryCore, CoreMapper, Destination, Flowlet, Load, Loads, MAX_AUXILIARY_CORES, Notice, Plan, QUEUES, View,
+    AuxiliaryCore, CoreMapper, Destination, Flowlet, Load, Loads, MAX_AUXILIARY_CORES, Notice, Plan, QUEUES, Unit, View,
 };
 use cost::Costs;
 use tailwater_net::Nanos;
@@ -92,6 +95,8 @@ pub struct TailwaterOptions {
     pub slo: Nanos,
     /// Part of the objective reserved for the network, before and after this core.
     pub network_allowance: Nanos,
+    /// Unit in which packets are offloaded.
+    pub unit: Unit,
     /// Time from activating an auxiliary core until it processes packets.
     pub wake: Nanos,
     /// Measured costs of the chain on this machine. Without them, costs are learnt from defaults.
@@ -120,6 +125,7 @@ impl TailwaterOptions {
         TailwaterOptions {
             slo,
             network_allowance: Nanos::from_micros(40),
+            unit: Unit::Bucket,
             wake: Nanos::from_micros(20),
             costs: None,
             buffers: 2048,
@@ -185,6 +191,7 @@ const INTERVAL_PER_PACKET: u64 = 16;
 #[derive(Debug)]
 pub struct TailwaterMapper {
     costs: Costs,
+    unit: Unit,
     splits: SplitProfile,
     /// Maximum time of a packet in the system, in nanoseconds, like the times that follow.
     budget: u64,
@@ -246,7 +253,8 @@ impl TailwaterMapper {
         }
         let part = |percent: u32| budget * u64::from(percent) / 100;
         let mut mapper = TailwaterMapper {
-            costs: Costs::new(options.costs),
+            costs: Costs::new(options.costs, options.unit),
+            unit: options.unit,
             splits,
             budget,
             activation_limit_max: part(options.activate_percent),
@@ -460,6 +468,10 @@ impl TailwaterMapper {
 }
 
 impl CoreMapper for TailwaterMapper {
+    fn unit(&self) -> Unit {
+        self.unit
+    }
+
     fn split_points(&self) -> u64 {
         self.splits.chosen()
     }

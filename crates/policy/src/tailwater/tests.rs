@@ -2,7 +2,7 @@ use super::cost::Costs;
 use super::{TailwaterMapper, TailwaterOptions};
 use crate::capacity::ServiceCosts;
 use crate::capacity::SplitProfile;
-use crate::core::{CoreMapper, Load};
+use crate::core::{CoreMapper, Load, Unit};
 use tailwater_net::Nanos;
 
 const MEASURED: ServiceCosts = ServiceCosts {
@@ -18,14 +18,14 @@ fn packets(packets: u32) -> Load {
 
 #[test]
 fn costs_begin_with_what_was_measured() {
-    let costs = Costs::new(Some(MEASURED));
+    let costs = Costs::new(Some(MEASURED), Unit::Flow);
     assert_eq!(costs.of(packets(10)), 4000);
     assert_eq!((costs.packet(false), costs.packet(true)), (400, 1200));
 }
 
 #[test]
 fn costs_follow_full_batches_and_not_small_ones() {
-    let mut costs = Costs::new(None);
+    let mut costs = Costs::new(None, Unit::Flow);
     for _ in 0..100 {
         costs.learn(32, 0, Nanos(32 * 700));
     }
@@ -38,7 +38,7 @@ fn costs_follow_full_batches_and_not_small_ones() {
 
 #[test]
 fn what_opening_a_flow_takes_is_learnt_from_batches_of_new_flows() {
-    let mut costs = Costs::new(None);
+    let mut costs = Costs::new(None, Unit::Flow);
     for _ in 0..100 {
         costs.learn(32, 0, Nanos(32 * 400));
         costs.learn(32, 32, Nanos(32 * 1400));
@@ -57,9 +57,26 @@ fn what_opening_a_flow_takes_is_learnt_from_batches_of_new_flows() {
     assert!(costs.of(flow).abs_diff(400) <= 5);
 }
 
+/// A core knows of a bucket's packets only how many there are. The batches tell how many of them open flows.
+#[test]
+fn packets_of_buckets_cost_their_share_of_new_flows() {
+    let mut costs = Costs::new(Some(MEASURED), Unit::Bucket);
+    costs.see(true);
+    assert_eq!(costs.packet(false), 400, "a flowlet tells nothing");
+    for _ in 0..100 {
+        costs.learn(32, 8, Nanos(32 * 400 + 8 * 800));
+    }
+    let flow = Load { flows: 1, packets: 1 };
+    assert!(costs.of(flow).abs_diff(600) <= 5, "{}", costs.of(flow));
+    for _ in 0..100 {
+        costs.learn(32, 0, Nanos(32 * 400));
+    }
+    assert!(costs.of(flow).abs_diff(400) <= 5, "{}", costs.of(flow));
+}
+
 #[test]
 fn no_sample_moves_costs_beyond_their_bounds() {
-    let mut costs = Costs::new(Some(MEASURED));
+    let mut costs = Costs::new(Some(MEASURED), Unit::Flow);
     for _ in 0..1000 {
         costs.learn(32, 0, Nanos(u64::MAX));
         costs.learn(u32::MAX, u32::MAX, Nanos(u64::MAX));
