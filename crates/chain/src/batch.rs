@@ -422,6 +422,18 @@ impl Batch {
         self.packets.append(&mut self.bypass);
     }
 
+    /// Moves the packets that bypassed the chain to another batch, and returns their number.
+    ///
+    /// # Panics
+    /// If the other batch uses other memory or has too little room.
+    pub fn take_bypass(&mut self, other: &mut Batch) -> usize {
+        let packets = self.bypass.len();
+        assert!(self.memory.is(&other.memory), "a batch of another pool");
+        assert!(other.room() >= packets, "the batch is full");
+        other.packets.append(&mut self.bypass);
+        packets
+    }
+
     /// Removes, in order, the packets for whose flow `number` returns a number, and sends them as parcels. The others
     /// stay.
     #[inline]

@@ -3,7 +3,8 @@
 //! A worker looks up a batch of flow keys and gets a flow index for each. The chain's functions find their per-flow
 //! state by that index and never hash again. The table is split into 512 partitions, one for each RSS bucket. Only the
 //! holder of a bucket's [`Partition`] may look up, insert or expire there. A bucket moves between workers by moving its
-//! `Partition` of a few hundred bytes, while entries and state stay in place.
+//! `Partition`, a few bytes, while entries and state stay in place. The holder can also lend a bucket to an auxiliary
+//! core, and does not use it until no packet of the bucket is there any more.
 //!
 //! # Layout
 //!
@@ -35,7 +36,7 @@ pub use replica::{FlowTableReplica, ReplicaConfig};
 use crate::flow_memory::{FlowMemory, Links, PartitionLinks};
 use crate::flow_wheel::Wheel;
 use crate::region::CACHE_LINE;
-use partition::PartitionParts;
+use partition::{AllParts, PartitionParts};
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -70,7 +71,13 @@ enum Timer {
 #[derive(Debug)]
 pub struct FlowTable {
     memory: Arc<FlowMemory>,
+    parts: Arc<AllParts>,
     partitions: Vec<Option<Partition>>,
+    /// Buckets that this view may use now: those whose partitions it holds and has not lent, or all, if buckets are
+    /// lent to it.
+    usable: Box<[bool; BUCKETS]>,
+    /// Buckets whose flows stay, because packets that were looked up are on another core.
+    kept: Box<[bool; BUCKETS]>,
     /// `log2` of the number of slots in a partition.
     shift: u32,
     timeouts: IdleTimeouts,
@@ -109,20 +116,23 @@ impl FlowTable {
         let fetched = 0..state_lines * CACHE_LINE;
         let memory = Arc::new(FlowMemory::new(places, state_lines)?);
         let longest = ticks(config.timeouts.longest());
-        let partitions = (0..BUCKETS as u16)
-            .map(|bucket| {
-                Partition(Box::new(PartitionParts {
-                    memory: Arc::clone(&memory),
-                    bucket,
-                    wheel: Wheel::new(longest),
-                    taken: vec![0; (1 << shift) / 64].into(),
-                    live: 0,
-                }))
-            })
-            .collect();
+        let parts = (0..BUCKETS).map(|_| PartitionParts {
+            wheel: Wheel::new(longest),
+            taken: vec![0; (1 << shift) / 64].into(),
+            live: 0,
+        });
+        let parts = Arc::new(AllParts::new(parts));
+        let partitions = (0..BUCKETS as u16).map(|bucket| Partition {
+            all: Arc::clone(&parts),
+            bucket,
+        });
+        let partitions = partitions.collect();
         let table = FlowTable {
             memory,
+            parts,
             partitions: (0..BUCKETS).map(|_| None).collect(),
+            usable: Box::new([false; BUCKETS]),
+            kept: Box::new([false; BUCKETS]),
             shift,
             timeouts: config.timeouts,
             when_full: config.when_full,
@@ -145,7 +155,10 @@ impl FlowTable {
     pub fn sharing(&self) -> FlowTable {
         FlowTable {
             memory: Arc::clone(&self.memory),
+            parts: Arc::clone(&self.parts),
             partitions: (0..BUCKETS).map(|_| None).collect(),
+            usable: Box::new([false; BUCKETS]),
+            kept: Box::new([false; BUCKETS]),
             shift: self.shift,
             timeouts: self.timeouts,
             when_full: self.when_full,
@@ -182,20 +195,59 @@ impl FlowTable {
         }
     }
 
+    /// Creates a view for a core to which other views [lend](FlowTable::lend) buckets. It may also receive packets that
+    /// were looked up, as a [view for migrated flows](FlowTable::for_migrated_flows).
+    ///
+    /// # Safety
+    /// As there. Besides, while this view looks up or processes a packet that was not looked up, or expires flows of its
+    /// bucket, no other view uses the bucket, and earlier uses happen before.
+    pub unsafe fn for_lent_buckets(&self) -> FlowTable {
+        FlowTable {
+            handed: true,
+            usable: Box::new([true; BUCKETS]),
+            ..self.sharing()
+        }
+    }
+
     /// Takes over a bucket.
     ///
     /// # Panics
     /// If the partition belongs to another table's memory.
     pub fn adopt(&mut self, partition: Partition) {
-        let own = Arc::ptr_eq(&self.memory, &partition.0.memory);
+        let own = Arc::ptr_eq(&self.parts, &partition.all);
         assert!(own, "a partition of another flow table");
-        let bucket = usize::from(partition.0.bucket);
+        let bucket = usize::from(partition.bucket);
+        self.usable[bucket] = true;
         self.partitions[bucket] = Some(partition);
     }
 
     /// Releases a bucket. This worker must hold no packet of its flows.
     pub fn release(&mut self, bucket: u16) -> Option<Partition> {
-        self.partitions[usize::from(bucket) % BUCKETS].take()
+        let bucket = usize::from(bucket) % BUCKETS;
+        let partition = self.partitions[bucket].take();
+        if partition.is_some() {
+            self.usable[bucket] = false;
+        }
+        partition
+    }
+
+    /// Lends a bucket that this view holds: until it is [taken back](FlowTable::take_back), this view does not use it.
+    #[inline]
+    pub(crate) fn lend(&mut self, bucket: u16) {
+        self.usable[usize::from(bucket) % BUCKETS] = false;
+    }
+
+    /// Takes a lent bucket back. The core that it was lent to has no packet of it any more.
+    #[inline]
+    pub(crate) fn take_back(&mut self, bucket: u16) {
+        let bucket = usize::from(bucket) % BUCKETS;
+        self.usable[bucket] = self.partitions[bucket].is_some();
+    }
+
+    /// Sets whether the flows of a bucket stay in the table, because packets that were looked up are on another core.
+    #[inline]
+    pub(crate) fn keep_flows(&mut self, bucket: u16, keeps: bool) {
+        self.kept[usize::from(bucket) % BUCKETS] = keeps;
     }
 
     /// Counters so far.
@@ -203,9 +255,9 @@ impl FlowTable {
         self.counters
     }
 
-    /// Returns `true` if this view holds the packet's bucket.
+    /// Returns `true` if this view may use the packet's bucket.
     pub(crate) fn holds(&self, rss_hash: u32) -> bool {
-        self.partitions[usize::from(bucket_of(rss_hash))].is_some()
+        self.usable[usize::from(bucket_of(rss_hash))]
     }
 
     /// Number of partitions this view holds.
@@ -213,9 +265,12 @@ impl FlowTable {
         self.partitions.iter().flatten().count()
     }
 
-    /// Number of flows in these partitions.
+    /// Number of flows in these partitions, except lent ones.
     pub fn flows(&self) -> usize {
-        self.partitions.iter().flatten().map(Partition::flows).sum()
+        (0..BUCKETS)
+            .filter_map(|bucket| self.held(bucket))
+            .map(|parts| parts.live as usize)
+            .sum()
     }
 
     /// Size of the whole table in bytes, over all workers' partitions.
@@ -288,9 +343,9 @@ impl FlowTable {
     /// Rejects flows of packets that were not looked up, or were looked up in another table.
     #[inline]
     fn check(&self, flow: FlowIndex) {
-        let partition = self.partitions.get(flow.index() >> self.shift);
-        let held = partition.is_some_and(|partition| partition.is_some() || self.handed);
-        assert!(held, "the packet has no flow in this table");
+        let usable = self.usable.get(flow.index() >> self.shift);
+        let usable = usable.is_some_and(|usable| *usable || self.handed);
+        assert!(usable, "the packet has no flow in this table");
     }
 
     #[inline]
@@ -313,12 +368,32 @@ impl FlowTable {
         unsafe { self.memory.links_mut(flow.index()) }
     }
 
-    /// Partition held by this view, with its flows' links.
+    /// Partition that this view may use, with its flows' links.
     #[inline]
     fn partition(&mut self, bucket: usize) -> Option<(&mut PartitionParts, PartitionLinks<'_>)> {
-        let partition = &mut *self.partitions[bucket].as_mut()?.0;
-        // SAFETY: this table holds the partition, and `&mut self` is borrowed as long as the links.
-        Some((partition, unsafe { self.memory.partition(bucket, 1 << self.shift) }))
+        if !self.usable[bucket] {
+            return None;
+        }
+        // SAFETY: this view may use the bucket, and `&mut self` is borrowed as long as the parts and the links.
+        Some(unsafe {
+            (
+                self.parts.get_mut(bucket),
+                self.memory.partition(bucket, 1 << self.shift),
+            )
+        })
+    }
+
+    /// Parts of a partition that this view may use.
+    #[inline]
+    fn parts(&self, bucket: usize) -> Option<&PartitionParts> {
+        // SAFETY: this view may use the bucket. Only `partition` changes the parts, and it has `&mut self`.
+        self.usable[bucket].then(|| unsafe { self.parts.get(bucket) })
+    }
+
+    /// Parts of a partition that this view holds and has not lent.
+    fn held(&self, bucket: usize) -> Option<&PartitionParts> {
+        self.partitions[bucket].as_ref()?;
+        self.parts(bucket)
     }
 
     /// Number of the flow among those with packets in the system.
@@ -372,7 +447,7 @@ impl FlowTable {
         let mut waiting = 0;
         for (i, slot) in slots.iter_mut().enumerate() {
             let home = homes[i];
-            if self.partitions[(home >> self.shift) as usize].is_none() {
+            if !self.usable[(home >> self.shift) as usize] {
                 continue;
             }
             let near = self.links(FlowIndex(home)).near;
@@ -414,7 +489,7 @@ impl FlowTable {
 
     /// Returns the flow with this key, if it is in a partition held.
     pub(crate) fn known(&self, key: &FlowKey, bucket: u16) -> Option<FlowIndex> {
-        self.partitions[usize::from(bucket)].as_ref()?;
+        self.parts(bucket.into())?;
         self.find(FlowIndex(self.home(key, bucket)), key)
     }
 
@@ -425,8 +500,8 @@ impl FlowTable {
 
     /// Returns the flow in slot `index` if it still has this key.
     pub(crate) fn known_at(&self, index: u32, key: &FlowKey) -> Option<FlowIndex> {
-        let partition = self.partitions.get((index >> self.shift) as usize)?;
-        let taken = partition.as_ref()?.0.is_taken(index & self.mask());
+        let bucket = (index >> self.shift) as usize;
+        let taken = bucket < BUCKETS && self.held(bucket)?.is_taken(index & self.mask());
         let flow = FlowIndex(index);
         (taken && self.key_of(flow) == key).then_some(flow)
     }
@@ -439,7 +514,7 @@ impl FlowTable {
                 true => index & self.mask(),
                 false => 0,
             };
-            let near = self.partitions[bucket].as_ref()?.0.taken_from(from)?;
+            let near = self.held(bucket)?.taken_from(from)?;
             Some(FlowIndex(((bucket as u32) << self.shift) | near))
         })
     }
@@ -505,7 +580,7 @@ impl FlowTable {
     ) -> Option<FlowIndex> {
         let bucket = (home.0 >> self.shift) as usize;
         let mask = self.mask();
-        let mut distance = self.partitions[bucket].as_ref()?.0.free_distance(home.0 & mask, mask);
+        let mut distance = self.parts(bucket)?.free_distance(home.0 & mask, mask);
         if distance.is_none() && self.when_full == WhenFull::Evict {
             distance = self.evict(home, now as u32, ends);
         }

@@ -126,6 +126,13 @@ impl PacketStore {
         unsafe { (*self.slot(&parcel.0)).assume_init_ref().arrival }
     }
 
+    /// RSS hash of the packet.
+    #[inline]
+    pub fn rss_hash(&self, parcel: &Parcel) -> u32 {
+        // SAFETY: as in `arrival`.
+        unsafe { (*self.slot(&parcel.0)).assume_init_ref().rss_hash }
+    }
+
     /// Next [segment](crate::chain::Chain::segments) of the chain for the packet.
     #[inline]
     pub fn segment(&self, parcel: &Parcel) -> usize {

@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::mappers::{random_buckets, random_flows};
+use common::mappers::{random_buckets, random_flows, random_leases};
 use common::traffic::{PACKETS, Traffic, order};
 use common::{BALANCER, NAT, Reference, Setup, run_only, run_through, run_until};
 use std::sync::Arc;
@@ -74,7 +74,7 @@ fn chains_without_flow_state() {
         let setup = Setup {
             workers: 2,
             reta_delay: Nanos::from_micros(300),
-            scaling: helped.then(|| random_flows(9, 1, Mode::Sleep)),
+            scaling: helped.then(|| random_leases(9, 1, Mode::Sleep, 0)),
             server: Some(server),
             ..Setup::default()
         };
@@ -97,7 +97,7 @@ fn stopped_while_buckets_move() {
             workers: 2,
             reta_delay: Nanos::from_micros(500),
             duration: Some(Nanos::from_secs(60)),
-            scaling: (seed % 2 == 0).then(|| random_flows(seed, 1, Mode::Sleep)),
+            scaling: (seed % 2 == 0).then(|| random_leases(seed, 1, Mode::Sleep, 0)),
             server: Some(server),
             ..Setup::default()
         };

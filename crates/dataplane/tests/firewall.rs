@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::mappers::{random_buckets, random_flows, random_splits};
+use common::mappers::{random_buckets, random_flows, random_leases, random_splits};
 use common::traffic::{Traffic, order};
 use common::{Folder, Reference, RunResult, Setup, run_through, run_until};
 use std::sync::atomic::AtomicBool;
@@ -47,9 +47,10 @@ fn equals_single(setups: impl IntoIterator<Item = Setup>) {
 
 #[test]
 fn connections_handed_to_helpers_and_back() {
-    let seeds = [0x2545_f491, 0x9e37_79b9_7f4a];
-    equals_single(seeds.map(|seed| Setup {
-        scaling: Some(random_flows(seed, 2, Mode::Sleep)),
+    let flows = random_flows(0x2545_f491, 2, Mode::Sleep);
+    let buckets = random_leases(0x9e37_79b9_7f4a, 2, Mode::Sleep, 0);
+    equals_single([flows, buckets].map(|scaling| Setup {
+        scaling: Some(scaling),
         ..Setup::default()
     }));
 }
@@ -60,7 +61,7 @@ fn buckets_of_connections_moved_between_workers() {
         let (server, _) = random_buckets(seed, Nanos::from_millis(2));
         Setup {
             workers: 3,
-            scaling: helped.then(|| random_flows(seed, 1, Mode::Sleep)),
+            scaling: helped.then(|| random_leases(seed, 1, Mode::Sleep, 0)),
             server: Some(server),
             ..Setup::default()
         }
@@ -70,10 +71,11 @@ fn buckets_of_connections_moved_between_workers() {
 
 #[test]
 fn connections_split_in_front_of_the_firewall() {
-    equals_single([Setup {
-        scaling: Some(random_splits(7, 2, Mode::Sleep, 2)),
+    let (flows, buckets) = (random_splits(7, 2, Mode::Sleep, 2), random_leases(7, 2, Mode::Sleep, 2));
+    equals_single([flows, buckets].map(|scaling| Setup {
+        scaling: Some(scaling),
         ..Setup::default()
-    }]);
+    }));
 }
 
 /// Rules are replaced continuously while packets pass, on several cores. Packets that all versions allow are not lost,

@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::mappers::random_flows;
+use common::mappers::{random_flows, random_leases};
 use common::traffic::{Traffic, order};
 use common::{BALANCER, NAT, Reference, Setup, run_only, run_through};
 use std::time::Duration;
@@ -15,16 +15,19 @@ use tailwater_handover::park::Mode;
 /// whatever is offloaded where.
 fn scaled_equals_single(functions: &str, helpers: usize, park: Mode) {
     let single = Reference::new(run_through(functions, Setup::default())).unwrap();
-    for seed in [0x2545_f491, 0x9e37_79b9_7f4a] {
+    for (unit, scaling) in [
+        ("flows", random_flows(0x2545_f491, helpers, park)),
+        ("buckets", random_leases(0x9e37_79b9_7f4a, helpers, park, 0)),
+    ] {
         let setup = Setup {
-            scaling: Some(random_flows(seed, helpers, park)),
+            scaling: Some(scaling),
             ..Setup::default()
         };
         let scaled = run_through(functions, setup);
         assert!(scaled.report().cores.auxiliary_avg > 0.0);
         let held = scaled.report().scaling.map(|scaling| scaling.packets_parked);
         assert!(held > Some(0), "no helper was relieved");
-        assert_eq!(single.difference(scaled), None, "seed {seed}");
+        assert_eq!(single.difference(scaled), None, "{unit}");
     }
 }
 
@@ -47,12 +50,17 @@ fn chains_without_flow_state() {
             packets: 20_000,
             ..Traffic::default()
         },
-        scaling: Some(random_flows(7, 2, Mode::Sleep)),
         ..Setup::default()
     };
-    let scaled = run_only("forward: {}", setup);
-    assert_eq!(scaled.report().packets.delivered, 20_000);
-    for (flow, numbers) in order(&scaled.frames) {
-        assert!(numbers.is_sorted(), "flow {flow}: {numbers:?}");
+    for scaling in [random_flows(7, 2, Mode::Sleep), random_leases(7, 2, Mode::Sleep, 0)] {
+        let setup = Setup {
+            scaling: Some(scaling),
+            ..setup.clone()
+        };
+        let scaled = run_only("forward: {}", setup);
+        assert_eq!(scaled.report().packets.delivered, 20_000);
+        for (flow, numbers) in order(&scaled.frames) {
+            assert!(numbers.is_sorted(), "flow {flow}: {numbers:?}");
+        }
     }
 }

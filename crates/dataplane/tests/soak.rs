@@ -7,7 +7,7 @@
 
 mod common;
 
-use common::mappers::{helped, random_buckets, random_splits};
+use common::mappers::{helped, random_buckets, random_leases, random_splits};
 use common::traffic::{Traffic, random};
 use common::{BALANCER, NAT, Reference, Setup, run_until};
 use std::fmt;
@@ -78,7 +78,10 @@ impl Round {
             _ => Mode::SpinThenSleep(Duration::from_micros(20)),
         };
         let scaling = match policy {
-            None => random_splits(within(1, u64::MAX - 1), helpers, park, chain.2),
+            None => {
+                let random = [random_splits, random_leases][within(0, 1) as usize];
+                random(within(1, u64::MAX - 1), helpers, park, chain.2)
+            }
             Some(policy) => {
                 let profile = CapacityProfile {
                     frontier: EpochFrontier::constant(within(16, 128) as u32),

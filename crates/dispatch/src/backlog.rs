@@ -204,6 +204,12 @@ impl<F, P> Backlog<F, P> {
         self.flow(number).list(self.behind())
     }
 
+    /// Returns `true` if a list is that of an auxiliary core.
+    #[inline]
+    pub fn is_elsewhere(&self, list: usize) -> bool {
+        list.wrapping_sub(OWN + 1) < self.auxiliaries.len()
+    }
+
     /// Returns the index, one beyond all other lists, that stands for parking.
     #[inline]
     pub fn parking(&self) -> usize {

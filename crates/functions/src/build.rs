@@ -318,16 +318,23 @@ impl ChainBuilder {
     }
 
     /// Creates an instance for an auxiliary core, which receives packets that another instance has [looked
-    /// up](Chain::look_up).
+    /// up](Chain::look_up), or packets of buckets that it has lent.
     ///
     /// # Safety
     /// While this instance runs a packet from one of the [segments](Chain::segments) on, no other instance runs a
     /// packet of the same flow through these segments. Earlier accesses of other instances to the flow there happened
     /// before. The flow is [active](Chain::activate) in the instance that looked it up.
-    pub unsafe fn auxiliary_instance(&self) -> Chain {
+    ///
+    /// With `lent_buckets`, packets arrive that were not looked up, too. While this instance has one, every other
+    /// instance that holds its bucket has [lent](Chain::lend) it. Earlier uses of the bucket happened before.
+    pub unsafe fn auxiliary_instance(&self, lent_buckets: bool) -> Chain {
         let table = self.flows.as_ref();
-        // SAFETY: guaranteed by the caller.
-        let table = table.map(|(table, _)| unsafe { table.for_migrated_flows() });
+        let table = table.map(|(table, _)| match lent_buckets {
+            // SAFETY: guaranteed by the caller.
+            true => unsafe { table.for_lent_buckets() },
+            // SAFETY: guaranteed by the caller.
+            false => unsafe { table.for_migrated_flows() },
+        });
         self.branching(Chain::with_cuts(
             self.instances(Vec::new()),
             table,

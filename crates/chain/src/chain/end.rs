@@ -11,14 +11,23 @@ impl Chain {
     pub fn expire(&mut self, now: Nanos) {
         if let Some(table) = &mut self.table {
             table.expire(now, EXPIRE_BUDGET, &mut self.ends);
-            while let Some(flow) = table.take_due_flow() {
-                run_timers(&mut self.stages, table, flow, now);
-            }
-            if let Some(keep) = &mut self.external_state {
-                self.ends.each(|key, state| keep.record_ended(key, state));
-            }
-            report_flow_ends(&mut self.stages, &mut self.ends);
+            self.end_expired(now);
         }
+    }
+
+    /// Runs the timers that are due, and reports the flows that have expired.
+    #[inline]
+    pub(super) fn end_expired(&mut self, now: Nanos) {
+        let Some(table) = &mut self.table else {
+            return;
+        };
+        while let Some(flow) = table.take_due_flow() {
+            run_timers(&mut self.stages, table, flow, now);
+        }
+        if let Some(keep) = &mut self.external_state {
+            self.ends.each(|key, state| keep.record_ended(key, state));
+        }
+        report_flow_ends(&mut self.stages, &mut self.ends);
     }
 
     /// Ends the run after the last packet: ends every remaining flow, so that functions that report flows see all of

@@ -1,8 +1,10 @@
 //! Flows whose packets other cores process.
 
 use super::Chain;
+use super::flow_callbacks::EXPIRE_BUDGET;
 use crate::batch::Packet;
 use crate::flow_table::FlowIndex;
+use tailwater_net::Nanos;
 
 /// Flow with packets in the system, as returned by [`Chain::activate`].
 #[derive(Clone, Copy, Debug)]
@@ -42,6 +44,52 @@ impl Chain {
         if let Some(table) = &mut self.table {
             table.set_active(flow.0, None);
         }
+    }
+
+    /// Returns `true` if this instance may look up the packet's flow: it holds the bucket, or looks no flow up.
+    #[inline]
+    pub fn holds(&self, packet: &Packet) -> bool {
+        self.table.as_ref().is_none_or(|table| table.holds(packet.rss_hash))
+    }
+
+    /// Lends an RSS bucket with its flows to another core, on which this instance's packets of the bucket are from now
+    /// on. Until it is [taken back](Chain::take_back), this instance does not use it.
+    #[inline]
+    pub fn lend(&mut self, bucket: u16) {
+        if let Some(table) = &mut self.table {
+            table.lend(bucket);
+        }
+    }
+
+    /// Takes a lent bucket back: none of its packets is on another core any more.
+    #[inline]
+    pub fn take_back(&mut self, bucket: u16) {
+        if let Some(table) = &mut self.table {
+            table.take_back(bucket);
+        }
+    }
+
+    /// Sets whether the flows of a bucket stay in the table, because packets that were looked up here are on another
+    /// core.
+    #[inline]
+    pub fn keep_flows(&mut self, bucket: u16, keeps: bool) {
+        if let Some(table) = &mut self.table {
+            table.keep_flows(bucket, keeps);
+        }
+    }
+
+    /// Expires idle flows of a lent bucket, up to a fixed budget for each call. A packet of the bucket is in hand.
+    #[inline]
+    pub fn expire_lent(&mut self, bucket: u16, now: Nanos) {
+        if let Some(table) = &mut self.table {
+            table.expire_bucket(bucket, now, EXPIRE_BUDGET, &mut self.ends);
+            self.end_expired(now);
+        }
+    }
+
+    /// Returns `true` if a function in this segment or behind it opens companions, which requires the flow table.
+    pub fn opens_companions_from(&self, segment: usize) -> bool {
+        self.segments[segment..].iter().any(|segment| segment.opens_companions)
     }
 
     /// Returns `true` if the core that looked the packet up must process it: a function opens a companion for each

@@ -42,11 +42,20 @@ impl FlowTable {
     /// Expires idle flows: checks the timers of one partition, and `budget` flows at most. Repeated calls visit all
     /// partitions held in turn.
     pub(crate) fn expire(&mut self, now: Nanos, budget: usize, ends: &mut EndedFlows) {
-        let held = |bucket: &usize| self.partitions[*bucket].is_some();
+        let held = |bucket: &usize| self.held(*bucket).is_some();
         let Some(bucket) = (self.cursor..BUCKETS).chain(0..self.cursor).find(held) else {
             return;
         };
         self.cursor = (bucket + 1) % BUCKETS;
+        self.expire_bucket(bucket as u16, now, budget, ends);
+    }
+
+    /// Expires idle flows of a bucket: checks `budget` timers at most.
+    pub(crate) fn expire_bucket(&mut self, bucket: u16, now: Nanos, budget: usize, ends: &mut EndedFlows) {
+        let bucket = usize::from(bucket);
+        if self.kept[bucket] {
+            return;
+        }
         let soonest = self.timer_period();
         let now = now.0 >> TICK_SHIFT;
         for _ in 0..budget {
@@ -113,7 +122,7 @@ impl FlowTable {
     pub(crate) fn end_some(&mut self, most: usize, ends: &mut EndedFlows) -> bool {
         let mut ended = 0;
         for bucket in 0..BUCKETS {
-            let taken = |table: &FlowTable| table.partitions[bucket].as_ref()?.0.first_taken();
+            let taken = |table: &FlowTable| table.held(bucket)?.first_taken();
             while let Some(index) = taken(self) {
                 if ended >= most {
                     return true;
@@ -134,6 +143,9 @@ impl FlowTable {
             // Packets of the flow are still in the system.
             _ => 0,
         };
+        if self.kept[(flow.0 >> self.shift) as usize] {
+            return 0;
+        }
         let links = self.links(flow);
         match links.companion {
             Links::NONE => idle(links),

@@ -17,8 +17,8 @@ impl FlowTable {
         now: Nanos,
         ends: &mut EndedFlows,
     ) -> Result<FlowIndex, NoCompanion> {
-        let held = self.partitions[usize::from(bucket)].is_some();
-        if !held || flow.0 >> self.shift != u32::from(bucket) {
+        let usable = self.usable[usize::from(bucket)];
+        if !usable || flow.0 >> self.shift != u32::from(bucket) {
             return Err(NoCompanion::OtherBucket);
         }
         if self.links(flow).companion != Links::NONE {

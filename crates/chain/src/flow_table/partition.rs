@@ -1,38 +1,76 @@
 //! Partition of a flow table: one bucket's slot allocation and timers.
+//!
+//! Another module with `unsafe` code: the parts of all partitions are in one array that all cores share, each part used
+//! by one core at a time.
 
-use crate::flow_memory::FlowMemory;
 use crate::flow_wheel::Wheel;
+use std::cell::UnsafeCell;
 use std::sync::Arc;
 
 /// Number of slots, from its home on, in which a key can be stored.
 pub(super) const NEIGHBOURHOOD: u32 = 32;
 
-/// One bucket's part of the flow table: its timers, and the right to use its entries. There is exactly one for each
-/// bucket, so its holder has exclusive access.
+/// One bucket's part of the flow table: the right to its timers and entries. There is exactly one for each bucket. Its
+/// holder has exclusive access, unless it [lends](super::FlowTable::lend) the bucket.
 #[derive(Debug)]
-pub struct Partition(pub(super) Box<PartitionParts>);
-
-#[derive(Debug)]
-pub(super) struct PartitionParts {
-    /// Memory that the partition gives access to.
-    pub(super) memory: Arc<FlowMemory>,
+pub struct Partition {
+    pub(super) all: Arc<AllParts>,
     pub(super) bucket: u16,
-    pub(super) wheel: Wheel,
-    /// Bit map of the slots that are taken.
-    pub(super) taken: Box<[u64]>,
-    pub(super) live: u32,
 }
 
 impl Partition {
     /// RSS bucket of the partition.
     pub fn bucket(&self) -> u16 {
-        self.0.bucket
+        self.bucket
+    }
+}
+
+/// Parts of all partitions, by bucket.
+#[derive(Debug)]
+pub(super) struct AllParts(Box<[PartCell]>);
+
+/// Parts of a partition, in cache lines of their own: neighbours may be in use on other cores.
+#[derive(Debug)]
+#[repr(align(128))]
+struct PartCell(UnsafeCell<PartitionParts>);
+
+// SAFETY: access requires the right to the bucket, which one core has at a time: see `AllParts::get`.
+unsafe impl Sync for PartCell {}
+
+impl AllParts {
+    pub(super) fn new(parts: impl Iterator<Item = PartitionParts>) -> AllParts {
+        AllParts(parts.map(|parts| PartCell(UnsafeCell::new(parts))).collect())
     }
 
-    /// Number of flows in the partition.
-    pub fn flows(&self) -> usize {
-        self.0.live as usize
+    /// Parts of a bucket.
+    ///
+    /// # Safety
+    /// The caller has the right to use the bucket: it holds its [`Partition`] and has not lent it, or it was lent to the
+    /// caller. Earlier uses by other cores happened before. Nothing changes the parts while the reference exists.
+    #[inline]
+    pub(super) unsafe fn get(&self, bucket: usize) -> &PartitionParts {
+        // SAFETY: shared, as guaranteed by the caller.
+        unsafe { &*self.0[bucket].0.get() }
     }
+
+    /// Mutable parts of a bucket.
+    ///
+    /// # Safety
+    /// Same as [`get`](AllParts::get), and no other reference to the parts exists.
+    #[inline]
+    #[expect(clippy::mut_from_ref)]
+    pub(super) unsafe fn get_mut(&self, bucket: usize) -> &mut PartitionParts {
+        // SAFETY: exclusive, as guaranteed by the caller.
+        unsafe { &mut *self.0[bucket].0.get() }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct PartitionParts {
+    pub(super) wheel: Wheel,
+    /// Bit map of the slots that are taken.
+    pub(super) taken: Box<[u64]>,
+    pub(super) live: u32,
 }
 
 impl PartitionParts {

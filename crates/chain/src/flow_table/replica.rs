@@ -3,6 +3,7 @@
 
 use super::BUCKETS;
 use super::FlowTable;
+use super::partition::AllParts;
 use super::shift_for;
 use crate::flow_memory::FlowMemory;
 use crate::flow_table::FlowCounters;
@@ -93,7 +94,11 @@ impl FlowTableReplica {
         FlowTable {
             fetched: 0..self.config.state_bytes,
             memory: self.memory,
+            // The partitions are in the original.
+            parts: Arc::new(AllParts::new(std::iter::empty())),
             partitions: (0..BUCKETS).map(|_| None).collect(),
+            usable: Box::new([false; BUCKETS]),
+            kept: Box::new([false; BUCKETS]),
             shift: shift_for(self.config.capacity) + u32::from(self.config.directed),
             timeouts: IdleTimeouts {
                 tcp: Nanos::MAX,

@@ -110,9 +110,9 @@ impl ChainFactory {
     ///
     /// # Safety
     /// See [`ChainBuilder::auxiliary_instance`].
-    pub(super) unsafe fn auxiliary_instance(&self) -> Chain {
+    pub(super) unsafe fn auxiliary_instance(&self, lent_buckets: bool) -> Chain {
         // SAFETY: guaranteed by the caller.
-        unsafe { self.front.auxiliary_instance() }
+        unsafe { self.front.auxiliary_instance(lent_buckets) }
     }
 
     /// Flow table counters of all workers' chains.

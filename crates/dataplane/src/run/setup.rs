@@ -30,6 +30,7 @@ use tailwater_chain::buffer::BufferPool;
 use tailwater_chain::chain::Chain;
 use tailwater_functions::spec::ChainSpec;
 use tailwater_net::Nanos;
+use tailwater_policy::core::Unit;
 
 /// Time between the workers' start and the first packet, in which threads are pinned.
 const LEAD: Nanos = Nanos::from_millis(10);
@@ -194,13 +195,14 @@ impl WorkerFactory {
         ends: impl Iterator<Item = (AuxiliaryEnds, WindowSender)>,
         buffered_spans: Option<Arc<BufferedSpans>>,
     ) -> Vec<AuxiliaryWorker> {
-        let worker = |(ends, telemetry)| {
+        let worker = |(ends, telemetry): (AuxiliaryEnds, _)| {
             let sender = self.tapped(port.sender());
             // SAFETY: parcels come only from `Dispatch`, which sends a flow's packets to one core at a time. The flow's
             // last packets have returned through a ring from the previous core before. Meanwhile `Dispatch` runs none
             // of them itself through the segments that the other core runs (`tailwater_dispatch::Backlog`, whose flows
-            // each have an `Owner`). It activates every flow.
-            let chain = unsafe { makers.auxiliary_instance() };
+            // each have an `Owner`). It activates every flow. If it offloads buckets, the same holds for them, and it lends a
+            // bucket before it sends a packet of it that was not looked up.
+            let chain = unsafe { makers.auxiliary_instance(ends.unit == Unit::Bucket) };
             let (clock, config) = (self.clock.clone(), &self.config);
             let mut worker = AuxiliaryWorker::new(ends, chain, sender, clock, config, telemetry);
             if let Some(record) = self.batch_records.pop() {

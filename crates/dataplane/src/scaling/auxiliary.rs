@@ -26,6 +26,8 @@ use tailwater_chain::chain::Chain;
 use tailwater_chain::parcel::Parcel;
 use tailwater_handover::park::Sleeper;
 use tailwater_net::Nanos;
+use tailwater_net::toeplitz::bucket_of;
+use tailwater_policy::core::Unit;
 
 /// Maximum sleep time, which bounds the cost of a lost wake-up.
 const LONGEST_SLEEP: Duration = Duration::from_millis(10);
@@ -44,6 +46,8 @@ struct Source {
 pub(crate) struct AuxiliaryEnds {
     pub(crate) links: Vec<(FromDispatcher, BufferMemory)>,
     pub(crate) sleeper: Sleeper,
+    /// Unit in which dispatchers offload packets.
+    pub(crate) unit: Unit,
 }
 
 /// Auxiliary worker, ready to run on the thread it is moved to.
@@ -51,6 +55,7 @@ pub(crate) struct AuxiliaryWorker {
     sources: Vec<Source>,
     chain: CountedChain,
     sleeper: Sleeper,
+    unit: Unit,
     context: WorkerContext<dyn PortSender>,
 }
 
@@ -76,6 +81,7 @@ impl AuxiliaryWorker {
         AuxiliaryWorker {
             sources: ends.links.into_iter().map(source).collect(),
             sleeper: ends.sleeper,
+            unit: ends.unit,
             chain: CountedChain::new(chain),
             context: WorkerContext::new(port, clock, config.clone(), telemetry),
         }
@@ -178,7 +184,9 @@ impl AuxiliaryWorker {
         for parcel in parcels.drain(..) {
             batches[link.store.segment(&parcel)].add_parcel(&link.store, parcel);
         }
-        for (from, batch) in batches.iter().enumerate() {
+        // Packets of lent buckets come without their flows, unless they were split.
+        let lent = |from: usize| self.unit == Unit::Bucket && from == 0;
+        for (from, batch) in batches.iter().enumerate().filter(|(from, _)| !lent(*from)) {
             self.chain.prefetch_from(from, batch);
         }
         // All packets of a flow enter at the same segment, so the order of the batches does not matter.
@@ -190,11 +198,19 @@ impl AuxiliaryWorker {
                 continue;
             }
             let arrival = batch.first().map_or(time, |first| first.arrival);
+            let bucket = batch.first().map_or(0, |first| bucket_of(first.rss_hash));
             if waiting > popped {
                 context.meter.note_backlog(batch, time);
             }
-            let run = |chain: &mut Chain, batch: &mut Batch, began| chain.run_from(from, batch, began);
+            let run = |chain: &mut Chain, batch: &mut Batch, began| match lent(from) {
+                true => chain.process(batch, began),
+                false => chain.run_from(from, batch, began),
+            };
             let sent = context.pass(chain, batch, packets, time, run);
+            if lent(from) {
+                // The core that holds the bucket cannot do it now.
+                chain.expire_lent(bucket, sent);
+            }
             let began = std::mem::replace(&mut time, sent);
             if from == 0 {
                 let times = [arrival, began, sent];

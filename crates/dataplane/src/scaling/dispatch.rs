@@ -12,7 +12,8 @@ use tailwater_chain::chain::Chain;
 use tailwater_chain::parcel::{PacketStore, Parcel};
 use tailwater_dispatch::{AuxiliaryCores, Availability, Backlog, Dispatcher, OWN};
 use tailwater_net::Nanos;
-use tailwater_policy::core::{CoreMapper, Flowlet, Notice};
+use tailwater_net::toeplitz::bucket_of;
+use tailwater_policy::core::{CoreMapper, Flowlet, Notice, Unit};
 
 /// Receipts collected at a time.
 const RECEIPTS: usize = 256;
@@ -22,6 +23,7 @@ pub(crate) struct Dispatch {
     /// Index of the dispatcher.
     number: u32,
     machine: Dispatcher<FlowReference, Parcel>,
+    unit: Unit,
     flow_numbers: FlowNumbers,
     lists: PacketLists,
     store: PacketStore,
@@ -69,10 +71,12 @@ impl Dispatch {
     ) -> Dispatch {
         let buffers = pool.capacity();
         let parts = (0..chain.segments()).map(|_| Batch::new(pool, MAX_BATCH));
+        let unit = mapper.unit();
         Dispatch {
             number,
             machine: Dispatcher::new(mapper, Backlog::with_capacity(links.len(), buffers)),
-            flow_numbers: FlowNumbers::new(chain.has_flows()),
+            unit,
+            flow_numbers: FlowNumbers::new(chain.has_flows(), unit),
             lists: PacketLists::new(buffers, links.len()),
             store,
             links,
@@ -80,6 +84,12 @@ impl Dispatch {
             counters: ScalingCounters::default(),
             charged: Nanos::ZERO,
         }
+    }
+
+    /// Returns `true` if buckets are offloaded: packets are looked up by the core that processes them.
+    #[inline]
+    pub(crate) fn lends_buckets(&self) -> bool {
+        self.unit == Unit::Bucket
     }
 
     /// Adds the counts since the last call.
@@ -151,8 +161,8 @@ impl Dispatch {
         Nanos(span.0 * active.count() as u64)
     }
 
-    /// Moves the packets of a batch that was looked up to the local queue, or stages them for auxiliary cores. Packets
-    /// that have left the chain stay in the batch.
+    /// Moves the packets of a batch to the local queue, or stages them for auxiliary cores. Unless buckets are offloaded,
+    /// the batch was looked up, and packets that have left the chain stay in the batch.
     pub(crate) fn distribute(&mut self, batch: &mut Batch, chain: &mut Chain, now: Nanos) {
         self.update_available();
         let before = self.machine.backlog.parked().packets;
@@ -160,6 +170,7 @@ impl Dispatch {
         let Dispatch {
             number: dispatcher,
             machine,
+            unit,
             flow_numbers,
             lists,
             store,
@@ -177,14 +188,18 @@ impl Dispatch {
             let number = match flow_numbers.find(packet, chain) {
                 Some(number) => number,
                 None => {
-                    let is_bound = chain.is_bound(packet);
+                    let is_bound = match unit {
+                        Unit::Flow => chain.is_bound(packet),
+                        // What is not held cannot be lent.
+                        Unit::Bucket => !chain.holds(packet),
+                    };
                     let assign = |number| flow_numbers.assign(number, packet, chain);
                     // There are more numbers than buffers.
                     let number = machine.backlog.open(is_bound, assign)?;
                     if !is_bound {
                         let flowlet = Flowlet {
                             arrival: packet.arrival,
-                            new: packet.is_new(),
+                            new: *unit == Unit::Flow && packet.is_new(),
                             packets: 1,
                             parked: false,
                         };
@@ -193,7 +208,11 @@ impl Dispatch {
                     number
                 }
             };
-            list.set(machine.backlog.receive(number));
+            let to = machine.backlog.receive(number);
+            if *unit == Unit::Bucket && machine.backlog.is_elsewhere(to) {
+                chain.lend(bucket_of(packet.rss_hash));
+            }
+            list.set(to);
             overtaken.set(machine.backlog.take_overtaken());
             Some(number)
         };
@@ -241,6 +260,7 @@ impl Dispatch {
         let Dispatch {
             number,
             machine,
+            unit,
             flow_numbers,
             lists,
             store,
@@ -267,20 +287,26 @@ impl Dispatch {
                 counters,
             };
             let arrival = |parcel: &Parcel| store.arrival(parcel);
-            let put = |list, parcel| lists.push(list, parcel);
+            let put = |list, parcel| {
+                if *unit == Unit::Bucket && list == OWN {
+                    // Its last packet has left the auxiliary core.
+                    chain.take_back(bucket_of(store.rss_hash(&parcel)));
+                }
+                lists.push(list, parcel);
+            };
             machine.place_parked(now, arrival, &mut activations, put);
         }
     }
 
     /// Calls the mapper, if it is due, and carries out its plan.
     #[inline]
-    pub(crate) fn decide(&mut self, chain: &Chain, now: Nanos) {
+    pub(crate) fn decide(&mut self, chain: &mut Chain, now: Nanos) {
         if self.machine.is_due(now) {
             self.run_mapper(chain, now);
         }
     }
 
-    fn run_mapper(&mut self, chain: &Chain, now: Nanos) {
+    fn run_mapper(&mut self, chain: &mut Chain, now: Nanos) {
         self.update_available();
         let oldest = self.lists.first().map(|parcel| self.store.arrival(parcel));
         let mut activations = Activations {
@@ -288,11 +314,22 @@ impl Dispatch {
             links: &self.links,
             counters: &mut self.counters,
         };
-        let first_segment = |last_functions| chain.segment_of_last(last_functions);
+        let lends = self.unit == Unit::Bucket;
+        let first_segment = |last_functions| {
+            let segment = chain.segment_of_last(last_functions)?;
+            // The flow table of a split bucket stays here.
+            (!lends || !chain.opens_companions_from(segment)).then_some(segment)
+        };
         let decision = self.machine.decide(now, oldest, first_segment, &mut activations);
         if decision.flows_moved > 0 {
             let backlog = &self.machine.backlog;
-            self.lists.sort(|number| backlog.list_of(number));
+            self.lists.sort(|number| {
+                let list = backlog.list_of(number);
+                if lends && backlog.is_elsewhere(list) {
+                    chain.lend(backlog.flow(number).key().bucket());
+                }
+                list
+            });
         }
         self.counters.decisions += 1;
         self.counters.splits += u64::from(decision.splits);
@@ -401,6 +438,7 @@ impl Dispatch {
     pub(crate) fn pass_on(&mut self, from: usize, pool: &mut BufferPool, chain: &mut Chain) {
         let Dispatch {
             machine,
+            unit,
             lists,
             store,
             parts,
@@ -409,6 +447,9 @@ impl Dispatch {
         let list = Cell::new(OWN);
         let number = |packet: &Packet| {
             list.set(machine.backlog.pass_on(packet.number()));
+            if *unit == Unit::Bucket {
+                chain.keep_flows(bucket_of(packet.rss_hash), true);
+            }
             Some(packet.number())
         };
         parts[from].offload(store, number, |parcel| lists.push(list.get(), parcel));

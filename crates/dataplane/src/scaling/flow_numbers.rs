@@ -1,8 +1,9 @@
-//! Numbers of flows with packets in the system.
+//! Numbers of flows, or RSS buckets, with packets in the system.
 
 use tailwater_chain::batch::Packet;
 use tailwater_chain::chain::{ActiveFlow, Chain};
 use tailwater_net::toeplitz::{BUCKETS, bucket_of};
+use tailwater_policy::core::Unit;
 
 /// No flow number.
 const NONE: u16 = u16::MAX;
@@ -11,7 +12,8 @@ const NONE: u16 = u16::MAX;
 /// preserves the order.
 type ByHash = Box<[u16; 1 << 16]>;
 
-/// Reference to a flow in the flow table. Without a flow table, `hash` identifies it: the RSS hash's lower half.
+/// Reference to a flow in the flow table. Without a flow table, and for buckets, `hash` identifies it: the RSS hash's
+/// lower half.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FlowReference {
     flow: ActiveFlow,
@@ -33,18 +35,39 @@ fn bucket_of_low(hash: u16) -> usize {
     usize::from(bucket_of(u32::from(hash)))
 }
 
-/// Numbers of a dispatcher's flows, by packet. With a flow table, they are stored there.
+impl FlowReference {
+    /// RSS bucket of the flow.
+    #[inline]
+    pub(super) fn bucket(&self) -> u16 {
+        bucket_of_low(self.hash) as u16
+    }
+}
+
+/// Place where numbers are stored.
+#[derive(Debug)]
+enum Numbers {
+    InFlowTable,
+    ByHash(ByHash),
+    ByBucket(Box<[u16; BUCKETS]>),
+}
+
+/// Numbers of a dispatcher's flows or buckets, by packet.
 #[derive(Debug)]
 pub(super) struct FlowNumbers {
-    by_hash: Option<ByHash>,
+    numbers: Numbers,
     /// Numbered flows of each RSS bucket.
     active_in: Box<[u32; BUCKETS]>,
 }
 
 impl FlowNumbers {
-    pub(super) fn new(has_flows: bool) -> FlowNumbers {
+    /// For units of this kind, in a chain that has a flow table if `has_flows`.
+    pub(super) fn new(has_flows: bool, unit: Unit) -> FlowNumbers {
         FlowNumbers {
-            by_hash: (!has_flows).then(|| Box::new([NONE; 1 << 16])),
+            numbers: match (has_flows, unit) {
+                (false, _) => Numbers::ByHash(Box::new([NONE; 1 << 16])),
+                (true, Unit::Flow) => Numbers::InFlowTable,
+                (true, Unit::Bucket) => Numbers::ByBucket(Box::new([NONE; BUCKETS])),
+            },
             active_in: Box::new([0; BUCKETS]),
         }
     }
@@ -57,34 +80,42 @@ impl FlowNumbers {
     /// Returns the number of the packet's flow, if it has one.
     #[inline]
     pub(super) fn find(&self, packet: &Packet, chain: &Chain) -> Option<u16> {
-        match &self.by_hash {
-            None => chain.active(packet),
-            Some(by_hash) => Some(by_hash[usize::from(packet.rss_hash as u16)]).filter(|n| *n != NONE),
-        }
+        let number = match &self.numbers {
+            Numbers::InFlowTable => return chain.active(packet),
+            Numbers::ByHash(by_hash) => by_hash[usize::from(packet.rss_hash as u16)],
+            Numbers::ByBucket(by_bucket) => by_bucket[usize::from(bucket_of(packet.rss_hash))],
+        };
+        (number != NONE).then_some(number)
     }
 
     /// Assigns a number to the packet's flow.
     #[inline]
     pub(super) fn assign(&mut self, number: u16, packet: &Packet, chain: &mut Chain) -> FlowReference {
         let hash = packet.rss_hash as u16;
-        self.active_in[bucket_of_low(hash)] += 1;
-        let flow = match &mut self.by_hash {
-            None => chain.activate(packet, number),
-            Some(by_hash) => {
-                by_hash[usize::from(hash)] = number;
-                ActiveFlow::NONE
-            }
-        };
+        let bucket = bucket_of_low(hash);
+        self.active_in[bucket] += 1;
+        let mut flow = ActiveFlow::NONE;
+        match &mut self.numbers {
+            Numbers::InFlowTable => flow = chain.activate(packet, number),
+            Numbers::ByHash(by_hash) => by_hash[usize::from(hash)] = number,
+            Numbers::ByBucket(by_bucket) => by_bucket[bucket] = number,
+        }
         FlowReference { flow, hash }
     }
 
-    /// Removes the number of a flow of which no packet is in the system any more.
+    /// Removes the number of a flow of which no packet is in the system any more. A lent bucket is taken back.
     #[inline]
     pub(super) fn remove(&mut self, reference: FlowReference, chain: &mut Chain) {
-        match &mut self.by_hash {
-            None => chain.deactivate(reference.flow),
-            Some(by_hash) => by_hash[usize::from(reference.hash)] = NONE,
+        let bucket = reference.bucket();
+        match &mut self.numbers {
+            Numbers::InFlowTable => chain.deactivate(reference.flow),
+            Numbers::ByHash(by_hash) => by_hash[usize::from(reference.hash)] = NONE,
+            Numbers::ByBucket(by_bucket) => {
+                by_bucket[usize::from(bucket)] = NONE;
+                chain.take_back(bucket);
+                chain.keep_flows(bucket, false);
+            }
         }
-        self.active_in[bucket_of_low(reference.hash)] -= 1;
+        self.active_in[usize::from(bucket)] -= 1;
     }
 }

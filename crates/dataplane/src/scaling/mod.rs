@@ -54,7 +54,7 @@ use tailwater_chain::buffer::BufferPool;
 use tailwater_chain::chain::{Chain, Cuts};
 use tailwater_chain::parcel::PacketStore;
 use tailwater_handover::park::{Mode, park};
-use tailwater_policy::core::CoreMapper;
+use tailwater_policy::core::{CoreMapper, Unit};
 
 /// Configuration of offloading to auxiliary cores.
 #[derive(Clone)]
@@ -107,6 +107,7 @@ pub(crate) fn connect(
     let Some(config) = config else {
         return (Vec::new(), Vec::new());
     };
+    let unit = mappers.first().map_or(Unit::Flow, |mapper| mapper.unit());
     let stores: Vec<PacketStore> = pools.iter().map(PacketStore::new).collect();
     let mut to: Vec<Vec<_>> = pools.iter().map(|_| Vec::new()).collect();
     let mut helpers = Vec::new();
@@ -120,7 +121,7 @@ pub(crate) fn connect(
             to.push(near);
             links.push((far, pool.memory().clone()));
         }
-        helpers.push(AuxiliaryEnds { links, sleeper });
+        helpers.push(AuxiliaryEnds { links, sleeper, unit });
     }
     let links = to.into_iter().zip(stores);
     let parts = mappers.into_iter().zip(links).zip(pools.iter().zip(chains));

@@ -90,7 +90,7 @@ impl EpochEnd {
             self.dispatch.distribute(&mut self.batch, &mut self.chain, now);
         }
         let began = self.clock.now();
-        self.dispatch.decide(&self.chain, now);
+        self.dispatch.decide(&mut self.chain, now);
         self.dispatch.flush(now);
         let took = self.clock.now() - began;
         let mut moved = self.help(now);

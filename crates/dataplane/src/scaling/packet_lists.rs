@@ -81,7 +81,7 @@ impl PacketLists {
     }
 
     /// Moves the packets of both local queues to the lists that `list_of` returns for their flows.
-    pub(super) fn sort(&mut self, list_of: impl Fn(u16) -> usize) {
+    pub(super) fn sort(&mut self, mut list_of: impl FnMut(u16) -> usize) {
         let behind = self.behind();
         let PacketLists {
             front,

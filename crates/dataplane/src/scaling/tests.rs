@@ -20,7 +20,7 @@ use tailwater_chain::parcel::PacketStore;
 use tailwater_handover::park::{Mode, park};
 use tailwater_net::Nanos;
 use tailwater_net::toeplitz::RssHasher;
-use tailwater_policy::core::{CoreMapper, Plan, Split, View};
+use tailwater_policy::core::{CoreMapper, Plan, Split, Unit, View};
 use tailwater_traffic::generate::{FrameSize, Transport, Uniform, UniformConfig};
 use tailwater_traffic::{LoadOptions, Trace};
 
@@ -146,6 +146,7 @@ fn a_split_flow_is_processed_by_two_cores_at_once() {
     let ends = AuxiliaryEnds {
         links: vec![(from, pool.memory().clone())],
         sleeper,
+        unit: Unit::Flow,
     };
     let start = clock.now();
     let config = WorkerConfig {

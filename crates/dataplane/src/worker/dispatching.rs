@@ -86,7 +86,10 @@ impl DispatchTurn<'_> {
     /// packets lost because their flows have too many.
     fn distribute(&mut self, packets: usize, time: Nanos) -> u64 {
         self.context.meter.note_batch(self.batch);
-        self.chain.look_up(self.batch, time);
+        let lends = self.dispatch.lends_buckets();
+        if !lends {
+            self.chain.look_up(self.batch, time);
+        }
         let functions = self.batch.len();
         self.dispatch.distribute(self.batch, self.chain, time);
         let refused = self.dispatch.lose_refused(self.pool);
@@ -97,7 +100,8 @@ impl DispatchTurn<'_> {
         if gone < packets {
             // Packets that bypass the functions, and those lost for lack of resources.
             let left = packets - gone;
-            self.context.pass(self.chain, self.batch, left, time, Chain::run);
+            let run = if lends { Chain::process } else { Chain::run };
+            self.context.pass(self.chain, self.batch, left, time, run);
         }
         self.batch.release(self.pool);
         refused
@@ -131,13 +135,21 @@ impl DispatchTurn<'_> {
         if backlog {
             self.context.meter.note_backlog(self.batch, time);
         }
-        let new = self.batch.iter().filter(|packet| packet.is_new()).count();
         let arrival = self.first_arrival(time);
         let began = self.context.clock.now();
         self.context.meter.note_part(began.saturating_sub(time), began);
         self.dispatch.dispatched(began.saturating_sub(turn));
-        self.chain.prefetch_from(0, self.batch);
-        let sent = self.context.pass(self.chain, self.batch, packets, began, Chain::run);
+        let (mut new, lends) = (0, self.dispatch.lends_buckets());
+        let run = |chain: &mut Chain, batch: &mut Batch, began| {
+            if lends {
+                chain.look_up(batch, began);
+            }
+            // A look-up fetches the state of the first segment.
+            chain.prefetch_from(usize::from(lends).min(chain.segments()), batch);
+            new = batch.iter().filter(|packet| packet.is_new()).count();
+            chain.run(batch, began);
+        };
+        let sent = self.context.pass(self.chain, self.batch, packets, began, run);
         let times = [arrival, began, sent];
         self.context.record(TimedPart::Processed, (packets, backlog), times);
         // A turn in which other packets were split gives no per-packet cost.
@@ -152,6 +164,7 @@ impl DispatchTurn<'_> {
     /// Runs packets of split flows through the chain's first segments and offloads them to their auxiliary cores.
     /// Returns the end time.
     fn process_parts(&mut self, mut time: Nanos, backlog: bool) -> Nanos {
+        let lends = self.dispatch.lends_buckets();
         for from in 1..self.chain.segments() {
             let batch = self.dispatch.part(from);
             let packets = batch.len();
@@ -161,17 +174,27 @@ impl DispatchTurn<'_> {
             if backlog {
                 self.context.meter.note_backlog(batch, time);
             }
+            let mut bypass = 0;
+            if lends {
+                self.chain.look_up(batch, time);
+                bypass = batch.take_bypass(self.batch);
+            }
             self.chain.prefetch_before(from, batch);
             if self.chain.needs_payload_before(from) {
                 self.context.port.complete(batch);
             }
             self.chain.run_before(from, batch, time);
+            let packets = packets - bypass;
             let gone = packets - batch.len();
             self.dispatch.pass_on(from, self.pool, self.chain);
             let began = std::mem::replace(&mut time, self.context.clock.now());
             self.dispatch.flush(time);
             let lost = self.chain.newly_lost();
             self.context.meter.note_processed(packets, gone, lost, [began, time]);
+            if bypass > 0 {
+                time = self.context.send(self.chain, self.batch, bypass, time);
+                self.dispatch.done(self.batch, self.pool, self.chain);
+            }
             self.note_batch(began, time);
         }
         time

@@ -9,7 +9,7 @@ use tailwater_dataplane::scaling::ScalingConfig;
 use tailwater_dataplane::scaling::server::ServerConfig;
 use tailwater_handover::park::Mode;
 use tailwater_net::Nanos;
-use tailwater_policy::core::{CoreMapper, Destination, Flowlet, Loads, MakeMapper, Plan, Split, View};
+use tailwater_policy::core::{CoreMapper, Destination, Flowlet, Loads, MakeMapper, Plan, Split, Unit, View};
 use tailwater_policy::server::{Move, ServerMapper, ServerView};
 
 /// Places flows at random. Every few microseconds it moves or splits those in the local queue, and relieves auxiliary
@@ -19,6 +19,7 @@ pub struct RandomFlows {
     helpers: usize,
     /// Number of functions in the chain, if flows are split.
     functions: usize,
+    unit: Unit,
     next: Nanos,
 }
 
@@ -28,6 +29,7 @@ impl RandomFlows {
             state: seed,
             helpers,
             functions: 0,
+            unit: Unit::Flow,
             next: Nanos::ZERO,
         }
     }
@@ -35,6 +37,14 @@ impl RandomFlows {
     /// Also splits flows, before each of the chain's `functions` functions.
     pub fn splitting(self, functions: usize) -> RandomFlows {
         RandomFlows { functions, ..self }
+    }
+
+    /// Moves buckets instead of flows.
+    pub fn lending(self) -> RandomFlows {
+        RandomFlows {
+            unit: Unit::Bucket,
+            ..self
+        }
     }
 
     fn anywhere(&mut self) -> Destination {
@@ -46,6 +56,10 @@ impl RandomFlows {
 }
 
 impl CoreMapper for RandomFlows {
+    fn unit(&self) -> Unit {
+        self.unit
+    }
+
     fn split_points(&self) -> u64 {
         match self.functions {
             0 => 0,
@@ -104,6 +118,13 @@ pub fn random_flows(seed: u64, helpers: usize, park: Mode) -> ScalingConfig {
 /// Like [`random_flows`], and also splits flows before each of the chain's `functions` functions.
 pub fn random_splits(seed: u64, helpers: usize, park: Mode, functions: usize) -> ScalingConfig {
     let mapper = move || -> Box<dyn CoreMapper> { Box::new(RandomFlows::new(seed, helpers).splitting(functions)) };
+    helped(Arc::new(mapper), helpers, park)
+}
+
+/// Like [`random_splits`], with leases of RSS buckets.
+pub fn random_leases(seed: u64, helpers: usize, park: Mode, functions: usize) -> ScalingConfig {
+    let random = move || RandomFlows::new(seed, helpers).splitting(functions).lending();
+    let mapper = move || -> Box<dyn CoreMapper> { Box::new(random()) };
     helped(Arc::new(mapper), helpers, park)
 }
 

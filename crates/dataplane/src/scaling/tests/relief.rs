@@ -169,7 +169,7 @@ impl Rig {
         let now = Nanos(self.flow_of.len() as u64);
         self.measured(|rig| {
             rig.dispatch.collect(&mut rig.pool, &mut rig.chain, now);
-            rig.dispatch.decide(&rig.chain, now);
+            rig.dispatch.decide(&mut rig.chain, now);
             rig.dispatch.flush(now);
         });
     }
