@@ -1,6 +1,9 @@
 //! Cost of an epoch's end for the deciding core: the mapper's plan, and moving the queue's packets accordingly, into
 //! the rings to the auxiliary cores.
 //!
+//! Further figures are the cost of an offloaded packet on this core, from its look-up, or its RSS hash if buckets are
+//! lent, to its receipt. The port's part is not included.
+//!
 //! `cargo bench -p tailwater-dataplane --bench epoch_end` prints one JSON line per figure: the median, and the 5th and
 //! 95th percentile as `min` and `max`.
 
@@ -8,10 +11,59 @@ use tailwater_baselines::netblaze::{NetBlazeMapper, NetBlazeOptions};
 use tailwater_dataplane::scaling::overhead::EpochEnd;
 use tailwater_net::Nanos;
 use tailwater_policy::capacity::{EpochFrontier, SplitProfile};
-use tailwater_policy::core::Load;
+use tailwater_policy::core::{CoreMapper, Destination, Flowlet, Load, Loads, Plan, Unit, View};
+
+/// Places everything on an auxiliary core.
+struct Away(Unit);
+
+impl CoreMapper for Away {
+    fn unit(&self) -> Unit {
+        self.0
+    }
+
+    fn due(&self, _now: Nanos, _packets: u32) -> bool {
+        false
+    }
+
+    fn decide(&mut self, _view: &View<'_>, _plan: &mut Plan) {}
+
+    fn place(&mut self, _flowlet: Flowlet, _loads: &Loads<'_>) -> Destination {
+        Destination::auxiliary(0)
+    }
+}
+
+/// Cost of an offloaded packet.
+fn offloaded() {
+    const PACKETS: usize = 1024;
+    const RUNS: usize = 301;
+    for flows in [32u32, 310, 2000] {
+        let units = [("bucket", Unit::Bucket), ("flow", Unit::Flow)];
+        let mut rigs = units.map(|(_, unit)| EpochEnd::new(PACKETS, flows, 1, Box::new(Away(unit))));
+        let mut times: [Vec<f64>; 2] = Default::default();
+        for run in 1..=RUNS as u64 {
+            // In turns.
+            for (rig, times) in rigs.iter_mut().zip(&mut times) {
+                let (took, moved) = rig.offload(Nanos::from_millis(run));
+                assert!(moved == PACKETS, "{moved} packets were offloaded");
+                times.push(took.0 as f64 / PACKETS as f64);
+            }
+        }
+        for ((unit, _), mut times) in units.into_iter().zip(times) {
+            times.sort_by(f64::total_cmp);
+            println!(
+                "{{\"name\":\"scaling/offloaded-packet/by-{unit}/{flows}-flows\",\"value\":{:.2},\"unit\":\"ns\",\
+                 \"min\":{:.2},\"max\":{:.2},\"runs\":{RUNS}}}",
+                times[RUNS / 2],
+                times[RUNS / 20],
+                times[RUNS * 19 / 20]
+            );
+        }
+    }
+}
 
 /// Planning and re-mapping at an epoch's end, on the deciding core.
 fn main() {
+    offloaded();
     const RUNS: usize = 301;
     for packets in [128u32, 256, 512, 1024] {
         for flows in [1u32, 32, 310] {

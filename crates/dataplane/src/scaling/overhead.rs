@@ -86,8 +86,7 @@ impl EpochEnd {
                 self.batch.push(&mut self.pool, frame, now, *hash);
                 next += 1;
             }
-            self.chain.look_up(&mut self.batch, now);
-            self.dispatch.distribute(&mut self.batch, &mut self.chain, now);
+            self.distribute(now);
         }
         let began = self.clock.now();
         self.dispatch.decide(&mut self.chain, now);
@@ -109,8 +108,48 @@ impl EpochEnd {
         }
     }
 
+    /// Receives the packets, and takes those back that the mapper places on auxiliary cores. Returns the time on this
+    /// core, without that of the port, and the number of packets offloaded. There must be room for all.
+    pub fn offload(&mut self, now: Nanos) -> (Nanos, usize) {
+        let (mut took, mut next, mut moved) = (Nanos::ZERO, 0, 0);
+        while next < self.packets {
+            while next < self.packets && self.batch.room() > 0 {
+                let (frame, hash) = &self.frames[next % self.frames.len()];
+                self.batch.push(&mut self.pool, frame, now, *hash);
+                next += 1;
+            }
+            let began = self.clock.now();
+            self.distribute(now);
+            self.dispatch.flush(now);
+            took += self.clock.now() - began;
+            moved += self.answer();
+            let began = self.clock.now();
+            self.dispatch.collect(&mut self.pool, &mut self.chain, now);
+            took += self.clock.now() - began;
+        }
+        while self.dispatch.take(&mut self.batch, false) || !self.batch.is_empty() {
+            self.dispatch.done(&mut self.batch, &mut self.pool, &mut self.chain);
+        }
+        (took, moved)
+    }
+
+    /// Distributes a received batch, after its look-up if flows are offloaded.
+    fn distribute(&mut self, now: Nanos) {
+        if !self.dispatch.lends_buckets() {
+            self.chain.look_up(&mut self.batch, now);
+        }
+        self.dispatch.distribute(&mut self.batch, &mut self.chain, now);
+    }
+
     /// Stands in for the auxiliary cores. Returns the number of packets they had.
     fn help(&mut self, now: Nanos) -> usize {
+        let helped = self.answer();
+        self.dispatch.collect(&mut self.pool, &mut self.chain, now);
+        helped
+    }
+
+    /// Returns all packets on auxiliary cores as done. Returns their number.
+    fn answer(&mut self) -> usize {
         let mut helped = 0;
         for link in &mut self.links {
             let receipts = &mut self.receipts;
@@ -119,7 +158,6 @@ impl EpochEnd {
                 .pop_each(BUFFERS as usize, |parcel| receipts.push(parcel.discard()));
             link.receipts.push_all(receipts);
         }
-        self.dispatch.collect(&mut self.pool, &mut self.chain, now);
         helped
     }
 }

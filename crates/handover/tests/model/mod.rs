@@ -1,5 +1,5 @@
 //! Model of a data plane: a dispatcher with a flow table, and auxiliary cores. Rings, parking and packet counts are the
-//! crate's own.
+//! crate's own. What the model calls a flow is, in the data plane, a flow or a bucket with its part of the flow table.
 
 #[cfg(loom)]
 use loom::{
@@ -107,6 +107,13 @@ impl World {
         }
     }
 
+    /// Uses all state of a flow that is back at the dispatcher, as this does with a lent bucket: to expire its flows.
+    fn take_back(&self, flow: u32) {
+        if !self.hasty {
+            self.flows[flow as usize].iter().for_each(State::touch);
+        }
+    }
+
     /// Records a packet out of order.
     fn expect(&self, in_order: bool, parcel: Parcel) {
         assert!(in_order || self.hasty, "out of order: {parcel:?}");
@@ -150,7 +157,11 @@ impl Dispatcher {
         } = self;
         for link in links {
             link.back.pop_each(usize::MAX, |parcel| {
-                owners[parcel.flow as usize].returned();
+                let owner = &mut owners[parcel.flow as usize];
+                owner.returned();
+                if owner.in_flight() == 0 {
+                    world.take_back(parcel.flow);
+                }
                 world.transmit(wire, parcel);
             });
         }
