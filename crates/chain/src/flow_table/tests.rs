@@ -289,6 +289,75 @@ fn a_bucket_moves_with_its_flows() {
     assert_eq!(rig.table.whole_state(FlowIndex(place.unwrap()))[0], 42);
 }
 
+/// A view for lent buckets on the same memory.
+fn borrower(table: &FlowTable) -> FlowTable {
+    // SAFETY: the tests use a bucket in one view at a time.
+    unsafe { table.for_lent_buckets() }
+}
+
+#[test]
+fn a_lent_bucket_is_used_by_the_other_view_only() {
+    let config = config(512, WhenFull::Evict);
+    let mut rig = Rig::new(&config);
+    let place = rig.lookup(&[(key(1, 17), 9)], SECOND)[0];
+    let mut other = Rig::new(&config);
+    other.table = borrower(&rig.table);
+    rig.table.lend(9);
+    assert_eq!(rig.lookup(&[(key(1, 17), 9), (key(1, 17), 8)], SECOND)[0], None);
+    assert_eq!((rig.table.flows(), rig.table.contains(&key(1, 17), 9)), (1, false));
+    let companion = |table: &mut FlowTable, ends: &mut _, number| {
+        table.open_companion(FlowIndex(place.unwrap()), &key(number, 17), 9, SECOND, ends)
+    };
+    let refused = companion(&mut rig.table, &mut rig.ends, 3);
+    assert_eq!(refused.unwrap_err(), NoCompanion::OtherBucket);
+    // The other view finds the flow, opens more, and ends those that are idle.
+    let found = other.lookup(&[(key(1, 17), 9), (key(2, 17), 9)], Nanos::from_secs(2));
+    assert_eq!(found[0], place);
+    assert!(companion(&mut other.table, &mut other.ends, 4).is_ok());
+    assert_eq!(other.table.flows(), 0, "it holds no bucket");
+    assert_eq!(other.expire(Nanos::from_secs(60)), [], "nor sweeps those of others");
+    assert_eq!(rig.expire(Nanos::from_secs(60)), [key(1, 17)], "that of bucket 8");
+    rig.table.take_back(9);
+    assert_eq!(rig.lookup(&[(key(2, 17), 9)], Nanos::from_secs(2)), [found[1]]);
+    assert_eq!(rig.table.flows(), 3);
+    rig.table.lend(9);
+    other.table.expire_bucket(9, Nanos::from_secs(60), 100, &mut other.ends);
+    assert_eq!(other.ended().len(), 3);
+    // A bucket that is not held cannot be taken back.
+    rig.table.take_back(9);
+    let partition = rig.table.release(9).unwrap();
+    rig.table.take_back(9);
+    assert_eq!(rig.lookup(&[(key(1, 17), 9)], SECOND), [None]);
+    rig.table.adopt(partition);
+    assert!(rig.lookup(&[(key(1, 17), 9)], SECOND)[0].is_some());
+}
+
+/// Packets that were looked up are on another core, which uses their flows' state.
+#[test]
+fn flows_that_are_kept_neither_expire_nor_make_room() {
+    let config = config(1, WhenFull::Evict);
+    let mut rig = Rig::new(&config);
+    let keys: Vec<_> = (0..64).map(|n| (key(n, 17), 9)).collect();
+    rig.lookup(&keys, SECOND);
+    let flows = rig.table.flows();
+    rig.table.keep_flows(9, true);
+    assert_eq!(rig.expire(Nanos::from_secs(60)), []);
+    let more: Vec<_> = (64..512).map(|n| (key(n, 17), 9)).collect();
+    let mut found = Vec::new();
+    for keys in more.chunks(MAX_BATCH) {
+        found.extend(rig.lookup(keys, Nanos::from_secs(60)));
+    }
+    assert!(
+        found.contains(&None) && rig.table.counters().evicted == 0,
+        "{:?}",
+        rig.table.counters()
+    );
+    assert!(rig.table.flows() >= flows);
+    rig.table.keep_flows(9, false);
+    while !rig.expire(Nanos::from_secs(200)).is_empty() {}
+    assert_eq!(rig.table.flows(), 0);
+}
+
 /// Timeout in seconds, read from the state's first byte.
 #[derive(Debug)]
 struct AsStateSays;
