@@ -1,4 +1,4 @@
-//! Offloading of flows to auxiliary cores, whole or split, as a policy decides.
+//! Offloading of RSS buckets or flows to auxiliary cores, whole or split, as a policy decides.
 //!
 //! A *dispatcher* is a worker with a queue of the port. It looks up every packet's flow, and its [`CoreMapper`] decides
 //! if the flow's packets go to the local queue or to an auxiliary core. Between a dispatcher and an auxiliary core
@@ -14,8 +14,14 @@
 //!
 //! The state machine of the dispatcher is `tailwater_dispatch`, which the simulator runs, too.
 //!
+//! A mapper whose unit is the [`Bucket`](Unit::Bucket) offloads RSS buckets (*bucket leases*), by the same rules: read
+//! bucket for flow in the above. The dispatcher looks nothing up. Whoever processes a packet does, and opens its flow.
+//! While a bucket has packets on an auxiliary core, the dispatcher does not use its partition of the flow table. A split
+//! bucket's partition stays with the dispatcher, which keeps its flows from ending meanwhile. Without a flow table, the
+//! unit is finer: packets with the same lower half of the RSS hash.
+//!
 //! - `dispatch`: the dispatcher's side.
-//! - `flow_numbers`: numbers of flows with packets in the system.
+//! - `flow_numbers`: numbers of flows or buckets with packets in the system.
 //! - `packet_lists`: the dispatcher's local queue, and packets about to be offloaded.
 //! - `auxiliary`: the auxiliary worker.
 //! - `link`: the two rings, and activation of auxiliary cores.
