@@ -59,6 +59,13 @@ impl<F, P> Dispatcher<F, P> {
         self.backlog.is_empty() && !self.boost
     }
 
+    /// Returns `true` if a dispatcher that [is quiet](Dispatcher::is_quiet), without active auxiliary cores, processes
+    /// `packets` packets that wait in the port in time straight from there.
+    #[inline]
+    pub fn is_in_time(&self, packets: usize) -> bool {
+        self.mapper.is_in_time(packets as u32)
+    }
+
     /// Returns `true` if the local queue is to be processed now. In boost mode, while packets wait in the port that
     /// `can_receive`, this is so only for packets that no other core may process.
     #[inline]

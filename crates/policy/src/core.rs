@@ -226,6 +226,15 @@ pub trait CoreMapper: Send {
         usize::MAX
     }
 
+    /// Returns `true` if the core processes `packets` packets that wait in its port in time by itself. They need not pass
+    /// its own queue then, which costs time, and nothing is placed elsewhere. Called while no packet is in the system
+    /// and no auxiliary core is active.
+    #[inline]
+    fn is_in_time(&self, packets: u32) -> bool {
+        let _ = packets;
+        false
+    }
+
     /// Returns `true` if [`decide`](CoreMapper::decide) is due now, with `packets` in the own queue: at an epoch's end,
     /// or when the queue requires it. Called in every iteration of the core's loop.
     fn due(&self, now: Nanos, packets: u32) -> bool;

@@ -470,3 +470,11 @@ fn nothing_is_allocated_in_steady_state() {
     assert_eq!(info.count_total, 0);
     assert!(moved > 0);
 }
+
+/// What waits in the port needs no queue while this core is in time by itself: 60 % of the budget less the 20 % that
+/// packets may have waited already.
+#[test]
+fn few_waiting_packets_need_no_queue() {
+    let mapper = mapper(SplitProfile::new());
+    assert!(mapper.is_in_time(160) && !mapper.is_in_time(161));
+}

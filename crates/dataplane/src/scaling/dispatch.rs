@@ -117,15 +117,19 @@ impl Dispatch {
         self.machine.backlog.receives()
     }
 
-    /// Returns `true` if packets that wait in the port, of which there are a `long` queue, go through the local queue:
-    /// an auxiliary core could take them, or a flow may have too many. All others are processed straight from the port.
+    /// Returns `true` if packets that wait in the port, about `waiting`, go through the local queue: an auxiliary core
+    /// could take them because they would be late here, or a flow may have too many. All others are processed straight
+    /// from the port. `is_long` is set for a long queue.
     #[inline]
-    pub(crate) fn queues(&mut self, now: Nanos, is_long: bool, batch: &Batch) -> bool {
+    pub(crate) fn queues(&mut self, now: Nanos, (waiting, is_long): (usize, bool), batch: &Batch) -> bool {
         self.update_available();
         if let Some(first) = batch.first().filter(|_| self.machine.backlog.is_single()) {
             self.machine.backlog.sample(first.rss_hash);
         }
-        !self.machine.backlog.is_single() || self.machine.backlog.looks_for_whales(now, is_long)
+        match self.machine.backlog.is_single() {
+            true => self.machine.backlog.looks_for_whales(now, is_long),
+            false => !self.machine.is_in_time(waiting + batch.len()),
+        }
     }
 
     /// Returns `true` if no packet of this RSS bucket waits or is on an auxiliary core.

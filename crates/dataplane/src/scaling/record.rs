@@ -249,6 +249,11 @@ impl CoreMapper for Recording {
     }
 
     #[inline]
+    fn is_in_time(&self, packets: u32) -> bool {
+        self.mapper.is_in_time(packets)
+    }
+
+    #[inline]
     fn due(&self, now: Nanos, packets: u32) -> bool {
         self.mapper.due(now, packets)
     }

@@ -91,9 +91,11 @@ impl ChainProcessing {
         let is_full = received.waiting > 0 && self.batch.room() == 0;
         self.full_batches = if is_full { self.full_batches + 1 } else { 0 };
         let is_long = received.waiting >= LONG || self.full_batches >= LONG_BATCHES;
+        // A device may not tell how many wait. There are more of them, the longer all batches were full.
+        let waiting = received.waiting.max(self.full_batches as usize * self.batch.len());
         !dispatch.is_quiet()
             || dispatch.has_auxiliary_cores()
-            || received.waiting > 0 && dispatch.queues(now, is_long, &self.batch)
+            || received.waiting > 0 && dispatch.queues(now, (waiting, is_long), &self.batch)
     }
 
     /// Runs a turn of the dispatcher. Returns the end time.
@@ -143,6 +145,10 @@ impl ChainProcessing {
             context.meter.note_backlog(batch, began);
         }
         let sent = context.pass(chain, batch, packets, began, Chain::process);
+        if let Some(dispatch) = &mut self.dispatch {
+            let new = batch.iter().filter(|packet| packet.is_new()).count();
+            dispatch.learn(packets, new, sent.saturating_sub(began));
+        }
         if let Some(buckets) = &mut self.buckets {
             buckets.note_batch(sent.saturating_sub(began));
         }

@@ -25,6 +25,9 @@
 //! 4. an idle auxiliary core, if it wakes up in time to be sooner;
 //! 5. the core that completes it first.
 //!
+//! What waits in the port is processed straight from there as long as it is done within `activate_percent`, less
+//! `share_percent` for the time that packets have waited already: the own queue costs time.
+//!
 //! Both limits are at most the time of a third of the buffers: with an objective of milliseconds, buffers run out
 //! first. Auxiliary cores with low numbers fill first and those with high numbers drain. When the load falls all of
 //! them drain, since the own core comes first.
@@ -478,6 +481,15 @@ impl CoreMapper for TailwaterMapper {
 
     fn batch(&self) -> usize {
         self.batch as usize
+    }
+
+    #[inline]
+    fn is_in_time(&self, packets: u32) -> bool {
+        let load = Load {
+            flows: packets,
+            packets,
+        };
+        !self.boosting && self.costs.of(load) <= self.activate - self.share
     }
 
     #[inline]
