@@ -168,6 +168,7 @@ fn the_worst_episodes_are_told() {
     let episodes = document["episodes"].as_array().unwrap();
     assert_eq!(episodes[0]["kind"], "minnows");
     assert_eq!(episodes[0]["late"], true);
+    assert_eq!(episodes[0]["lease"]["outcome"], "out-of-cores");
     assert_eq!(episodes[0]["peak_packets"], 630);
     assert_eq!(episodes[0]["first_move_us"], 60.0);
     assert_eq!(episodes[0]["out_of_cores"], 3);
@@ -184,6 +185,8 @@ fn the_worst_episodes_are_told() {
         "whale (large flow): 130 packets of 4 flows, largest 100 (76.923 %)",
         "minnows (many flows): 630 packets of 70 flows",
         "policy reported insufficient cores",
+        "lease not made: ",
+        "the policy expected them too late there, too",
         "overloaded once, up to 3 packets parked",
         "auxiliary core overloaded once, up to 3 packets parked",
         "RSS buckets         3 decisions, 1 of which moved",

@@ -5,7 +5,7 @@ mod remapping;
 use super::{Table, count, share, times};
 use crate::explain::document::{Document, Replayed};
 use crate::text::{fixed, one_line, percent, thousands};
-use tailwater_dataplane::scaling::record::{Episode, Explanation, Kind, Outline, Summary};
+use tailwater_dataplane::scaling::record::{Episode, Explanation, Kind, Lease, LeaseOutcome, Outline, Summary};
 
 /// Formats the document as text.
 pub fn explanation(document: &Document) -> String {
@@ -229,7 +229,29 @@ fn episode(table: &mut Table, episode: &Episode) {
     if done.is_empty() {
         done.push("no action".to_owned());
     }
+    done.extend(episode.lease.into_iter().flat_map(lease));
     done.iter().for_each(|done| table.line("", done));
+}
+
+/// Lines about the lease that could have saved late packets: each has up to 70 characters.
+fn lease(lease: Lease) -> Vec<String> {
+    let packets = count(u64::from(lease.packets), "packet");
+    let auxiliary = format!("auxiliary core {}", lease.auxiliary.unwrap_or_default());
+    let none = |why: String| vec![format!("no lease: {why}")];
+    let not_made = |why: &str| {
+        let lease = format!("lease not made: {packets} to {auxiliary};");
+        vec![lease, format!("the policy expected them {why}")]
+    };
+    match lease.outcome {
+        LeaseOutcome::NoDecision => none("none decided in time, the core was busy or taken away".into()),
+        LeaseOutcome::NoAuxiliaryCore => none("no auxiliary core was free".into()),
+        LeaseOutcome::OneFlow => none(format!("one flow or bucket had {packets}")),
+        LeaseOutcome::Bound => none("the core had to open the queued flows itself".into()),
+        LeaseOutcome::NotSooner => none(format!("{auxiliary} had {packets}")),
+        LeaseOutcome::Made => vec![format!("lease made, but too late: {packets}")],
+        LeaseOutcome::InTimeHere => not_made("in time here"),
+        LeaseOutcome::OutOfCores => not_made("too late there, too"),
+    }
 }
 
 fn replay(table: &mut Table, replayed: &Replayed) {

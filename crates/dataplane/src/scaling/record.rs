@@ -39,6 +39,7 @@
 
 mod explain;
 mod format;
+mod lease;
 mod problem;
 mod read;
 mod remapping;
@@ -49,6 +50,7 @@ mod tests;
 
 pub use explain::{Episode, Explainer, Explanation, Kind, Summary};
 pub use format::{Flowlets, Header, MOST_LARGEST, MOST_LISTED};
+pub use lease::{Lease, LeaseOutcome};
 pub use problem::Problem;
 pub use read::{Decision, Entry, ListedFlow, ReadError, Reader};
 pub use remapping::{CoreChange, Remapping, ServerExplainer, ServerExplanation, ServerReplay, ServerReplayer};

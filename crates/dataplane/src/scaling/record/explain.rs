@@ -1,6 +1,7 @@
 //! Explanation of a record: episodes with more work than could be done in time, and the actions taken.
 
 use super::format::{Flowlets, Header};
+use super::lease::{Chance, Lease};
 use super::read::Decision;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -124,6 +125,8 @@ pub struct Episode {
     pub longest_wait_us: f64,
     /// The wait exceeds the objective: packets were late before they were processed.
     pub late: bool,
+    /// Lease that could have saved the first of these packets, and why it did not.
+    pub lease: Option<Lease>,
     /// Flows moved.
     pub flows_moved: u64,
     /// Packets of these flows.
@@ -174,6 +177,8 @@ struct Dispatcher {
     /// Auxiliary cores it relieved.
     relieved: u64,
     boost: bool,
+    /// Last decision.
+    chance: Option<Chance>,
     open: Option<Open>,
 }
 
@@ -255,7 +260,8 @@ impl Explainer {
             let away = &mut open.episode.flowlets_away;
             *away = away.saturating_add(decision.flowlets.away);
             if beyond {
-                go_on(open, decision, at_work, self.header.slo);
+                let chance = known.chance.filter(|chance| chance.now >= decision.oldest);
+                go_on(open, decision, (at_work, chance), self.header.slo);
             }
         }
         if !beyond {
@@ -264,6 +270,7 @@ impl Explainer {
         known.activated = at_work & !released;
         known.relieved = decision.relieve;
         known.boost = decision.boost;
+        known.chance = Some(Chance::of(decision));
         known.now = now;
         self.dispatchers.insert(decision.dispatcher, known);
     }
@@ -407,6 +414,7 @@ fn begin(decision: &Decision) -> Open {
             peak_packets_everywhere: 0,
             longest_wait_us: 0.0,
             late: false,
+            lease: None,
             flows_moved: 0,
             packets_moved: 0,
             splits: 0,
@@ -425,11 +433,15 @@ fn begin(decision: &Decision) -> Open {
     }
 }
 
-fn go_on(open: &mut Open, decision: &Decision, at_work: u64, slo: Nanos) {
+/// Adds a decision to an episode. `chance` is the previous one, if the oldest packet waited then.
+fn go_on(open: &mut Open, decision: &Decision, (at_work, chance): (u64, Option<Chance>), slo: Nanos) {
     let since = decision.now.saturating_sub(open.start).as_micros_f64();
     open.longest = open.longest.max(decision.wait());
     let episode = &mut open.episode;
-    episode.late |= decision.wait() > slo;
+    if decision.wait() > slo && !episode.late {
+        episode.late = true;
+        episode.lease = Some(chance.map_or(Lease::NO_DECISION, |chance| chance.lease));
+    }
     episode.decisions += 1;
     if decision.queue.packets > episode.peak_packets {
         episode.peak_packets = decision.queue.packets;
