@@ -1,9 +1,10 @@
-//! Latency histograms and attribution of late packets, for real and for simulated packets.
+//! Latency histograms and attribution of late packets, for real and for simulated packets; comparison of runs.
 //!
 //! - [`histogram`]: every packet's latency, in constant memory.
 //! - [`durations`]: a coarse histogram for other durations.
 //! - [`attribution`]: one cause for each packet beyond its objective.
 //! - [`report`]: latency section of a report.
+//! - [`sign_test`]: comparison of paired measurements.
 //!
 //! None of them has a clock.
 
@@ -13,3 +14,4 @@ pub mod attribution;
 pub mod durations;
 pub mod histogram;
 pub mod report;
+pub mod sign_test;

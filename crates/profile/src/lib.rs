@@ -41,4 +41,4 @@ pub use batches::pace;
 pub use error::TrainError;
 pub use identity::{Fnv, fingerprint, machine};
 pub use sweep::{SweepError, SweepOptions, cache_curve, function_costs, load_curve, uniform};
-pub use train::{Depth, Step, TrainOptions, train_capacity, train_costs, without_files};
+pub use train::{Depth, Step, TrainOptions, saturated_rate, train_capacity, train_costs, without_files};

@@ -92,6 +92,21 @@ const TAKEN_OVER: f64 = 35.0;
 /// Flows of steady traffic for costs; few enough to fit in the caches.
 const FEW_FLOWS: u32 = 64;
 
+/// Measures the chain's saturated throughput on one core, packets per second: `traffic` without pace, repeated for
+/// `duration`. Median of 2 ms windows in which the core was not preempted.
+///
+/// # Errors
+/// See [`TrainError`].
+pub fn saturated_rate(
+    spec: &ChainSpec,
+    traffic: &Trace,
+    core: usize,
+    duration: Nanos,
+    stop: &AtomicBool,
+) -> Result<f64, TrainError> {
+    MeasurementCore { core, seed: 1, stop }.saturated(spec, traffic.clone(), Some(duration))
+}
+
 /// Measures the chain's capacity on one core of this machine, within its [budget](tailwater_api::Slo::budget).
 ///
 /// `traffic` is expected to resemble the chain's real traffic. Its mean rate does not matter, since it is replayed so

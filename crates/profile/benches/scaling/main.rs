@@ -1,92 +1,102 @@
-//! Absorption of bursts in live runs: one dedicated core and one auxiliary core, policy by policy; and both cores as
-//! dedicated ones.
+//! Absorption of bursts in live runs: one dedicated core and one auxiliary core, policy by policy, compared with static
+//! RSS on one and on two dedicated cores.
 //!
-//! `cargo bench -p tailwater-profile --bench scaling [-- FILTER...] [--seconds S] [--load L] [--slo 100,200,500]
-//! [--tries N] [--record DIRECTORY]` prints a JSON line per figure, and a table on standard error. A filter is part of
-//! `chain/traffic/policy`.
+//! `cargo bench -p tailwater-profile --bench scaling [-- --only PART]... [--loads 60] [--slo 100,200,500] [--rounds N]
+//! [--seconds S] [--policies tailwater,netblaze] [--buffers N] [--record DIRECTORY]` prints a JSON line per figure, and
+//! a table on standard error. `PART` is part of `chain/traffic/load/slo`.
 //!
-//! Traffic has a fixed rate for each chain ([`CELLS`]), so that every run of the benchmark offers the same packets.
-//! Presets superpose more or fewer flows, whose bursts are preserved; captures are played faster. `--load` changes the
-//! rate to that share of one core's saturated throughput, which is measured first in any case. Seeds are fixed. For
-//! each objective the chain is trained anew, quickly, on other traffic of the same kind. A run with more than a third
-//! of its windows flagged is repeated, at most `tries` times; the one with the fewest counts. [`bound`] identifies the
-//! cells that no two cores can serve. Captures need TAILWATER_TEST_DATA.
+//! Rates are shares of a capacity, so that a cell has the same meaning on any machine and at any hour. For each chain,
+//! traffic and load:
+//!
+//! 1. For each objective the chain is trained, quickly, on other traffic of the same kind.
+//! 2. Each round measures the capacity of one dedicated core: the saturated rate with this chain and traffic. The
+//!    traffic of the round has the given percentage of that rate. Presets have another seed in each round, and superpose
+//!    as many flows as the rate requires, whose bursts are preserved; captures are played faster.
+//! 3. All policies run on the same packets one after the other, in a different order in each round. Their windows are
+//!    paired: same round, same window, same packets.
+//!
+//! Compared with `static` on one core, a sign test counts the windows in which fewer or more packets were late or lost.
+//! Windows of one run are not independent, and one cell in twenty differs by chance. [`bound`] identifies the cells that
+//! no two cores can serve. Captures need TAILWATER_TEST_DATA.
 
 mod bound;
+mod comparison;
+mod live;
 
 use bound::{Best, Bound, bound};
+use comparison::{
+    Cell, Compared, HEADING, Keeps, Row, SIGNIFICANCE, STATIC, TWO_DEDICATED, median, table_lines, total,
+};
+use live::{Setup, Source, WINDOW, policy_run, rate_pps, run_policy, spec};
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
+use std::time::Instant;
 use tailwater_baselines::catalog::Policy;
 use tailwater_dataplane::cores::available;
 use tailwater_dataplane::report::RunReport;
-use tailwater_dataplane::scaling::ScalingConfig;
-use tailwater_dataplane::scaling::record::{Header, Recorder};
-use tailwater_dataplane::scaling::server::ServerConfig;
-use tailwater_dataplane::trace_nic::{Pacing, TraceNicConfig};
-use tailwater_dataplane::{RunConfig, RunControl, RunPlan, run};
-use tailwater_functions::acl::{AclConfig, Action};
 use tailwater_functions::spec::ChainSpec;
-use tailwater_handover::park::Mode;
 use tailwater_net::Nanos;
-use tailwater_profile::{Depth, TrainOptions, train_capacity};
-use tailwater_traffic::generate::preset;
-use tailwater_traffic::{CaptureReader, LoadOptions, ReadOptions, Trace};
+use tailwater_profile::{Depth, TrainOptions, saturated_rate, train_capacity};
+use tailwater_traffic::Trace;
 
-/// Chain, traffic, and offered packets per second, in millions: about 68 % of the saturated throughput of one core of
-/// the machine on which this was written. Presets yield a tenth less in so short a time.
-const CELLS: &[(&str, &str, f64)] = &[
-    ("acl-lb-accounting", "backbone", 3.9),
-    ("acl-lb-accounting", "as", 4.1),
-    ("acl-urlfilter-encrypt", "backbone", 1.07),
-    ("acl-urlfilter-encrypt", "as", 1.07),
-    ("acl-urlfilter-encrypt", "ndpi_webattack_rce", 2.5),
-    ("acl-urlfilter-encrypt", "ddos_synack_reflection", 1.0),
-    ("acl-nat", "backbone", 3.1),
-    ("acl-nat", "as", 4.3),
+/// Chain and traffic.
+const CELLS: &[(&str, &str)] = &[
+    ("acl-lb-accounting", "backbone"),
+    ("acl-lb-accounting", "as"),
+    ("acl-urlfilter-encrypt", "backbone"),
+    ("acl-urlfilter-encrypt", "as"),
+    ("acl-urlfilter-encrypt", "ndpi_webattack_rce"),
+    ("acl-urlfilter-encrypt", "ddos_synack_reflection"),
+    ("acl-nat", "backbone"),
+    ("acl-nat", "as"),
 ];
 /// Name of the row, policy, and `true` if both cores are dedicated. Contains the policies that make sense on two cores;
 /// the others are for the simulator.
 const ROWS: &[(&str, &str, bool)] = &[
-    ("static", "static", false),
+    (STATIC, "static", false),
+    ("tailwater", "tailwater", false),
     ("netblaze", "netblaze", false),
     ("netblaze-core-static-safe", "netblaze-core-static-safe", false),
     ("netblaze-core-static-unsafe", "netblaze-core-static-unsafe", false),
     ("netblaze-no-boost", "netblaze-no-boost", false),
     ("netblaze-no-core-mapper", "netblaze-no-core-mapper", false),
-    ("tailwater", "tailwater", false),
-    ("static-two-dedicated", "static", true),
+    (TWO_DEDICATED, "static", true),
     ("rss++", "rss++", true),
 ];
 
-/// Descriptors of the NIC's ring for every policy; large enough for late packets to be late rather than lost.
-const RING: usize = 4096;
-/// Length of generated traffic; it is repeated with renumbered flows.
-const GENERATED: Nanos = Nanos::from_millis(600);
-/// Length of a measurement window.
-const WINDOW: Nanos = Nanos::from_millis(300);
-/// Seeds of the measured traffic, and of the training traffic.
-const SEED: u64 = 1;
+/// Seed of the training traffic. Measured traffic has the round's number.
 const TRAINING_SEED: u64 = 1001;
+/// Rate at which the first capacity is measured, packets per second.
+const FIRST_RATE: f64 = 1e6;
+/// Duration of a capacity measurement.
+const SATURATED: Nanos = Nanos::from_millis(1000);
 
 struct Options {
-    filters: Vec<String>,
-    seconds: f64,
-    load: Option<f64>,
+    only: Vec<String>,
+    /// Offered rates, in percent of the capacity.
+    loads: Vec<u32>,
     slos: Vec<u64>,
-    tries: u32,
+    rounds: u64,
+    seconds: f64,
+    policies: Vec<String>,
     buffers: u32,
     /// Directory for recorded decisions, for `tailwater explain`.
     record: Option<PathBuf>,
 }
 
+fn list<T: std::str::FromStr>(value: &str, usage: &str) -> Vec<T> {
+    let item = |item: &str| item.parse().unwrap_or_else(|_| panic!("usage: {usage}"));
+    value.split(',').map(item).collect()
+}
+
 fn options() -> Options {
     let mut options = Options {
-        filters: Vec::new(),
-        seconds: 1.5,
-        load: None,
+        only: Vec::new(),
+        loads: vec![60],
         slos: vec![100, 200, 500],
-        tries: 2,
+        rounds: 4,
+        seconds: 1.2,
+        policies: vec!["tailwater".to_owned(), "netblaze".to_owned()],
         buffers: 2048,
         record: None,
     };
@@ -95,216 +105,192 @@ fn options() -> Options {
         let mut value = || arguments.next().unwrap_or_default();
         match argument.as_str() {
             "--bench" => {}
+            "--only" => options.only.push(value()),
+            "--loads" => options.loads = list(&value(), "--loads PERCENT,..."),
+            "--slo" => options.slos = list(&value(), "--slo US,..."),
+            "--rounds" => options.rounds = value().parse().expect("--rounds N"),
             "--seconds" => options.seconds = value().parse().expect("--seconds S"),
-            "--load" => options.load = Some(value().parse().expect("--load L")),
-            "--tries" => options.tries = value().parse().expect("--tries N"),
+            "--policies" => options.policies = list(&value(), "--policies NAME,..."),
             "--buffers" => options.buffers = value().parse().expect("--buffers N"),
             "--record" => options.record = Some(value().into()),
-            "--slo" => {
-                let slos = value();
-                let slo = |slo: &str| slo.parse().expect("--slo US,...");
-                options.slos = slos.split(',').map(slo).collect();
-            }
-            _ => options.filters.push(argument),
+            unknown => panic!("unknown option {unknown}; the first lines of the benchmark's source have all"),
         }
     }
+    for policy in &options.policies {
+        let known = ROWS.iter().any(|(row, ..)| row == policy);
+        assert!(known, "unknown policy {policy}");
+    }
+    assert!(
+        options.seconds >= WINDOW.as_secs_f64(),
+        "--seconds: at least a window of {WINDOW}"
+    );
     options
 }
 
-fn spec(chain: &str, traffic: &str, slo_us: u64) -> ChainSpec {
-    let examples = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples");
-    let path = std::path::Path::new(examples).join(format!("{chain}.yaml"));
-    let mut spec = ChainSpec::read(&path).expect("an example");
-    spec.slo.latency = Nanos::from_micros(slo_us);
-    if preset(traffic).is_err() {
-        // Captures come from networks that the rules do not cover.
-        for function in &mut spec.functions {
-            if let Some(acl) = function.config.get_mut::<AclConfig>() {
-                acl.default = Action::Allow;
-            }
-        }
+impl Options {
+    /// Rows of this run: both references, and the chosen policies.
+    fn rows(&self) -> Vec<(&'static str, Policy, bool)> {
+        let wanted = |row: &str| [STATIC, TWO_DEDICATED].contains(&row) || self.policies.iter().any(|p| p == row);
+        let rows = ROWS.iter().filter(|(row, ..)| wanted(row));
+        rows.map(|(row, policy, two)| (*row, Policy::named(policy).expect("a policy"), *two))
+            .collect()
     }
-    spec
+
+    /// Policies with an auxiliary core, to which the criteria apply.
+    fn judged(&self) -> Vec<&'static str> {
+        let rows = self.rows().into_iter().filter(|(row, _, two)| !two && *row != STATIC);
+        rows.map(|(row, ..)| row).collect()
+    }
+
+    /// Objectives of this chain, traffic and load.
+    fn slos_of(&self, name: &str) -> Vec<u64> {
+        let wanted = |slo: &u64| {
+            let name = format!("/{name}/{slo}/");
+            self.only.is_empty() || self.only.iter().any(|part| name.contains(part.as_str()))
+        };
+        self.slos.iter().copied().filter(wanted).collect()
+    }
 }
 
-/// Returns traffic at `rate` packets per second; a capture ignores the seed.
-fn trace(traffic: &str, seed: u64, rate: f64) -> Option<Trace> {
-    let options = LoadOptions {
-        memory_limit_bytes: 8 << 30,
-        ..LoadOptions::default()
-    };
-    let Ok(preset) = preset(traffic) else {
-        let data = PathBuf::from(std::env::var_os("TAILWATER_TEST_DATA")?);
-        let file = ["pcap.zst", "pcapng.zst"].map(|end| data.join(format!("traces/{traffic}.{end}")));
-        let file = file.iter().find(|file| file.exists())?;
-        let mut capture = CaptureReader::open(file, &ReadOptions::default()).expect("a capture");
-        let mut trace = Trace::load(&mut capture, &options).expect("traffic fits");
-        let own = 1.0 / trace.mean_gap().as_secs_f64();
-        trace.scale_rate(rate / own).expect("a rate above zero");
-        return Some(trace);
-    };
-    let own = preset.mean_rate_pps();
-    let mut source = preset.scaled(rate / own).with(seed, GENERATED).open().expect("traffic");
-    Some(Trace::load(&mut *source, &options).expect("traffic fits"))
-}
-
-fn run_chain(
-    spec: &ChainSpec,
-    trace: Trace,
-    pacing: Pacing,
-    seconds: f64,
-    cores: Vec<usize>,
-    scaling: Option<ScalingConfig>,
-    server: Option<ServerConfig>,
-) -> RunReport {
-    let config = RunConfig {
-        cores,
-        nic: TraceNicConfig {
-            pacing,
-            duration: Some(Nanos::from_secs_f64(seconds)),
-            ring: RING,
-            ..TraceNicConfig::default()
-        },
-        window: WINDOW,
-        capture_out: None,
-        not_matched: 0,
-        seed: 1,
-        scaling,
-        server,
-        isolation: None,
-    };
-    let plan = RunPlan::new(spec.clone(), config).expect("a plan");
-    run(&plan, trace, RunControl::new(&AtomicBool::new(false))).expect("the run")
-}
-
-fn flagged(report: &RunReport) -> f64 {
-    report.windows.flagged as f64 / report.windows.count.max(1) as f64
+/// Chain, traffic and load.
+struct Group {
+    chain: &'static str,
+    traffic: &'static str,
+    load: u32,
 }
 
 fn main() {
     let options = options();
     let cores = available();
-    let (Some(&auxiliary), Some(&dedicated)) = (cores.first(), cores.last()) else {
+    let (Some(&second), Some(&dedicated)) = (cores.first(), cores.last()) else {
         return;
     };
-    if auxiliary == dedicated {
+    if second == dedicated {
         eprintln!("scaling needs two cores: skipped");
         return;
     }
-    for &(chain, traffic, mpps) in CELLS {
-        let wanted = |(row, _, _): &(&str, &str, bool)| {
-            let name = format!("{chain}/{traffic}/{row}");
-            let filters = &options.filters;
-            filters.is_empty() || filters.iter().any(|filter| name.contains(filter.as_str()))
-        };
-        let rows: Vec<_> = ROWS.iter().copied().filter(wanted).collect();
-        if rows.is_empty() {
-            continue;
+    let setup = Setup {
+        dedicated,
+        second,
+        buffers: options.buffers,
+        seconds: options.seconds,
+    };
+    let (started, mut cells) = (Instant::now(), Vec::new());
+    for &(chain, traffic) in CELLS {
+        for &load in &options.loads {
+            let group = Group { chain, traffic, load };
+            cells.extend(measure(&options, &setup, &group));
         }
-        let Some(other) = trace(traffic, TRAINING_SEED, mpps * 1e6) else {
-            eprintln!("{chain}/{traffic}: skipped: the captures (TAILWATER_TEST_DATA) are not there");
-            continue;
-        };
-        let any = spec(chain, traffic, 200);
-        let (alone, pacing) = (vec![dedicated], Pacing::Saturate);
-        let saturated = run_chain(&any, other.clone(), pacing, 0.6, alone, None, None);
-        let capacity = saturated.throughput_mpps * 1e6;
-        let rate = options.load.map_or(mpps * 1e6, |load| load * capacity);
-        let trace = trace(traffic, SEED, rate).expect("as above");
-        let offered = 1e3 / trace.mean_gap().0 as f64;
+    }
+    let judged = options.judged();
+    eprintln!("\n{HEADING}");
+    for line in cells.iter().flat_map(|cell| table_lines(cell, &judged)) {
+        eprintln!("{line}");
+    }
+    eprintln!("\n†: most pairs had a window with CPU interference, so that all count");
+    for policy in judged {
+        let total = total(&cells, policy);
+        let windows = total.windows;
         eprintln!(
-            "{chain}/{traffic}: one core {:.2} Mpps without pace; offered {offered:.2} Mpps, {:.0} %",
-            capacity / 1e6,
-            100e6 * offered / capacity,
+            "{policy}: worse than {STATIC} in {} of {} cells, better in {} (p < {SIGNIFICANCE}); windows {} better, {} \
+             worse, {} equal; keeps {} of the {} cells that two dedicated cores keep, with at most {} cores",
+            total.worse,
+            total.cells,
+            total.better,
+            windows.better,
+            windows.worse,
+            windows.equal,
+            total.keeps,
+            total.can_keep,
+            comparison::MOST_CORES,
         );
-        for &slo in &options.slos {
-            let spec = spec(chain, traffic, slo);
-            let training = TrainOptions {
-                core: dedicated,
-                depth: Depth::Quick,
-                seed: 1,
-            };
-            let stop = AtomicBool::new(false);
-            let profile = train_capacity(&spec, &other, &training, &stop, |_| {});
-            let profile = profile.expect("the chain can be trained");
-            let costs = profile.costs.unwrap_or_default();
-            let bound = bound(&trace, WINDOW, spec.slo.budget(), costs, capacity);
-            print_bound(&format!("{chain}/{traffic}/{slo}"), &bound);
-            for &(row, policy, both) in &rows {
-                // Without a core mapper the result does not depend on the objective.
-                if both && slo != options.slos[options.slos.len() / 2] {
-                    continue;
-                }
-                let named = Policy::named(policy).expect("a policy");
-                let mappers = named.mappers(spec.slo.budget(), &profile).expect("mappers");
-                let server = match both {
-                    true => named.server_mappers(&profile, false).expect("it needs no rates"),
-                    false => None,
-                };
-                let file = format!("{chain}-{traffic}-{slo}-{row}.decisions");
+    }
+    eprintln!("{:.0} s", started.elapsed().as_secs_f64());
+}
+
+/// Measures the cells of a group, one for each objective, and prints their figures.
+fn measure(options: &Options, setup: &Setup, group: &Group) -> Vec<Cell> {
+    let &Group { chain, traffic, load } = group;
+    let name = format!("{chain}/{traffic}/{load}");
+    let slos = options.slos_of(&name);
+    if slos.is_empty() {
+        return Vec::new();
+    }
+    let Some(source) = Source::open(traffic) else {
+        eprintln!("{name}: skipped: the captures (TAILWATER_TEST_DATA) are not there");
+        return Vec::new();
+    };
+    let (share, stop) = (f64::from(load) / 100.0, AtomicBool::new(false));
+    let any = spec(chain, traffic, 200);
+    let capacity = |trace: &Trace| {
+        let rate = saturated_rate(&any, trace, setup.dedicated, SATURATED, &stop);
+        rate.expect("the chain runs")
+    };
+    // The number of flows depends on the rate, and the capacity on the number of flows.
+    let first = capacity(&source.trace(TRAINING_SEED, FIRST_RATE));
+    let other = source.trace(TRAINING_SEED, share * first);
+    let train = |slo| {
+        let training = TrainOptions {
+            core: setup.dedicated,
+            depth: Depth::Quick,
+            seed: 1,
+        };
+        let spec = spec(chain, traffic, slo);
+        let profile = train_capacity(&spec, &other, &training, &stop, |_| {});
+        (slo, spec, profile.expect("the chain can be trained"))
+    };
+    let trained: Vec<_> = slos.into_iter().map(train).collect();
+    let rows = options.rows();
+    let mut cells: Vec<Cell> = trained
+        .iter()
+        .map(|(slo, spec, _)| new_cell(&format!("{name}/{slo}"), spec, &rows))
+        .collect();
+    let mut trace = other;
+    for round in 0..options.rounds {
+        let capacity = capacity(&trace);
+        trace = source.trace(1 + round, share * capacity);
+        let offered = rate_pps(&trace);
+        eprintln!(
+            "{name}: round {}: one core {:.2} Mpps; offered {:.2} Mpps",
+            round + 1,
+            capacity / 1e6,
+            offered / 1e6
+        );
+        for ((slo, spec, profile), cell) in trained.iter().zip(&mut cells) {
+            if round == 0 {
+                let costs = profile.costs.unwrap_or_default();
+                let bound = bound(&trace, WINDOW, spec.slo.budget(), costs, capacity);
+                print_bound(&cell.name, &bound);
+            }
+            cell.capacity_mpps.push(capacity / 1e6);
+            cell.offered_mpps.push(offered / 1e6);
+            for turn in 0..rows.len() {
+                let i = (turn + round as usize) % rows.len();
+                let (row, policy, two_dedicated) = rows[i];
+                let file = format!("{chain}-{traffic}-{load}-{slo}-{row}-{}.decisions", round + 1);
                 let file = options.record.as_ref().map(|directory| directory.join(file));
-                let recorder = file.map(|file| {
-                    let header = Header {
-                        chain: chain.to_owned(),
-                        policy: named.name().to_owned(),
-                        slo: spec.slo.budget(),
-                        epoch: profile.epoch,
-                        auxiliary: usize::from(!both),
-                        started: Nanos::ZERO,
-                        profile: profile.to_string(),
-                    };
-                    Recorder::create(&file, &header.now()).expect("--record DIRECTORY")
-                });
-                let record = |mapper| match &recorder {
-                    Some(recorder) => recorder.recording(mapper),
-                    None => mapper,
-                };
-                let server = server.map(|mapper| ServerConfig {
-                    mapper: match &recorder {
-                        Some(recorder) => recorder.recording_server(mapper),
-                        None => mapper,
-                    },
-                });
-                let mappers = mappers.filter(|_| !both);
-                let scaling = mappers.map(record).map(|mapper| ScalingConfig {
-                    auxiliary: vec![auxiliary],
-                    mapper,
-                    park: Mode::SpinThenSleep(std::time::Duration::from_micros(50)),
-                    buffers: options.buffers,
-                });
-                let once = || {
-                    let (trace, pacing) = (trace.clone(), Pacing::Arrivals);
-                    let cores = match both {
-                        true => vec![auxiliary, dedicated],
-                        false => vec![dedicated],
-                    };
-                    run_chain(
-                        &spec,
-                        trace,
-                        pacing,
-                        options.seconds,
-                        cores,
-                        scaling.clone(),
-                        server.clone(),
-                    )
-                };
-                let mut best = once();
-                let mut tries = 1;
-                // With both cores dedicated, other programs preempt a core in any case.
-                while !both && tries < options.tries && flagged(&best) > 1.0 / 3.0 {
-                    let next = once();
-                    tries += 1;
-                    if flagged(&next) < flagged(&best) {
-                        best = next;
-                    }
-                }
-                let name = format!("{chain}/{traffic}/{slo}/{row}");
-                print(&name, &best, offered, tries);
-                if let Some(recorder) = recorder {
-                    recorder.finish().expect("decisions are written");
-                }
+                let policy = (policy, two_dedicated);
+                let report = run_policy(setup, spec, &trace, profile, policy, file.as_deref());
+                print_run(&format!("{}/{row}", cell.name), &report);
+                cell.rows[i].runs.push(policy_run(&report, setup.seconds));
             }
         }
+    }
+    for cell in &cells {
+        print_figures(cell, &options.judged());
+    }
+    cells
+}
+
+fn new_cell(name: &str, spec: &ChainSpec, rows: &[(&'static str, Policy, bool)]) -> Cell {
+    let row = |(name, ..): &(&'static str, Policy, bool)| Row { name, runs: Vec::new() };
+    Cell {
+        name: name.to_owned(),
+        // A billionth of slack for percentiles without an exact binary fraction.
+        late_limit: 1.0 - spec.slo.percentile / 100.0 + 1e-9,
+        capacity_mpps: Vec::new(),
+        offered_mpps: Vec::new(),
+        rows: rows.iter().map(row).collect(),
     }
 }
 
@@ -335,32 +321,13 @@ fn print_bound(name: &str, bound: &Bound) {
     );
 }
 
-fn print(name: &str, report: &RunReport, offered: f64, tries: u32) {
+/// Prints a run on standard error.
+fn print_run(name: &str, report: &RunReport) {
     let windows = &report.windows;
-    let median = windows.median_latency_us;
-    let unflagged = windows.list.iter().filter(|window| !window.flagged);
-    let lost: u64 = unflagged.map(|window| window.lost).sum();
-    let figures = [
-        ("p50-us", median.p50, "us"),
-        ("p99-us", median.p99, "us"),
-        ("pooled-p99-us", report.latency_us.p99, "us"),
-        ("loss", lost as f64, "packets"),
-        ("cores", report.cores.avg, "cores"),
-        ("kept", windows.unflagged_slo_met, "of unflagged windows"),
-    ];
-    for (figure, value, unit) in figures {
-        println!(
-            "{{\"name\":\"scaling/{name}/{figure}\",\"value\":{value:.3},\"unit\":\"{unit}\",\
-             \"runs\":{tries},\"windows\":{},\"flagged\":{},\"offered_mpps\":{offered:.2}}}",
-            windows.count, windows.flagged
-        );
-    }
     eprintln!(
-        "{name:55} p50 {:7.1} p99 {:7.1} pooled {:7.1} cores {:.2} kept {:3.0} % lost {lost} \
-         ({}) flagged {}/{}",
-        median.p50,
-        median.p99,
-        report.latency_us.p99,
+        "{name:62} p50 {:7.1} p99 {:7.1} cores {:.2} kept {:3.0} % lost {} flagged {}/{}",
+        windows.median_latency_us.p50,
+        windows.median_latency_us.p99,
         report.cores.avg,
         100.0 * windows.unflagged_slo_met,
         report.packets.lost,
@@ -370,5 +337,49 @@ fn print(name: &str, report: &RunReport, offered: f64, tries: u32) {
     if std::env::var_os("SCALING_DETAILS").is_some() {
         let (scaling, server) = (report.scaling, report.server);
         eprintln!("    {:?} {scaling:?} {server:?}", report.late_by_cause);
+    }
+}
+
+/// Prints a JSON line for each figure of each row.
+fn print_figures(cell: &Cell, judged: &[&str]) {
+    let offered = median(cell.offered_mpps.iter().copied());
+    let capacity = median(cell.capacity_mpps.iter().copied());
+    for row in &cell.rows {
+        let summary = row.summary(cell.late_limit);
+        let mut figures = vec![
+            ("p99-us", summary.p99_us, "us"),
+            ("late", summary.late, "of packets"),
+            ("lost", summary.lost as f64, "packets"),
+            ("cores", summary.cores, "cores"),
+            ("kept", summary.kept, "of windows"),
+        ];
+        if let Some(Compared { late, p99, .. }) = cell.compared(row) {
+            figures.extend([
+                ("sign-late/better", late.better as f64, "windows"),
+                ("sign-late/worse", late.worse as f64, "windows"),
+                ("sign-late/equal", late.equal as f64, "windows"),
+                ("sign-late/p", late.p_value(), "probability"),
+                ("sign-p99/better", p99.better as f64, "windows"),
+                ("sign-p99/worse", p99.worse as f64, "windows"),
+                ("sign-p99/p", p99.p_value(), "probability"),
+            ]);
+            if judged.contains(&row.name) {
+                let not_worse = f64::from(u8::from(!late.is_worse(SIGNIFICANCE)));
+                figures.push(("criterion/not-worse", not_worse, "bool"));
+                let keeps = cell.keeps(row).map(|keeps| f64::from(u8::from(keeps == Keeps::Yes)));
+                figures.extend(keeps.map(|keeps| ("criterion/keeps", keeps, "bool")));
+            }
+        }
+        for (figure, value, unit) in figures {
+            println!(
+                "{{\"name\":\"scaling/{}/{}/{figure}\",\"value\":{value:.6},\"unit\":\"{unit}\",\"runs\":{},\
+                 \"windows\":{},\"flagged\":{},\"offered_mpps\":{offered:.3},\"capacity_mpps\":{capacity:.3}}}",
+                cell.name,
+                row.name,
+                row.runs.len(),
+                summary.windows,
+                summary.flagged,
+            );
+        }
     }
 }
