@@ -138,6 +138,7 @@ fn tables_and_totals() {
     let windows = |better, worse, equal| SignTest { better, worse, equal };
     let expected = Total {
         cells: 2,
+        disturbed: 0,
         worse: 0,
         better: 1,
         can_keep: 1,
@@ -147,6 +148,7 @@ fn tables_and_totals() {
     assert_eq!(total(&cells, "tailwater"), expected);
     let expected = Total {
         cells: 1,
+        disturbed: 0,
         worse: 1,
         better: 0,
         can_keep: 1,

@@ -245,6 +245,8 @@ pub fn table_lines(cell: &Cell, judged: &[&str]) -> Vec<String> {
 pub struct Total {
     /// Cells with the policy.
     pub cells: usize,
+    /// Cells in which most paired windows had CPU interference.
+    pub disturbed: usize,
     /// Cells in which it is worse than [`STATIC`] beyond noise.
     pub worse: usize,
     /// Cells in which it is better beyond noise.
@@ -265,7 +267,8 @@ pub fn total(cells: &[Cell], policy: &str) -> Total {
             continue;
         };
         total.cells += 1;
-        if let Some(Compared { late, .. }) = cell.compared(row) {
+        if let Some(Compared { late, disturbed, .. }) = cell.compared(row) {
+            total.disturbed += usize::from(disturbed);
             total.worse += usize::from(late.is_worse(SIGNIFICANCE));
             total.better += usize::from(late.is_better(SIGNIFICANCE));
             total.windows.merge(late);
