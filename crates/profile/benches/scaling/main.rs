@@ -10,8 +10,8 @@
 //!
 //! 1. For each objective the chain is trained, quickly, on other traffic of the same kind.
 //! 2. Each round measures the capacity of one dedicated core: the saturated rate with this chain and traffic. The
-//!    traffic of the round has the given percentage of that rate. Presets have another seed in each round, and superpose
-//!    as many flows as the rate requires, whose bursts are preserved; captures are played faster.
+//!    traffic of the round has the given percentage of that rate. Presets have another seed in each round. They
+//!    superpose as many flows as the rate requires, whose bursts are preserved. Captures are played faster.
 //! 3. All policies run on the same packets one after the other, in a different order in each round. Their windows are
 //!    paired: same round, same window, same packets.
 //!
@@ -175,6 +175,9 @@ fn main() {
         buffers: options.buffers,
         seconds: options.seconds,
     };
+    if let Some(directory) = &options.record {
+        std::fs::create_dir_all(directory).expect("--record DIRECTORY");
+    }
     let (started, mut cells) = (Instant::now(), Vec::new());
     for &(chain, traffic) in CELLS {
         for &load in &options.loads {
@@ -193,7 +196,8 @@ fn main() {
         let windows = total.windows;
         eprintln!(
             "{policy}: worse than {STATIC} in {} of {} cells, better in {} (p < {SIGNIFICANCE}); windows {} better, {} \
-             worse, {} equal; keeps {} of the {} cells that two dedicated cores keep, with at most {} cores; most windows had CPU interference in {} cells",
+             worse, {} equal; keeps {} of the {} cells that two dedicated cores keep, with at most {} cores; most \
+             windows had CPU interference in {} cells",
             total.worse,
             total.cells,
             total.better,
