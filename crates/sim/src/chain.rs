@@ -4,6 +4,7 @@ use crate::pauses::Pauses;
 use serde::Serialize;
 use tailwater_net::Nanos;
 use tailwater_policy::capacity::{CapacityProfile, DetailedCosts, Pause, RECEIVE_BATCH, ServiceCosts, Wake};
+use tailwater_policy::core::Unit;
 
 /// Core time of a chain's packets, as sums of parts. All costs are in nanoseconds.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -14,12 +15,16 @@ pub struct ChainModel {
     pub costs: ServiceCosts,
     /// Receiving a batch, as a part of its cost. The receiving core pays it.
     pub receive_batch: f64,
-    /// Receiving a packet and looking up its flow, as a part of its cost. The receiving core pays it.
+    /// Receiving a packet and looking up its flow, as a part of its cost. The receiving core pays it, or, with
+    /// [bucket leases](Unit::Bucket), the processing core.
     pub receive_packet: f64,
     /// Extra cost of a packet that goes straight through while others wait, since it passes the ring.
     pub ring_packet: f64,
     /// Extra cost of a packet that waits in the core's own queue or is offloaded. The receiving core pays it.
     pub dispatch_packet: f64,
+    /// The same with [bucket leases](Unit::Bucket): sorting a packet by its RSS bucket, without parsing it. Replaces
+    /// `receive_packet` and `dispatch_packet` on the receiving core.
+    pub lease_packet: f64,
     /// Offloading a run of packets to an auxiliary core.
     pub hand_over_batch: f64,
     /// Each of its packets.
@@ -133,6 +138,9 @@ pub const MOST_BATCH: u16 = 1024;
 /// Batch size of the live data plane.
 pub(crate) const BATCH: u16 = 32;
 
+/// Assumed cost of sorting a packet by its RSS bucket, in nanoseconds. Profiles do not contain it.
+const LEASE_PACKET: f64 = 15.0;
+
 /// Assumed details of a profile without any.
 static ASSUMED: DetailedCosts = DetailedCosts {
     traffic_packet: 0.0,
@@ -189,6 +197,7 @@ impl ChainModel {
             receive_batch: RECEIVE_BATCH.min(costs.batch),
             ring_packet: details.ring_packet,
             dispatch_packet: details.queue_packet,
+            lease_packet: LEASE_PACKET,
             hand_over_packet: details.hand_over_packet,
             auxiliary_packet: details.take_over_packet,
             decide: 500.0,
@@ -228,6 +237,7 @@ impl ChainModel {
             receive_packet: cost("receive_packet", self.receive_packet)?,
             ring_packet: cost("ring_packet", self.ring_packet)?,
             dispatch_packet: cost("dispatch_packet", self.dispatch_packet)?,
+            lease_packet: cost("lease_packet", self.lease_packet)?,
             hand_over_batch: cost("hand_over_batch", self.hand_over_batch)?,
             hand_over_packet: cost("hand_over_packet", self.hand_over_packet)?,
             receipt_packet: cost("receipt_packet", self.receipt_packet)?,
@@ -250,6 +260,7 @@ impl ChainModel {
             },
             opens_at_home: self.opens_at_home,
             splits: self.splits.clone(),
+            unit: Unit::Flow,
             most: usize::from(if self.batch == 0 { BATCH } else { self.batch }),
             jitter: self.jitter.clone(),
         };
@@ -303,6 +314,7 @@ pub(crate) struct Costs {
     pub receive_packet: u64,
     ring_packet: u64,
     dispatch_packet: u64,
+    lease_packet: u64,
     hand_over_batch: u64,
     hand_over_packet: u64,
     receipt_packet: u64,
@@ -323,12 +335,28 @@ pub(crate) struct Costs {
     pub pauses: Option<Pauses>,
     pub opens_at_home: bool,
     pub splits: Vec<SplitCost>,
+    /// Unit in which packets are offloaded. It determines which core pays for parsing and look-up.
+    pub unit: Unit,
     /// Maximum packets per batch.
     pub most: usize,
     pub jitter: Option<Jitter>,
 }
 
 impl Costs {
+    /// Sets the unit in which packets are offloaded.
+    pub fn with_unit(self, unit: Unit) -> Costs {
+        Costs { unit, ..self }
+    }
+
+    /// Returns the part of a packet's cost that the dispatcher pays when it receives the packet.
+    #[inline]
+    fn look_up_packet(&self) -> u64 {
+        match self.unit {
+            Unit::Flow => self.receive_packet,
+            Unit::Bucket => 0,
+        }
+    }
+
     /// Returns the full cost of a batch that goes straight through. `more` is `true` if packets wait behind it.
     #[inline]
     pub fn whole(&self, work: Work, more: bool) -> u64 {
@@ -369,19 +397,24 @@ impl Costs {
         Some(low + (high - low) * (drawn - (from << 24)) / span)
     }
 
-    /// Returns the cost of receiving a batch, looking it up and sorting it.
+    /// Returns the cost of receiving a batch and sorting it, by flow or by bucket.
     #[inline]
     pub fn receive(&self, packets: u64) -> u64 {
         if packets == 0 {
             return 0;
         }
-        self.receive_batch + packets * (self.receive_packet + self.dispatch_packet)
+        let sorting = match self.unit {
+            Unit::Flow => self.receive_packet + self.dispatch_packet,
+            Unit::Bucket => self.lease_packet,
+        };
+        self.receive_batch + packets * sorting
     }
 
-    /// Returns the cost of the functions, for a batch that was received before.
+    /// Returns the cost of the functions, for a batch that was received before. With bucket leases this includes
+    /// parsing and look-up.
     #[inline]
     pub fn process(&self, work: Work) -> u64 {
-        self.batch - self.receive_batch + work.packets * (self.packet - self.receive_packet) + self.extra(work)
+        self.batch - self.receive_batch + work.packets * (self.packet - self.look_up_packet()) + self.extra(work)
     }
 
     /// Returns the cost of the functions on an auxiliary core.
@@ -403,7 +436,9 @@ impl Costs {
         };
         let all = work.packets * (self.packet - self.receive_packet) + work.bytes * self.byte;
         let done = (all as f64 * share) as u64;
-        all - done.min(all)
+        // The first core has parsed the packets and looked up their flows.
+        let looked_up = if last_part { self.receive_packet - self.look_up_packet() } else { 0 };
+        all - done.min(all) + work.packets * looked_up
     }
 
     #[inline]

@@ -75,6 +75,7 @@ fn slowed(mut model: ChainModel, times: f64) -> ChainModel {
         &mut model.receive_packet,
         &mut model.ring_packet,
         &mut model.dispatch_packet,
+        &mut model.lease_packet,
         &mut model.hand_over_packet,
         &mut model.auxiliary_packet,
         &mut model.decide,

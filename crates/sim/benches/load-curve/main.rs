@@ -6,12 +6,16 @@
 //!     [--traffic backbone] [--seconds 1] [--warm-up 2] [--seed 11] [--policies static,tailwater] [--dispatch live]
 //! ```
 //!
+//! `tailwater-flows` is Tailwater with flows as the unit of offloading, instead of RSS buckets.
+//!
 //! Each figure is a line of JSON: `load-curve/<cores>-cores/<chain>/<load>/<policy>/<late|lost|p99-us|cores>`.
 
 use std::sync::Arc;
 use tailwater_net::Nanos;
 use tailwater_policy::capacity::{CapacityProfile, DetailedCosts, EpochFrontier, RateFrontier, ServiceCosts};
+use tailwater_policy::core::Unit;
 use tailwater_policy::server::IngressConfig;
+use tailwater_policy::tailwater::{TailwaterMapper, TailwaterOptions};
 use tailwater_sim::{
     ChainModel, ChainRun, FlowOptions, Objective, Rack, RackPolicy, Recording, RunOptions, Workload, simulate,
 };
@@ -172,9 +176,19 @@ fn main() {
                 // One dedicated core, all others auxiliary: `tailwater-pool`.
                 let policy = match name.strip_suffix("-pool") {
                     Some(name) => RackPolicy::with_one_dedicated_core(name, &objective),
-                    None => RackPolicy::named(name, &objective),
+                    None => RackPolicy::named(name.strip_suffix("-flows").unwrap_or(name), &objective),
                 };
-                let policy = policy.unwrap_or_else(|error| panic!("{name}: {error}"));
+                let mut policy = policy.unwrap_or_else(|error| panic!("{name}: {error}"));
+                if name == "tailwater-flows" {
+                    let options = TailwaterOptions {
+                        unit: Unit::Flow,
+                        ..TailwaterOptions::measured(arguments.slo, &profile)
+                    };
+                    let splits = profile.splits.clone();
+                    policy.core = Some(Arc::new(move || {
+                        Box::new(TailwaterMapper::new(options, splits.clone()).expect("a budget"))
+                    }));
+                }
                 let chain = ChainRun {
                     model,
                     slo: arguments.slo,

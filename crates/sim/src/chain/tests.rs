@@ -117,3 +117,44 @@ fn parts_of_a_split_add_up() {
     assert_eq!(costs.left_out(work, 1, true), 200_000);
     assert_eq!(costs.whole(work, false), 1_120_000);
 }
+
+/// With bucket leases, the dispatcher reads a packet's bucket, and the core that processes it pays for the look-up. Of a
+/// split, that is the first one.
+#[test]
+fn with_bucket_leases_the_processing_core_looks_packets_up() {
+    let model = ChainModel {
+        receive_batch: 60.0,
+        receive_packet: 35.0,
+        dispatch_packet: 85.0,
+        lease_packet: 15.0,
+        splits: vec![SplitCost {
+            last_functions: 1,
+            first: 0.4,
+            last: 0.6,
+        }],
+        ..ChainModel::new(
+            "x",
+            ServiceCosts {
+                batch: 320.0,
+                packet: 135.0,
+                ..ServiceCosts::default()
+            },
+        )
+    };
+    let flows = model.compile().unwrap();
+    let buckets = Costs {
+        unit: Unit::Bucket,
+        ..flows.clone()
+    };
+    let work = Work {
+        packets: 8,
+        ..Work::default()
+    };
+    assert_eq!((flows.receive(8), buckets.receive(8)), (1_020_000, 180_000));
+    assert_eq!((flows.receive(0), buckets.receive(0)), (0, 0));
+    assert_eq!((flows.process(work), buckets.process(work)), (1_060_000, 1_340_000));
+    assert_eq!(flows.whole(work, true), buckets.whole(work, true));
+    let part = |costs: &Costs, last| costs.process(work) - costs.left_out(work, 1, last);
+    assert_eq!((part(&flows, false), part(&buckets, false)), (580_000, 860_000));
+    assert_eq!((part(&flows, true), part(&buckets, true)), (740_000, 740_000));
+}

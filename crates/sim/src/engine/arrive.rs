@@ -6,6 +6,7 @@ use super::meter::flow_hash;
 use super::{Control, Engine};
 use crate::report::Loss;
 use crate::traffic::{FlowStart, NO_FLOW_INDEX, Packet};
+use tailwater_policy::core::Unit;
 use tailwater_policy::flows::NewFlow;
 use tailwater_policy::server::Steering as Steered;
 
@@ -152,7 +153,8 @@ impl Engine<'_> {
         let flow = packet.flow as usize;
         let chain = &mut self.chains[number];
         chain.meter.window.new += 1;
-        if chain.make.is_some() && chain.slots.len() <= flow {
+        let by_flow = chain.make.is_some() && chain.costs.unit == Unit::Flow;
+        if by_flow && chain.slots.len() <= flow {
             chain.slots.resize(flow + 1, super::waiting::NONE);
         }
         if let Some(check) = &mut chain.check {

@@ -28,7 +28,7 @@ pub(crate) struct ChainState {
     pub decisions: Decisions,
     /// Creates a core mapper for each core that gets a queue.
     pub make: Option<MakeMapper>,
-    /// By flow: its slot at the core that dispatches it. Only used with core mappers.
+    /// By flow: its slot at the core that dispatches it. Only used with core mappers that offload flows.
     pub slots: Vec<u16>,
     /// Cache state of flows, if the model distinguishes cold packets.
     pub warmth: Option<CacheResidency>,

@@ -1,13 +1,18 @@
 //! State of a dispatching core. Its state machine is that of the live data plane.
+//!
+//! The unit that is offloaded is the flow or the RSS bucket ([`Unit`]). *Flow* in names of the state machine stands for
+//! either.
 
 use super::packet_lists::PacketLists;
 use super::tree::NEVER;
-use super::waiting::Waiting;
+use super::waiting::{NONE, Waiting};
 use crate::traffic::Packet;
 use tailwater_dispatch::{Backlog, Dispatcher, Flow, Iteration};
-use tailwater_policy::core::CoreMapper;
+use tailwater_net::toeplitz::BUCKETS;
+use tailwater_policy::core::{CoreMapper, Unit};
 
-/// Reference to a flow with packets in the system.
+/// Reference to a flow with packets in the system, or to a bucket. `flow` of a bucket is that of the packet that opened
+/// its slot.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FlowReference {
     /// Arrival of the packet that opened its slot.
@@ -48,8 +53,11 @@ pub(crate) struct AuxiliaryLinks {
 /// Dispatching part of a core.
 #[derive(Debug)]
 pub(crate) struct Dispatch {
-    /// Flows with packets in the system, by slot, and the mapper.
+    /// Flows or buckets with packets in the system, by slot, and the mapper.
     pub machine: Dispatcher<FlowReference, Waiting>,
+    /// Slots by bucket, or empty if flows are offloaded. Those of flows are in
+    /// [`ChainState::slots`](super::chain_state::ChainState::slots).
+    pub slots: Vec<u16>,
     pub lists: PacketLists,
     pub links: AuxiliaryLinks,
     /// Maximum batch size set by the mapper.
@@ -61,8 +69,12 @@ pub(crate) struct Dispatch {
 
 impl Dispatch {
     /// Creates the state for auxiliary cores on these cores.
-    pub fn new(mapper: Box<dyn CoreMapper>, cores: Vec<u16>, buffers: usize) -> Dispatch {
+    pub fn new(mapper: Box<dyn CoreMapper>, unit: Unit, cores: Vec<u16>, buffers: usize) -> Dispatch {
         Dispatch {
+            slots: match unit {
+                Unit::Flow => Vec::new(),
+                Unit::Bucket => vec![NONE; BUCKETS],
+            },
             batch: mapper.batch(),
             machine: Dispatcher::new(mapper, Backlog::new(cores.len(), buffers)),
             lists: PacketLists::new(cores.len()),
@@ -91,13 +103,17 @@ impl Dispatch {
         self.machine.backlog.is_empty()
     }
 
-    /// Returns the arrival time of the oldest packet that opened a slot still in use.
+    /// Returns a time before which no packet in the system arrived.
     pub fn oldest_active(&self) -> u64 {
+        if !self.slots.is_empty() && self.machine.backlog.parked().packets == 0 {
+            // A bucket's slot can stay open for long.
+            return self.lists.all().map(|waiting| waiting.packet.arrival).min().unwrap_or(NEVER);
+        }
         let since = self.machine.backlog.flows().map(|flow| flow.key().since);
         since.min().unwrap_or(NEVER)
     }
 
-    /// Returns each flow's packets in the own queue, on auxiliary cores and parked.
+    /// Returns each flow's or bucket's packets in the own queue, on auxiliary cores and parked.
     pub fn inside(&self) -> impl Iterator<Item = (u16, u32, u32)> {
         let flows = self.machine.backlog.flows();
         flows.map(|flow| (flow.key().bucket, flow.key().flow, flow.packets()))

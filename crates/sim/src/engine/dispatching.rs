@@ -14,7 +14,7 @@ use crate::report::Loss;
 use crate::traffic::Packet;
 use tailwater_dispatch::{AuxiliaryCores, Availability, Dispatcher, Iteration};
 use tailwater_net::Nanos;
-use tailwater_policy::core::{Flowlet, Notice};
+use tailwater_policy::core::{Flowlet, Notice, Unit};
 
 /// Returns the set bits of a map.
 fn bits(mut map: u64) -> impl Iterator<Item = usize> {
@@ -102,7 +102,10 @@ impl Engine<'_> {
             let core = &self.cores[number];
             let is_long = core.fifo.has_more(now, core.ring / 2);
             if let Some(first) = core.fifo.first().filter(|_| core.fifo.has_more(now, 1)) {
-                dispatch.machine.backlog.sample(flow_hash(first.packet.flow));
+                dispatch.machine.backlog.sample(match self.chains[chain].costs.unit {
+                    Unit::Flow => flow_hash(first.packet.flow),
+                    Unit::Bucket => first.packet.bucket() as u32,
+                });
             }
             if !dispatch.machine.backlog.looks_for_whales(Nanos(now), is_long) {
                 self.plain(number, chain, now);
@@ -173,7 +176,7 @@ impl Engine<'_> {
         }
     }
 
-    /// Moves packets from the ring to the places of their flows. Returns the number of packets, and `true` if more
+    /// Moves packets from the ring to the places of their flows or buckets. Returns the number of packets, and `true` if more
     /// wait.
     fn receive(&mut self, number: usize, chain: usize, dispatch: &mut Dispatch, now: u64) -> (usize, bool) {
         self.overflow(number, chain, now);
@@ -195,7 +198,7 @@ impl Engine<'_> {
         (count, more)
     }
 
-    /// Sorts packets to the places of their flows.
+    /// Sorts packets to the places of their flows or buckets.
     #[inline]
     fn distribute(
         &mut self,
@@ -209,8 +212,13 @@ impl Engine<'_> {
             return;
         }
         let Dispatch {
-            machine, lists, links, ..
+            machine,
+            slots: by_bucket,
+            lists,
+            links,
+            ..
         } = dispatch;
+        let unit = self.chains[chain].costs.unit;
         let parked = machine.backlog.parked().packets;
         let (parking, refusing) = (machine.backlog.parking(), machine.backlog.refusing());
         let mut refused = std::mem::take(&mut self.lost);
@@ -218,7 +226,10 @@ impl Engine<'_> {
         let mut slots = std::mem::take(&mut self.chains[chain].slots);
         for waiting in packets {
             let packet = waiting.packet;
-            let known = &mut slots[packet.flow as usize];
+            let known = match unit {
+                Unit::Flow => &mut slots[packet.flow as usize],
+                Unit::Bucket => &mut by_bucket[packet.bucket()],
+            };
             if *known == NONE {
                 *known = self.open_slot((number, chain), machine, links, &packet, now);
             }
@@ -244,7 +255,7 @@ impl Engine<'_> {
         self.chains[chain].decisions.packets_parked += u64::from(machine.backlog.parked().packets - parked);
     }
 
-    /// Opens a slot for the flow of a packet, and places the flow.
+    /// Opens a slot for the flow or bucket of a packet, and places it.
     fn open_slot(
         &mut self,
         (number, chain): (usize, usize),
@@ -253,13 +264,16 @@ impl Engine<'_> {
         packet: &Packet,
         now: u64,
     ) -> u16 {
-        let is_bound = packet.is_first() && self.chains[chain].costs.opens_at_home;
+        let costs = &self.chains[chain].costs;
+        // A dispatcher that offloads buckets does not parse the packet.
+        let opens = packet.is_first() && costs.unit == Unit::Flow;
+        let is_bound = opens && costs.opens_at_home;
         let slot = machine.backlog.open(is_bound, |_| FlowReference::new(packet));
         let slot = slot.expect("there are fewer buffers than numbers");
         if !is_bound {
             let flowlet = Flowlet {
                 arrival: Nanos(packet.arrival),
-                new: packet.is_first(),
+                new: opens,
                 packets: 1,
                 parked: false,
             };
@@ -267,6 +281,15 @@ impl Engine<'_> {
             machine.place(slot, flowlet, Nanos(now), &mut activations);
         }
         slot
+    }
+
+    /// Returns the entry of a flow's or bucket's slot.
+    #[inline]
+    fn slot_of<'s>(&'s mut self, chain: usize, by_bucket: &'s mut [u16], known: &FlowReference) -> &'s mut u16 {
+        match self.chains[chain].costs.unit {
+            Unit::Flow => &mut self.chains[chain].slots[known.flow as usize],
+            Unit::Bucket => &mut by_bucket[usize::from(known.bucket)],
+        }
     }
 
     /// Updates a dispatcher's view of its auxiliary cores, if some core was activated, released or dedicated.
@@ -329,7 +352,12 @@ impl Engine<'_> {
     /// Processes the receipts of completed packets. Returns their number.
     fn process_receipts(&mut self, number: usize, chain: usize, dispatch: &mut Dispatch, now: u64) -> u64 {
         let mut receipts = 0;
-        let Dispatch { machine, lists, .. } = dispatch;
+        let Dispatch {
+            machine,
+            slots: by_bucket,
+            lists,
+            ..
+        } = dispatch;
         lists.receipt_at = NEVER;
         for auxiliary in bits(lists.busy) {
             let receipts_due = lists.offload_queues[auxiliary].receipts_due(now);
@@ -337,7 +365,7 @@ impl Engine<'_> {
             for at in 0..receipts_due {
                 let slot = lists.offload_queues[auxiliary].slot(at);
                 if let Some(known) = machine.backlog.done_by(slot, auxiliary, Nanos(now)) {
-                    self.chains[chain].slots[known.flow as usize] = NONE;
+                    *self.slot_of(chain, by_bucket, known) = NONE;
                 }
                 if self.cores[number].transit.leaving > 0 {
                     let known = machine.backlog.flow(slot).key();
@@ -368,8 +396,12 @@ impl Engine<'_> {
             machine, lists, links, ..
         } = dispatch;
         let mut activations = Activations::new(self, (number, chain), links, now);
+        // Functions that open flows for others run on one core per bucket.
+        let costs = &activations.engine.chains[chain].costs;
+        let can_split = costs.unit == Unit::Flow || !costs.opens_at_home;
         // Segments are named by the number of functions that they leave.
-        let decision = machine.decide(Nanos(now), lists.oldest(), Some, &mut activations);
+        let first_segment = |last_functions| can_split.then_some(last_functions);
+        let decision = machine.decide(Nanos(now), lists.oldest(), first_segment, &mut activations);
         let moved = match decision.flows_moved {
             0 => 0,
             _ => lists.sort(|slot| machine.backlog.list_of(slot)),
@@ -460,7 +492,7 @@ impl Engine<'_> {
                 continue;
             }
             if let Some(known) = backlog.done_here(slot) {
-                self.chains[chain].slots[known.flow as usize] = NONE;
+                *self.slot_of(chain, &mut dispatch.slots, known) = NONE;
             }
             self.left(number, &waiting.packet, end);
         }

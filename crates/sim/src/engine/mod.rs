@@ -57,7 +57,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 use tailwater_net::Nanos;
 use tailwater_net::toeplitz::BUCKETS;
-use tailwater_policy::core::MakeMapper;
+use tailwater_policy::core::{MakeMapper, Unit};
 use tailwater_policy::flows::{CoreSignals, FlowPlan, FlowView};
 use tailwater_policy::server::{IngressMapper, Move, ServerMapper};
 use tree::{NEVER, Tree};
@@ -320,9 +320,14 @@ impl<'r> Engine<'r> {
             }
         };
         self.timing.poll = self.timing.poll.max(setup.costs.poll);
+        let unit = match (&steering, &setup.make) {
+            // A core without whole buckets offloads flows.
+            (Steering::Flows(_), _) | (_, None) => Unit::Flow,
+            (Steering::Buckets(_), Some(make)) => make().unit(),
+        };
         let warmth = CacheResidency::new(setup.costs.cold_after);
         self.chains.push(ChainState {
-            costs: setup.costs,
+            costs: setup.costs.with_unit(unit),
             speed: self.rack.pace.as_ref().map(machine::Speed::new),
             seed: setup.seed,
             meter: Meter::new(setup.slo),

@@ -21,13 +21,13 @@ impl Engine<'_> {
         }
         let auxiliaries = self.auxiliaries_of(number);
         let mapper = self.chains[chain].make.as_ref().map(|make| make());
-        let slo = self.chains[chain].meter.slo;
+        let (slo, unit) = (self.chains[chain].meter.slo, self.chains[chain].costs.unit);
         let core = &mut self.cores[number];
         core.dedicated = Some((chain as u16, section as u16));
         core.since = now;
         core.through = now;
         core.attribution = tailwater_measure::attribution::Attribution::new(slo);
-        core.dispatch = mapper.map(|mapper| Box::new(Dispatch::new(mapper, auxiliaries, core.buffers)));
+        core.dispatch = mapper.map(|mapper| Box::new(Dispatch::new(mapper, unit, auxiliaries, core.buffers)));
         self.dispatchers += u32::from(core.dispatch.is_some());
         let server = usize::from(core.server);
         self.servers[server].claims += 1;

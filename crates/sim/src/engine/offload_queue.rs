@@ -24,6 +24,11 @@ impl OffloadQueue {
         self.packets.push(waiting);
     }
 
+    /// Returns all packets.
+    pub fn all(&self) -> impl Iterator<Item = &Waiting> {
+        self.packets.as_slice().iter()
+    }
+
     /// Returns the number of staged packets that are not offloaded yet.
     #[inline]
     pub fn put_down(&self) -> usize {

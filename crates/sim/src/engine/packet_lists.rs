@@ -55,6 +55,12 @@ impl PacketLists {
         self.own.is_empty() && self.behind.is_empty()
     }
 
+    /// Returns all packets, including completed ones without a receipt.
+    pub fn all(&self) -> impl Iterator<Item = &Waiting> {
+        let own = self.own.as_slice().iter().chain(self.behind.as_slice());
+        own.chain(self.offload_queues.iter().flat_map(OffloadQueue::all))
+    }
+
     /// Returns the arrival time of the first packet in the own queue and that behind it.
     pub fn oldest(&self) -> Option<Nanos> {
         let first = self.own.first().into_iter().chain(self.behind.first());

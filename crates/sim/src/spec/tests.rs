@@ -130,7 +130,7 @@ fn what_is_beside_the_costs_can_be_said() {
          movePacketNanoseconds: 9, helperBatchNanoseconds: 10, helperPacketNanoseconds: 11, \
          numaPacketNanoseconds: 12, migratedFlowNanoseconds: 13, ringPacketNanoseconds: 14, \
          coldAfterPackets: 15, coldBatchNanoseconds: 16, coldPacketNanoseconds: 17, \
-         newBatchNanoseconds: 18}, batch: 64, opensAtHome: true, \
+         newBatchNanoseconds: 18, leasePacketNanoseconds: 19}, batch: 64, opensAtHome: true, \
          jitter: 0.3, wakes: [{asleepNanoseconds: 1000, p50Nanoseconds: 10, p90Nanoseconds: 20, \
          p99Nanoseconds: 30}], pauses: [{perSecond: 900.5, nanoseconds: 5000}], splits: [{lastFunctions: 1, first: 0.5, last: 0.6}, \
          {lastFunctions: 2, first: 0.25, last: 0.9}]",
@@ -139,6 +139,7 @@ fn what_is_beside_the_costs_can_be_said() {
         receive_batch: 320.0,
         receive_packet: 2.0,
         dispatch_packet: 3.0,
+        lease_packet: 19.0,
         hand_over_batch: 4.0,
         hand_over_packet: 5.0,
         receipt_packet: 6.0,
