@@ -437,7 +437,11 @@ impl Costs {
         let all = work.packets * (self.packet - self.receive_packet) + work.bytes * self.byte;
         let done = (all as f64 * share) as u64;
         // The first core has parsed the packets and looked up their flows.
-        let looked_up = if last_part { self.receive_packet - self.look_up_packet() } else { 0 };
+        let looked_up = if last_part {
+            self.receive_packet - self.look_up_packet()
+        } else {
+            0
+        };
         all - done.min(all) + work.packets * looked_up
     }
 

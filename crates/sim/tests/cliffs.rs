@@ -114,6 +114,7 @@ impl Case {
         model.costs.new_flow = part(self.opening);
         model.receive_packet = part(2);
         model.dispatch_packet = queue;
+        model.lease_packet = part(1);
         model.hand_over_packet = offload;
         model.auxiliary_packet = take_over;
         model.decide = 500.0;

@@ -8,12 +8,12 @@
 
 mod common;
 
-use common::{MS, Random, US, conserved, costs};
+use common::{Anything, MS, Random, US, conserved, costs};
 use std::sync::Arc;
 use tailwater_baselines::netblaze::{NetBlazeMapper, NetBlazeOptions};
 use tailwater_net::Nanos;
 use tailwater_policy::capacity::{EpochFrontier, ServiceCosts, SplitProfile};
-use tailwater_policy::core::{CoreMapper, Destination, Flowlet, Loads, MakeMapper, Plan, Split, View};
+use tailwater_policy::core::{MakeMapper, Unit};
 use tailwater_policy::tailwater::{TailwaterMapper, TailwaterOptions};
 use tailwater_sim::policies::Steered;
 use tailwater_sim::{
@@ -40,6 +40,7 @@ fn model() -> ChainModel {
         receive_batch: 60.0,
         receive_packet: 35.0,
         dispatch_packet: 85.0,
+        lease_packet: 15.0,
         hand_over_packet: 25.0,
         auxiliary_packet: 35.0,
         decide: 500.0,
@@ -166,50 +167,6 @@ fn an_auxiliary_core_whose_flows_swell_sheds_them_to_others() {
     }
 }
 
-/// Mapper that places and moves flows and relieves auxiliary cores at random, in every call.
-struct Anything {
-    random: Random,
-    split: bool,
-}
-
-impl Anything {
-    fn anywhere(&mut self, auxiliaries: usize) -> Destination {
-        match self.random.below(auxiliaries as u64 + 1) as usize {
-            0 => Destination::OWN_CORE,
-            auxiliary => Destination::auxiliary(auxiliary - 1),
-        }
-    }
-}
-
-impl CoreMapper for Anything {
-    fn due(&self, _: Nanos, _: u32) -> bool {
-        true
-    }
-
-    fn decide(&mut self, view: &View<'_>, plan: &mut Plan) {
-        let auxiliaries = view.auxiliaries.len();
-        for (flow, queued) in view.queued.iter().enumerate() {
-            match self.random.below(8) {
-                _ if queued.bound => {}
-                0 if self.split => plan.splits.push(Split {
-                    flow,
-                    last_functions: 1,
-                    auxiliary: self.random.below(auxiliaries as u64) as usize,
-                }),
-                1 | 2 => plan.destinations[flow] = self.anywhere(auxiliaries),
-                _ => {}
-            }
-        }
-        plan.relieve = self.random.next() & self.random.next() & ((1 << auxiliaries) - 1);
-        plan.release = self.random.next() & ((1 << auxiliaries) - 1);
-        plan.boost = self.random.below(8) == 0;
-    }
-
-    fn place(&mut self, _: Flowlet, loads: &Loads<'_>) -> Destination {
-        self.anywhere(loads.auxiliaries.len())
-    }
-}
-
 /// For any decisions, checks of order, owners and counts hold, also on cores that share auxiliary cores.
 #[test]
 fn whatever_is_relieved_the_rules_hold() {
@@ -220,6 +177,7 @@ fn whatever_is_relieved_the_rules_hold() {
             Box::new(Anything {
                 random: Random(seed),
                 split: seed % 3 == 0,
+                unit: Unit::Flow,
             })
         });
         let dedicated = 1 + seed as u16 % 2;

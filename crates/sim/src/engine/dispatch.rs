@@ -107,7 +107,12 @@ impl Dispatch {
     pub fn oldest_active(&self) -> u64 {
         if !self.slots.is_empty() && self.machine.backlog.parked().packets == 0 {
             // A bucket's slot can stay open for long.
-            return self.lists.all().map(|waiting| waiting.packet.arrival).min().unwrap_or(NEVER);
+            return self
+                .lists
+                .all()
+                .map(|waiting| waiting.packet.arrival)
+                .min()
+                .unwrap_or(NEVER);
         }
         let since = self.machine.backlog.flows().map(|flow| flow.key().since);
         since.min().unwrap_or(NEVER)

@@ -7,6 +7,7 @@ use tailwater_net::Nanos;
 use tailwater_policy::capacity::{
     CapacityProfile, EpochFrontier, RateFrontier, ServiceCosts, SplitPoint, SplitProfile,
 };
+use tailwater_policy::core::{CoreMapper, Destination, Flowlet, Loads, Plan, Split, Unit, View};
 use tailwater_policy::server::IngressConfig;
 use tailwater_sim::policies::Steered;
 use tailwater_sim::{
@@ -144,6 +145,55 @@ pub fn conserved(report: &ChainReport, packets: &Recording) {
     assert!(late >= counted.lost);
     let (shares, report_loss) = (counted.lost as f64 / counted.offered.max(1) as f64, report.loss_rate);
     assert!((shares - report_loss).abs() < 1e-12);
+}
+
+/// Mapper that places and moves flows and relieves auxiliary cores at random, in every call.
+pub struct Anything {
+    pub random: Random,
+    pub split: bool,
+    pub unit: Unit,
+}
+
+impl Anything {
+    fn anywhere(&mut self, auxiliaries: usize) -> Destination {
+        match self.random.below(auxiliaries as u64 + 1) as usize {
+            0 => Destination::OWN_CORE,
+            auxiliary => Destination::auxiliary(auxiliary - 1),
+        }
+    }
+}
+
+impl CoreMapper for Anything {
+    fn unit(&self) -> Unit {
+        self.unit
+    }
+
+    fn due(&self, _: Nanos, _: u32) -> bool {
+        true
+    }
+
+    fn decide(&mut self, view: &View<'_>, plan: &mut Plan) {
+        let auxiliaries = view.auxiliaries.len();
+        for (flow, queued) in view.queued.iter().enumerate() {
+            match self.random.below(8) {
+                _ if queued.bound => {}
+                0 if self.split => plan.splits.push(Split {
+                    flow,
+                    last_functions: 1,
+                    auxiliary: self.random.below(auxiliaries as u64) as usize,
+                }),
+                1 | 2 => plan.destinations[flow] = self.anywhere(auxiliaries),
+                _ => {}
+            }
+        }
+        plan.relieve = self.random.next() & self.random.next() & ((1 << auxiliaries) - 1);
+        plan.release = self.random.next() & ((1 << auxiliaries) - 1);
+        plan.boost = self.random.below(8) == 0;
+    }
+
+    fn place(&mut self, _: Flowlet, loads: &Loads<'_>) -> Destination {
+        self.anywhere(loads.auxiliaries.len())
+    }
 }
 
 /// Returns bursty traffic: background flows, trains of one flow, and crowds of new flows.

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use tailwater_baselines::netblaze::{Capacity, NetBlazeMapper, NetBlazeOptions};
 use tailwater_net::Nanos;
 use tailwater_policy::capacity::{EpochFrontier, ServiceCosts, SplitPoint, SplitProfile};
-use tailwater_policy::core::MakeMapper;
+use tailwater_policy::core::{MakeMapper, Unit};
 use tailwater_policy::tailwater::{TailwaterMapper, TailwaterOptions};
 use tailwater_policy::training::TrainingRecorder;
 use tailwater_sim::policies::Steered;
@@ -34,6 +34,8 @@ pub struct Service {
 const RECEIVE_BATCH: u64 = 60;
 const RECEIVE_PACKET: u64 = 35;
 const DISPATCH_PACKET: u64 = 85;
+/// Sorting by bucket, assumed.
+const LEASE_PACKET: u64 = 15;
 const HAND_OVER_PACKET: u64 = 25;
 const TAKE_OVER_PACKET: u64 = 35;
 
@@ -59,6 +61,7 @@ impl Service {
             receive_batch: RECEIVE_BATCH as f64,
             receive_packet: RECEIVE_PACKET as f64,
             dispatch_packet: DISPATCH_PACKET as f64,
+            lease_packet: LEASE_PACKET as f64,
             hand_over_packet: HAND_OVER_PACKET as f64,
             auxiliary_packet: TAKE_OVER_PACKET as f64,
             move_packet: 5.0,
@@ -465,16 +468,24 @@ fn boost_mode_helps_where_dispatching_takes_a_core() {
     // More than three cores' load, so receiving and offloading alone take a core.
     let traffic = generate(Kind::Surge(60, 300), &LIGHT, LENGTH / 3, SEEDS[1]);
     let run = |make| run(make, LIGHT, (4, 20_000), &traffic);
-    let with = run(tailwater(slo));
-    let options = TailwaterOptions {
-        boost_after: None,
+    let flows = TailwaterOptions {
+        unit: Unit::Flow,
         ..TailwaterOptions::new(slo)
     };
+    let with = run(tailwater_with(flows, SplitProfile::new()));
+    let options = TailwaterOptions {
+        boost_after: None,
+        ..flows
+    };
     let without = run(tailwater_with(options, SplitProfile::new()));
+    // A dispatcher that offloads buckets has time to spare.
+    let buckets = run(tailwater(slo));
     row("with", &with);
     row("without", &without);
+    row("buckets", &buckets);
     assert!(with.decisions.boosts > 0);
     assert!(with.p99.0 * 3 < without.p99.0);
+    assert!(buckets.p99 < with.p99 && buckets.cores < with.cores);
 }
 
 #[test]
