@@ -174,12 +174,15 @@ fn main() {
                     },
                 };
                 // One dedicated core, all others auxiliary: `tailwater-pool`.
-                let policy = match name.strip_suffix("-pool") {
-                    Some(name) => RackPolicy::with_one_dedicated_core(name, &objective),
-                    None => RackPolicy::named(name.strip_suffix("-flows").unwrap_or(name), &objective),
+                let base = name.strip_suffix("-pool").unwrap_or(name);
+                let by_flow = base == "tailwater-flows";
+                let known = if by_flow { "tailwater" } else { base };
+                let policy = match name.ends_with("-pool") {
+                    true => RackPolicy::with_one_dedicated_core(known, &objective),
+                    false => RackPolicy::named(known, &objective),
                 };
                 let mut policy = policy.unwrap_or_else(|error| panic!("{name}: {error}"));
-                if name == "tailwater-flows" {
+                if by_flow {
                     let options = TailwaterOptions {
                         unit: Unit::Flow,
                         ..TailwaterOptions::measured(arguments.slo, &profile)
