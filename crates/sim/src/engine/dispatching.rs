@@ -111,7 +111,7 @@ impl Engine<'_> {
                 self.plain(number, chain, now);
                 return;
             }
-        } else if alone && self.straight(number, chain, now) {
+        } else if alone && self.straight(number, chain, dispatch, now) {
             return;
         }
         let mut turn = before.unwrap_or(LoopIteration {

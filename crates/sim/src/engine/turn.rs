@@ -4,6 +4,7 @@ use super::Engine;
 use super::chain_state::{CacheResidency, ChainState};
 use super::check::Segment;
 use super::core::Core;
+use super::dispatch::Dispatch;
 use super::fifo::Arrived;
 use super::meter::{Sent, flow_hash};
 use super::tree::NEVER;
@@ -64,9 +65,9 @@ pub(super) fn record_queue(core: &mut Core, now: u64) {
 }
 
 /// Processes a batch straight from the ring through the chain, on a core without auxiliary cores and migrations.
-/// Returns `true` if there was a batch.
+/// Returns its work, if there was a batch.
 #[inline]
-pub(super) fn direct(core: &mut Core, chain: &mut ChainState, number: usize, now: u64) -> bool {
+pub(super) fn direct(core: &mut Core, chain: &mut ChainState, number: usize, now: u64) -> Option<Work> {
     let (meter, stats) = (&mut chain.meter, &mut core.stats);
     core.fifo.overflow(now, core.ring, |_| {
         meter.lost(Loss::RingFull);
@@ -75,7 +76,7 @@ pub(super) fn direct(core: &mut Core, chain: &mut ChainState, number: usize, now
     let batch = core.fifo.arrived(now, chain.costs.most);
     let count = batch.len();
     if count == 0 {
-        return false;
+        return None;
     }
     let packets = batch.iter().map(|arrived| &arrived.packet);
     let work = work(packets, &mut chain.warmth);
@@ -116,21 +117,28 @@ pub(super) fn direct(core: &mut Core, chain: &mut ChainState, number: usize, now
     if !more {
         core.through = end;
     }
-    true
+    Some(work)
 }
 
 impl Engine<'_> {
-    /// Processes a batch straight from the ring, if nothing else waits and no migration is in progress, on a core whose
-    /// auxiliary cores are idle. Returns `true` if that was the case.
+    /// Processes a batch straight from the ring, on a core whose auxiliary cores are idle, if no migration is in progress
+    /// and nothing else waits, or all of it is done in time by this core alone. Returns `true` if that was the case.
     #[inline]
-    pub(super) fn straight(&mut self, number: usize, chain: usize, now: u64) -> bool {
+    pub(super) fn straight(&mut self, number: usize, chain: usize, dispatch: &mut Dispatch, now: u64) -> bool {
         let core = &mut self.cores[number];
         let most = self.chains[chain].costs.most.min(core.buffers);
-        if !core.transit.is_still() || core.fifo.has_more(now, most) {
+        let more = core.fifo.has_more(now, most);
+        let in_time = || dispatch.machine.is_in_time(core.fifo.waiting(now).min(core.ring));
+        if !core.transit.is_still() || more && !in_time() {
             return false;
         }
-        direct(core, &mut self.chains[chain], number, now);
-        core.through = now;
+        if let Some(work) = direct(core, &mut self.chains[chain], number, now) {
+            let took = Nanos(core.ready - now);
+            dispatch.machine.completed(work.packets as u32, work.new as u32, took);
+        }
+        if !more {
+            core.through = now;
+        }
         true
     }
 
@@ -164,7 +172,7 @@ impl Engine<'_> {
     pub(super) fn plain(&mut self, number: usize, chain: usize, now: u64) {
         let core = &mut self.cores[number];
         if core.transit.is_still() {
-            if !direct(core, &mut self.chains[chain], number, now) {
+            if direct(core, &mut self.chains[chain], number, now).is_none() {
                 core.through = now;
             }
             return;
