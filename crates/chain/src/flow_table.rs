@@ -234,7 +234,9 @@ impl FlowTable {
     /// Lends a bucket that this view holds: until it is [taken back](FlowTable::take_back), this view does not use it.
     #[inline]
     pub(crate) fn lend(&mut self, bucket: u16) {
-        self.usable[usize::from(bucket) % BUCKETS] = false;
+        let bucket = usize::from(bucket) % BUCKETS;
+        self.usable[bucket] = false;
+        self.kept[bucket] = false;
     }
 
     /// Takes a lent bucket back. The core that it was lent to has no packet of it any more.
@@ -242,6 +244,11 @@ impl FlowTable {
     pub(crate) fn take_back(&mut self, bucket: u16) {
         let bucket = usize::from(bucket) % BUCKETS;
         self.usable[bucket] = self.partitions[bucket].is_some();
+    }
+
+    /// Takes all lent buckets back, after all other views have ended.
+    pub(crate) fn take_all_back(&mut self) {
+        (0..BUCKETS as u16).for_each(|bucket| self.take_back(bucket));
     }
 
     /// Sets whether the flows of a bucket stay in the table, because packets that were looked up are on another core.

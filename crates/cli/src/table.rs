@@ -505,6 +505,7 @@ fn offloading(table: &mut Table, report: &RunReport) {
         (scaling.relieved, "auxiliary core overloaded", &*parked),
         (scaling.whales_beyond_split, "flow beyond every split of the chain", ""),
         (scaling.out_of_cores, "policy reported insufficient cores", ""),
+        (scaling.no_benefit, "auxiliary cores brought no benefit", ""),
     ] {
         if count > 0 {
             table.line("", &format!("{what} {}{more}", times(count)));

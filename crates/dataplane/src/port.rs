@@ -20,8 +20,10 @@ pub struct Received {
     pub lost_since: Nanos,
     /// Offered packets that were not delivered to the worker.
     pub refused: Refused,
-    /// Arrived packets left in the ring.
+    /// Arrived packets left in the ring; above 0, if there are any and `counts_waiting` is not set.
     pub waiting: usize,
+    /// `waiting` is their number.
+    pub counts_waiting: bool,
     /// No more packets will arrive. Those `waiting` can still be received.
     pub ended: bool,
 }

@@ -471,6 +471,7 @@ impl PortQueue for TraceQueue {
             lost_ring_full,
             lost_since,
             waiting: self.ring.len(),
+            counts_waiting: true,
             ended: self.exhausted,
             ..Received::default()
         }

@@ -60,6 +60,8 @@ pub struct Backlog<F, P> {
     packets: u32,
     /// The same for the local queue, and for each auxiliary core.
     share: u32,
+    /// Packets that have been counted out.
+    left_system: u64,
     parked: ParkedPackets<P>,
     /// Load of the parked packets.
     parked_load: Load,
@@ -97,6 +99,7 @@ impl<F, P> Backlog<F, P> {
             inside: 0,
             packets: (packets as u32).saturating_sub(RESERVE).max(1),
             share: (packets as u32 / QUEUES).max(1),
+            left_system: 0,
             parked: ParkedPackets::new(),
             parked_load: Load::default(),
             free_to_go: Vec::new(),
@@ -168,6 +171,19 @@ impl<F, P> Backlog<F, P> {
         auxiliaries.any(|auxiliary| !auxiliary.taken && auxiliary.load.packets < self.share)
     }
 
+    /// Returns the number of packets so far that this core has done, or that auxiliary cores have.
+    #[inline]
+    pub(crate) fn off_hands(&self) -> u64 {
+        self.left_system + u64::from(self.inside - self.waiting() - self.parked_load.packets)
+    }
+
+    /// Returns `true` if auxiliary cores have packets.
+    #[inline]
+    pub(crate) fn is_helped(&self) -> bool {
+        let mut auxiliaries = self.auxiliaries.iter();
+        auxiliaries.any(|auxiliary| auxiliary.load.packets > 0)
+    }
+
     /// Returns `true` if no packet is in the system.
     #[inline]
     pub fn is_empty(&self) -> bool {
@@ -214,6 +230,12 @@ impl<F, P> Backlog<F, P> {
     #[inline]
     pub fn parking(&self) -> usize {
         self.auxiliaries.len() + 1
+    }
+
+    /// Returns `true` if a flow is split, and none of its packets is on an auxiliary core.
+    #[inline]
+    pub fn is_split_and_back(&self, number: u16) -> bool {
+        self.split > 0 && self.flow(number).in_flight() == 0 && self.flow(number).split().is_some()
     }
 
     /// Returns the first segment on the auxiliary core, and that core's index, if a flow is split.
@@ -325,6 +347,7 @@ impl<F, P> Backlog<F, P> {
     #[inline]
     pub fn done_here(&mut self, number: u16) -> Option<&F> {
         self.inside -= 1;
+        self.left_system += 1;
         self.leave_queue(number);
         let flow = &self.flows[usize::from(number)];
         if !flow.is_gone() {
@@ -378,6 +401,7 @@ impl<F, P> Backlog<F, P> {
         let known = &mut self.auxiliaries[auxiliary];
         flow.returned();
         self.inside -= 1;
+        self.left_system += 1;
         known.load.packets -= 1;
         known.last_done = now;
         if flow.in_flight() > 0 {

@@ -1,7 +1,8 @@
 //! Backlog of a dispatcher with the mapper that decides about it.
 
-use crate::auxiliary::AuxiliaryCores;
+use crate::auxiliary::{AuxiliaryCores, Availability};
 use crate::backlog::Backlog;
+use crate::benefit::Benefit;
 use tailwater_net::Nanos;
 use tailwater_policy::core::{CoreMapper, Flowlet, Loads, Notice, Plan, View};
 
@@ -12,6 +13,7 @@ pub struct Dispatcher<F, P> {
     mapper: Box<dyn CoreMapper>,
     plan: Plan,
     boost: bool,
+    benefit: Benefit,
 }
 
 /// Changes by a [decision](Dispatcher::decide).
@@ -50,6 +52,7 @@ impl<F, P> Dispatcher<F, P> {
             mapper,
             plan: Plan::default(),
             boost: false,
+            benefit: Benefit::new(),
         }
     }
 
@@ -84,6 +87,38 @@ impl<F, P> Dispatcher<F, P> {
     #[inline]
     pub fn completed(&mut self, packets: u32, new: u32, took: Nanos) {
         self.mapper.completed(packets, new, took);
+    }
+
+    /// Same as [`completed`](Dispatcher::completed), for a batch that was processed straight from the port, without
+    /// auxiliary cores, while other packets waited there.
+    #[inline]
+    pub fn completed_straight(&mut self, packets: u32, new: u32, took: Nanos) {
+        self.benefit.alone(packets, took);
+        self.mapper.completed(packets, new, took);
+    }
+
+    /// Updates which auxiliary cores can be used: none, while they are of no [benefit](Dispatcher::turned).
+    #[inline]
+    pub fn update_available(&mut self, now: Nanos, availability: impl Fn(usize) -> Availability) {
+        match self.is_pause(now) {
+            true => self.backlog.update_available(|_| Availability::Withdrawn),
+            false => self.backlog.update_available(availability),
+        }
+    }
+
+    /// Returns `true` while auxiliary cores are not used since they were of no [benefit](Dispatcher::turned).
+    #[inline]
+    pub fn is_pause(&self, now: Nanos) -> bool {
+        self.benefit.is_pause(now)
+    }
+
+    /// Ends an iteration at `now`, after which packets wait in the port if `is_waiting`. While the core is busy, and
+    /// auxiliary cores work for it, the packets that it does or offloads are counted. If they are not at least a tenth
+    /// more than this core would process alone, auxiliary cores are not used for a while. Returns `true` if that was found.
+    #[inline]
+    pub fn turned(&mut self, now: Nanos, is_waiting: bool) -> bool {
+        let is_busy = (is_waiting || self.backlog.waiting() > 0) && self.backlog.is_helped();
+        self.benefit.turned(now, self.backlog.off_hands(), is_busy)
     }
 
     /// Reports to the mapper that receiving, placing and offloading packets took `took` of an iteration.
@@ -152,6 +187,7 @@ impl<F, P> Dispatcher<F, P> {
             mapper,
             plan,
             boost,
+            ..
         } = self;
         backlog.update_list();
         let view = View {

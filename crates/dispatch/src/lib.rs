@@ -23,6 +23,8 @@
 //! - A flow with too many queued packets is [behind](Backlog::behind) all others, and one with more than its share of
 //!   scarce buffers loses its own packets, never another's. A single dispatcher with a long queue in the port looks for
 //!   such flows now and then.
+//! - Auxiliary cores that bring no [benefit](Dispatcher::turned) are withdrawn for a while. So at worst, a dispatcher
+//!   with auxiliary cores does what it does alone.
 //! - A third of the buffers at most is for the local queue, and for each auxiliary core: beyond that, packets are not
 //!   [received](Backlog::receives). They wait in the ring, or are lost there, as without a mapper.
 //!
@@ -42,6 +44,7 @@
 
 mod auxiliary;
 mod backlog;
+mod benefit;
 mod dispatcher;
 mod fairness;
 mod flow;

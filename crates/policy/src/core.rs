@@ -250,9 +250,9 @@ pub trait CoreMapper: Send {
         Destination::OWN_CORE
     }
 
-    /// Reports that the core itself processed a batch of `packets` packets, `new` of which opened a flow. `took` is the
-    /// duration of the whole loop iteration, including receiving, offloading and deciding, since packets wait for these
-    /// too.
+    /// Reports that the core itself processed a batch of `packets` packets of its queue, or of its port while others
+    /// waited there, `new` of which opened a flow. `took` is the duration of the whole loop iteration, including
+    /// receiving, offloading and deciding, since packets wait for these too.
     #[inline]
     fn completed(&mut self, packets: u32, new: u32, took: Nanos) {
         let _ = (packets, new, took);

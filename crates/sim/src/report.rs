@@ -232,6 +232,8 @@ pub struct Decisions {
     pub whales_beyond_split: u64,
     /// Times a mapper reported insufficient cores.
     pub out_of_cores: u64,
+    /// Times auxiliary cores were found to be of no benefit to their dispatcher, and not used for a while.
+    pub no_benefit: u64,
     /// Runs of server mappers or controllers.
     pub remaps: u64,
     /// RSS buckets, or rows of the switch's table, that moved between cores.

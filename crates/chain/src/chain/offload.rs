@@ -69,6 +69,13 @@ impl Chain {
         }
     }
 
+    /// Takes all lent buckets back, after all other instances have ended.
+    pub fn take_all_back(&mut self) {
+        if let Some(table) = &mut self.table {
+            table.take_all_back();
+        }
+    }
+
     /// Sets whether the flows of a bucket stay in the table, because packets that were looked up here are on another
     /// core.
     #[inline]

@@ -14,6 +14,9 @@ use tailwater_net::{FlowKey, Nanos};
 /// second, which is about 1 % of a core's time.
 const TIMEOUT_RECHECK: Nanos = Nanos::from_secs(8);
 
+/// Buckets that a call of [`FlowTable::expire`] looks at, to find one that it may use.
+const SCANNED: usize = 64;
+
 impl FlowTable {
     /// Sets the source of idle timeouts, and the range of state bytes it receives.
     pub(crate) fn set_lifetimes(&mut self, lifetimes: Option<(Arc<dyn Lifetimes>, Range<usize>)>) {
@@ -43,7 +46,9 @@ impl FlowTable {
     /// partitions held in turn.
     pub(crate) fn expire(&mut self, now: Nanos, budget: usize, ends: &mut EndedFlows) {
         let held = |bucket: &usize| self.held(*bucket).is_some();
-        let Some(bucket) = (self.cursor..BUCKETS).chain(0..self.cursor).find(held) else {
+        let mut next = (self.cursor..BUCKETS).chain(0..self.cursor).take(SCANNED);
+        let Some(bucket) = next.find(held) else {
+            self.cursor = (self.cursor + SCANNED) % BUCKETS;
             return;
         };
         self.cursor = (bucket + 1) % BUCKETS;

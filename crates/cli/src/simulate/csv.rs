@@ -53,6 +53,7 @@ const OF_CHAIN: &[Column] = &[
     ("splits", "/decisions/splits"),
     ("whales_beyond_split", "/decisions/whales_beyond_split"),
     ("out_of_cores", "/decisions/out_of_cores"),
+    ("no_benefit", "/decisions/no_benefit"),
     ("remaps", "/decisions/remaps"),
     ("buckets_moved", "/decisions/buckets_moved"),
     ("flows_migrated", "/decisions/flows_migrated"),

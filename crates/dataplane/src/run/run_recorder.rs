@@ -133,6 +133,8 @@ impl RunRecorder<'_> {
             chains.iter().for_each(|chain| notes.add_times(chain.function_times()));
         }
         // Before the remaining flows end.
+        // An auxiliary core may have been away at its dispatcher's end.
+        chains.iter_mut().for_each(Chain::take_all_back);
         let flows = makers.flow_report(&chains);
         let last = finish(chains, !externals.is_empty(), reasons.len(), &mut deaths);
         let (isolation, exported) = makers.finish();

@@ -56,6 +56,8 @@ pub(crate) struct AuxiliaryWorker {
     chain: CountedChain,
     sleeper: Sleeper,
     unit: Unit,
+    /// Batches of lent buckets so far.
+    turns: usize,
     context: WorkerContext<dyn PortSender>,
 }
 
@@ -82,6 +84,7 @@ impl AuxiliaryWorker {
             sources: ends.links.into_iter().map(source).collect(),
             sleeper: ends.sleeper,
             unit: ends.unit,
+            turns: 0,
             chain: CountedChain::new(chain),
             context: WorkerContext::new(port, clock, config.clone(), telemetry),
         }
@@ -185,7 +188,8 @@ impl AuxiliaryWorker {
             batches[link.store.segment(&parcel)].add_parcel(&link.store, parcel);
         }
         // Packets of lent buckets come without their flows, unless they were split.
-        let lent = |from: usize| self.unit == Unit::Bucket && from == 0;
+        let unit = self.unit;
+        let lent = |from: usize| unit == Unit::Bucket && from == 0;
         for (from, batch) in batches.iter().enumerate().filter(|(from, _)| !lent(*from)) {
             self.chain.prefetch_from(from, batch);
         }
@@ -198,7 +202,6 @@ impl AuxiliaryWorker {
                 continue;
             }
             let arrival = batch.first().map_or(time, |first| first.arrival);
-            let bucket = batch.first().map_or(0, |first| bucket_of(first.rss_hash));
             if waiting > popped {
                 context.meter.note_backlog(batch, time);
             }
@@ -206,11 +209,13 @@ impl AuxiliaryWorker {
                 true => chain.process(batch, began),
                 false => chain.run_from(from, batch, began),
             };
-            let sent = context.pass(chain, batch, packets, time, run);
             if lent(from) {
-                // The core that holds the bucket cannot do it now.
-                chain.expire_lent(bucket, sent);
+                // The core that holds the bucket cannot do it now. Each of them has its turn.
+                self.turns = self.turns.wrapping_add(1);
+                let bucket = bucket_of(batch.packet(self.turns % packets).rss_hash);
+                chain.expire_lent(bucket, time);
             }
+            let sent = context.pass(chain, batch, packets, time, run);
             let began = std::mem::replace(&mut time, sent);
             if from == 0 {
                 let times = [arrival, began, sent];

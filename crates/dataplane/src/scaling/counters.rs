@@ -33,6 +33,8 @@ pub struct ScalingCounters {
     pub whales_beyond_split: u64,
     /// Times a mapper reported insufficient cores.
     pub out_of_cores: u64,
+    /// Times auxiliary cores were found to be of no benefit, and not used for a while.
+    pub no_benefit: u64,
 }
 
 impl ScalingCounters {
@@ -49,6 +51,7 @@ impl ScalingCounters {
         self.boosts += other.boosts;
         self.whales_beyond_split += other.whales_beyond_split;
         self.out_of_cores += other.out_of_cores;
+        self.no_benefit += other.no_benefit;
     }
 }
 

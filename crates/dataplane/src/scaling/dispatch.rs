@@ -122,7 +122,7 @@ impl Dispatch {
     /// from the port. `is_long` is set for a long queue.
     #[inline]
     pub(crate) fn queues(&mut self, now: Nanos, (waiting, is_long): (usize, bool), batch: &Batch) -> bool {
-        self.update_available();
+        self.update_available(now);
         if let Some(first) = batch.first().filter(|_| self.machine.backlog.is_single()) {
             self.machine.backlog.sample(first.rss_hash);
         }
@@ -168,7 +168,7 @@ impl Dispatch {
     /// Moves the packets of a batch to the local queue, or stages them for auxiliary cores. Unless buckets are offloaded,
     /// the batch was looked up, and packets that have left the chain stay in the batch.
     pub(crate) fn distribute(&mut self, batch: &mut Batch, chain: &mut Chain, now: Nanos) {
-        self.update_available();
+        self.update_available(now);
         let before = self.machine.backlog.parked().packets;
         self.machine.backlog.make_room(batch.len());
         let Dispatch {
@@ -242,14 +242,14 @@ impl Dispatch {
         lost
     }
 
-    /// Updates which auxiliary cores other dispatchers have.
-    fn update_available(&mut self) {
+    /// Updates which auxiliary cores can be used: those that other dispatchers have cannot.
+    fn update_available(&mut self, now: Nanos) {
         let links = &self.links;
         let availability = |auxiliary: usize| match links[auxiliary].activation.is_free() {
             true => Availability::Free,
             false => Availability::Taken,
         };
-        self.machine.backlog.update_available(availability);
+        self.machine.update_available(now, availability);
     }
 
     /// Parks the packets that were set aside.
@@ -279,17 +279,21 @@ impl Dispatch {
             while link.receipts.pop_each(RECEIPTS, |receipt| {
                 if let Some(flow) = machine.backlog.done_by(receipt.number(), auxiliary, now) {
                     flow_numbers.remove(*flow, chain);
+                } else if *unit == Unit::Bucket && machine.backlog.is_split_and_back(receipt.number()) {
+                    // Until the next of its packets is passed on, its flows may end.
+                    chain.keep_flows(machine.backlog.flow(receipt.number()).key().bucket(), false);
                 }
                 pool.give(receipt.into_buffer());
             }) == RECEIPTS
             {}
         }
+        let mut activations = Activations {
+            dispatcher: *number,
+            links,
+            counters,
+        };
+        machine.backlog.release_withdrawn(&mut activations);
         if machine.backlog.parked().packets > 0 {
-            let mut activations = Activations {
-                dispatcher: *number,
-                links,
-                counters,
-            };
             let arrival = |parcel: &Parcel| store.arrival(parcel);
             let put = |list, parcel| {
                 if *unit == Unit::Bucket && list == OWN {
@@ -311,7 +315,7 @@ impl Dispatch {
     }
 
     fn run_mapper(&mut self, chain: &mut Chain, now: Nanos) {
-        self.update_available();
+        self.update_available(now);
         let oldest = self.lists.first().map(|parcel| self.store.arrival(parcel));
         let mut activations = Activations {
             dispatcher: self.number,
@@ -407,7 +411,7 @@ impl Dispatch {
         for list in [OWN, machine.backlog.behind()] {
             lists.take(list, batch.room(), |parcel| batch.add_parcel(store, parcel));
         }
-        machine.backlog.waiting() as usize > batch.len()
+        !batch.is_empty() && machine.backlog.waiting() as usize > batch.len()
     }
 
     /// Packets of split flows that were [taken](Dispatch::take), by the segment at which auxiliary cores continue.
@@ -481,6 +485,19 @@ impl Dispatch {
     #[inline]
     pub(crate) fn learn(&mut self, packets: usize, new: usize, took: Nanos) {
         self.machine.completed(packets as u32, new as u32, took);
+    }
+
+    /// Same as [`learn`](Dispatch::learn), for a batch that was processed straight from the port.
+    #[inline]
+    pub(crate) fn learn_straight(&mut self, packets: usize, new: usize, took: Nanos) {
+        self.machine.completed_straight(packets as u32, new as u32, took);
+    }
+
+    /// Ends a turn at `now`, after which packets wait in the port if `is_waiting`.
+    #[inline]
+    pub(crate) fn turned(&mut self, now: Nanos, is_waiting: bool) {
+        let no_benefit = self.machine.turned(now, is_waiting);
+        self.counters.no_benefit += u64::from(no_benefit);
     }
 
     /// Reports to the mapper that receiving, placing and offloading packets took `took` of a turn.

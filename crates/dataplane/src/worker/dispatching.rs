@@ -1,6 +1,7 @@
 //! Turn of a worker that offloads flows to auxiliary cores: between its port queue, its local queue, and theirs.
 
 use super::context::{CountedChain, QueueContext};
+use super::processing::process_counting;
 use super::reception::{cause_of_full, receive};
 use crate::batches::TimedPart;
 use crate::port::Received;
@@ -46,6 +47,7 @@ impl DispatchTurn<'_> {
                 self.dispatch.dispatched(time.saturating_sub(now));
             }
         }
+        self.dispatch.turned(time, received.waiting > 0);
         self.chain.expire(time);
         time
     }
@@ -142,10 +144,10 @@ impl DispatchTurn<'_> {
         let (mut new, lends) = (0, self.dispatch.lends_buckets());
         let run = |chain: &mut Chain, batch: &mut Batch, began| {
             if lends {
-                chain.look_up(batch, began);
+                new = process_counting(chain, batch, began);
+                return;
             }
-            // A look-up fetches the state of the first segment.
-            chain.prefetch_from(usize::from(lends).min(chain.segments()), batch);
+            chain.prefetch_from(0, batch);
             new = batch.iter().filter(|packet| packet.is_new()).count();
             chain.run(batch, began);
         };
@@ -178,6 +180,7 @@ impl DispatchTurn<'_> {
             if lends {
                 self.chain.look_up(batch, time);
                 bypass = batch.take_bypass(self.batch);
+                *self.from_queue = bypass > 0;
             }
             self.chain.prefetch_before(from, batch);
             if self.chain.needs_payload_before(from) {
@@ -194,6 +197,7 @@ impl DispatchTurn<'_> {
             if bypass > 0 {
                 time = self.context.send(self.chain, self.batch, bypass, time);
                 self.dispatch.done(self.batch, self.pool, self.chain);
+                *self.from_queue = false;
             }
             self.note_batch(began, time);
         }

@@ -89,10 +89,17 @@ impl ChainProcessing {
             return false;
         };
         let is_full = received.waiting > 0 && self.batch.room() == 0;
-        self.full_batches = if is_full { self.full_batches + 1 } else { 0 };
+        self.full_batches = if is_full {
+            self.full_batches.saturating_add(1)
+        } else {
+            0
+        };
         let is_long = received.waiting >= LONG || self.full_batches >= LONG_BATCHES;
-        // A device may not tell how many wait. There are more of them, the longer all batches were full.
-        let waiting = received.waiting.max(self.full_batches as usize * self.batch.len());
+        let waiting = match received.counts_waiting {
+            true => received.waiting,
+            // There are more of them, the longer all batches were full.
+            false => received.waiting.max(self.full_batches as usize * self.batch.len()),
+        };
         !dispatch.is_quiet()
             || dispatch.has_auxiliary_cores()
             || received.waiting > 0 && dispatch.queues(now, (waiting, is_long), &self.batch)
@@ -144,11 +151,16 @@ impl ChainProcessing {
             // The flows in front matter only in a backlog.
             context.meter.note_backlog(batch, began);
         }
-        let sent = context.pass(chain, batch, packets, began, Chain::process);
-        if let Some(dispatch) = &mut self.dispatch {
-            let new = batch.iter().filter(|packet| packet.is_new()).count();
-            dispatch.learn(packets, new, sent.saturating_sub(began));
-        }
+        let sent = match &mut self.dispatch {
+            Some(dispatch) if backlog => {
+                let mut new = 0;
+                let run = |chain: &mut Chain, batch: &mut Batch, began| new = process_counting(chain, batch, began);
+                let sent = context.pass(chain, batch, packets, began, run);
+                dispatch.learn_straight(packets, new, sent.saturating_sub(began));
+                sent
+            }
+            _ => context.pass(chain, batch, packets, began, Chain::process),
+        };
         if let Some(buckets) = &mut self.buckets {
             buckets.note_batch(sent.saturating_sub(began));
         }
@@ -173,6 +185,17 @@ impl ChainProcessing {
     fn is_durable_quiet(&self) -> bool {
         self.durable.as_ref().is_none_or(|durable| durable.is_quiet())
     }
+}
+
+/// Looks up a batch and runs it through the chain. Returns the number of packets that opened flows.
+#[inline]
+pub(super) fn process_counting(chain: &mut Chain, batch: &mut Batch, now: Nanos) -> usize {
+    chain.look_up(batch, now);
+    // The look-up has fetched the state of the first segment.
+    chain.prefetch_from(1.min(chain.segments()), batch);
+    let new = batch.iter().filter(|packet| packet.is_new()).count();
+    chain.run(batch, now);
+    new
 }
 
 impl Counting for ChainProcessing {

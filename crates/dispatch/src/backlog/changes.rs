@@ -8,7 +8,7 @@ use tailwater_policy::core::{Destination, QueuedFlow};
 impl<F, P> Backlog<F, P> {
     /// Updates which auxiliary cores can be used.
     #[inline]
-    pub fn update_available(&mut self, availability: impl Fn(usize) -> Availability) {
+    pub(crate) fn update_available(&mut self, availability: impl Fn(usize) -> Availability) {
         let (mut withdrawn, mut usable) = (0, 0);
         for (auxiliary, known) in self.auxiliaries.iter_mut().enumerate() {
             let availability = availability(auxiliary);

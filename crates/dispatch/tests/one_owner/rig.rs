@@ -172,9 +172,9 @@ impl Rig {
 
     pub fn receive(&mut self, flows: &[(usize, bool)]) {
         let before = self.in_flight();
-        let backlog = &mut self.dispatcher.backlog;
-        backlog.update_available(|auxiliary| self.cores.availability(auxiliary));
-        backlog.release_withdrawn(&mut self.cores);
+        let availability = |auxiliary| self.cores.availability(auxiliary);
+        self.dispatcher.update_available(Nanos(self.now), availability);
+        self.dispatcher.backlog.release_withdrawn(&mut self.cores);
         let backlog = &mut self.dispatcher.backlog;
         backlog.make_room(flows.len());
         for &(flow, is_bound) in flows {

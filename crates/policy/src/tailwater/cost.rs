@@ -10,9 +10,10 @@ const FRACTION: u32 = 4;
 const MIN_BATCH_SHARE: (u32, u32) = (1, 2);
 /// Divisor of the difference that one batch moves an estimate by.
 const STEADY: i64 = 8;
-/// Power of two by which one flowlet's effect on the share of new flows is divided, and one batch's.
+/// Power of two by which one flowlet's effect on the share of new flows is divided.
 const SHARE_STEP: u32 = 5;
-const BATCH_STEP: u32 = 2;
+/// Divisor of a full batch's effect on it.
+const BATCH_STEP: i64 = 4;
 /// The share of new flows is stored in units of 1 over this power of two.
 const SHARE_BITS: u32 = 16;
 
@@ -82,15 +83,21 @@ impl Costs {
 
     /// Updates the estimates from a batch of `packets`, of which `new` opened a flow.
     pub fn learn(&mut self, packets: u32, new: u32, took: Nanos) {
-        if packets == 0 || self.known && packets < self.min_batch {
+        if packets == 0 {
+            return;
+        }
+        let new = new.min(packets);
+        if self.unit == Unit::Bucket {
+            let share = ((u64::from(new) << SHARE_BITS) / u64::from(packets)) as i64;
+            let part = i64::from(packets.min(32));
+            let step = (share - i64::from(self.new_share)) * part / (32 * BATCH_STEP);
+            self.new_share = self.new_share.saturating_add_signed(step as i32);
+        }
+        if self.known && packets < self.min_batch {
+            self.refresh();
             return;
         }
         let took = took.0.min(u64::from(packets) * self.bounds.1) << FRACTION;
-        let new = new.min(packets);
-        if self.unit == Unit::Bucket {
-            let share = ((u64::from(new) << SHARE_BITS) / u64::from(packets)) as u32;
-            self.new_share = self.new_share - (self.new_share >> BATCH_STEP) + (share >> BATCH_STEP);
-        }
         if new > packets / 2 {
             // Mostly new flows: other batches measure the cost per packet better.
             let rest = took.saturating_sub(self.packet * u64::from(packets));

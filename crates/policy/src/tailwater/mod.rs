@@ -204,6 +204,8 @@ pub struct TailwaterMapper {
     /// The same while auxiliary cores are active.
     share_most: u64,
     share: u64,
+    /// Time of the packets in the port that need not pass the queue.
+    straight: u64,
     /// Wait up to which auxiliary cores are filled.
     fill: u64,
     /// Maximum number of packets of a batch, and their time.
@@ -264,6 +266,7 @@ impl TailwaterMapper {
             activate: 0,
             share_most: part(options.share_percent),
             share: 0,
+            straight: 0,
             fill: 0,
             batch: 0,
             full_batch: 0,
@@ -302,6 +305,7 @@ impl TailwaterMapper {
         let full = self.queue * packet;
         self.activate = self.activation_limit_max.min(full);
         self.share = self.share_most.min(self.activate);
+        self.straight = self.activation_limit_max.saturating_sub(self.share_most).min(full);
         self.full_batch = self.batch * packet;
         // An auxiliary core reports completions batch by batch. With less than two batches it would often run out of
         // work before the next offload, and fall asleep.
@@ -489,7 +493,7 @@ impl CoreMapper for TailwaterMapper {
             flows: packets,
             packets,
         };
-        !self.boosting && self.costs.of(load) <= self.activate - self.share
+        !self.boosting && self.costs.of(load) <= self.straight
     }
 
     #[inline]

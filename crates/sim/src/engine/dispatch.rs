@@ -6,8 +6,10 @@
 use super::packet_lists::PacketLists;
 use super::tree::NEVER;
 use super::waiting::{NONE, Waiting};
+use crate::chain::Work;
 use crate::traffic::Packet;
 use tailwater_dispatch::{Backlog, Dispatcher, Flow, Iteration};
+use tailwater_net::Nanos;
 use tailwater_net::toeplitz::BUCKETS;
 use tailwater_policy::core::{CoreMapper, Unit};
 
@@ -65,6 +67,8 @@ pub(crate) struct Dispatch {
     pub iteration: Option<LoopIteration>,
     /// Value of the server's claim counter at the last check.
     pub seen_claims: u64,
+    /// Auxiliary cores were of no benefit then.
+    pub was_pause: bool,
 }
 
 impl Dispatch {
@@ -81,6 +85,15 @@ impl Dispatch {
             links: AuxiliaryLinks { cores, active: 0 },
             iteration: None,
             seen_claims: u64::MAX,
+            was_pause: false,
+        }
+    }
+
+    /// Reports a batch that was processed straight from the ring in `took` nanoseconds, while others waited.
+    pub fn learn(&mut self, done: Option<(Work, bool)>, took: u64) {
+        if let Some((work, true)) = done {
+            let (packets, new) = (work.packets as u32, work.new as u32);
+            self.machine.completed_straight(packets, new, Nanos(took));
         }
     }
 

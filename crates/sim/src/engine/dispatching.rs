@@ -108,7 +108,8 @@ impl Engine<'_> {
                 });
             }
             if !dispatch.machine.backlog.looks_for_whales(Nanos(now), is_long) {
-                self.plain(number, chain, now);
+                let done = self.plain(number, chain, now);
+                dispatch.learn(done, self.cores[number].ready.saturating_sub(now));
                 return;
             }
         } else if alone && self.straight(number, chain, dispatch, now) {
@@ -171,6 +172,8 @@ impl Engine<'_> {
         if dispatch.lists.own_is_empty() && !more {
             core.through = core.ready;
         }
+        let no_benefit = dispatch.machine.turned(Nanos(core.ready), more);
+        self.chains[chain].decisions.no_benefit += u64::from(no_benefit);
         if dispatch.links.active != 0 || !dispatch.machine.is_quiet() {
             core.watch = core.ready + self.timing.poll_interval;
         }
@@ -297,8 +300,9 @@ impl Engine<'_> {
     fn see_claims(&mut self, number: usize, chain: usize, dispatch: &mut Dispatch, now: u64) {
         let server = usize::from(self.cores[number].server);
         let claims = self.servers[server].claims;
-        if dispatch.seen_claims != claims {
-            dispatch.seen_claims = claims;
+        let is_pause = dispatch.machine.is_pause(Nanos(now));
+        if (dispatch.seen_claims, dispatch.was_pause) != (claims, is_pause) {
+            (dispatch.seen_claims, dispatch.was_pause) = (claims, is_pause);
             self.look_for_taken(number, chain, dispatch, now);
         }
     }
@@ -314,7 +318,7 @@ impl Engine<'_> {
                 (None, None) => Availability::Free,
             }
         };
-        dispatch.machine.backlog.update_available(availability);
+        dispatch.machine.update_available(Nanos(now), availability);
         self.release_withdrawn(number, chain, dispatch, now);
     }
 

@@ -65,9 +65,9 @@ pub(super) fn record_queue(core: &mut Core, now: u64) {
 }
 
 /// Processes a batch straight from the ring through the chain, on a core without auxiliary cores and migrations.
-/// Returns its work, if there was a batch.
+/// Returns its work, if there was a batch, and `true` if packets wait behind it.
 #[inline]
-pub(super) fn direct(core: &mut Core, chain: &mut ChainState, number: usize, now: u64) -> Option<Work> {
+pub(super) fn direct(core: &mut Core, chain: &mut ChainState, number: usize, now: u64) -> Option<(Work, bool)> {
     let (meter, stats) = (&mut chain.meter, &mut core.stats);
     core.fifo.overflow(now, core.ring, |_| {
         meter.lost(Loss::RingFull);
@@ -117,7 +117,7 @@ pub(super) fn direct(core: &mut Core, chain: &mut ChainState, number: usize, now
     if !more {
         core.through = end;
     }
-    Some(work)
+    Some((work, more))
 }
 
 impl Engine<'_> {
@@ -132,10 +132,8 @@ impl Engine<'_> {
         if !core.transit.is_still() || more && !in_time() {
             return false;
         }
-        if let Some(work) = direct(core, &mut self.chains[chain], number, now) {
-            let took = Nanos(core.ready - now);
-            dispatch.machine.completed(work.packets as u32, work.new as u32, took);
-        }
+        let done = direct(core, &mut self.chains[chain], number, now);
+        dispatch.learn(done, core.ready.saturating_sub(now));
         if !more {
             core.through = now;
         }
@@ -159,7 +157,9 @@ impl Engine<'_> {
                     self.turn(number, usize::from(chain), &mut dispatch, now);
                     self.cores[number].dispatch = Some(dispatch);
                 }
-                None => self.plain(number, usize::from(chain), now),
+                None => {
+                    self.plain(number, usize::from(chain), now);
+                }
             }
         }
         if !self.retiring.is_empty() {
@@ -168,17 +168,19 @@ impl Engine<'_> {
         self.schedule(number);
     }
 
-    /// Runs an iteration without auxiliary cores.
-    pub(super) fn plain(&mut self, number: usize, chain: usize, now: u64) {
+    /// Runs an iteration without auxiliary cores. Returns the same as [`direct`], if it went straight.
+    pub(super) fn plain(&mut self, number: usize, chain: usize, now: u64) -> Option<(Work, bool)> {
         let core = &mut self.cores[number];
         if core.transit.is_still() {
-            if direct(core, &mut self.chains[chain], number, now).is_none() {
+            let done = direct(core, &mut self.chains[chain], number, now);
+            if done.is_none() {
                 core.through = now;
             }
-            return;
+            return done;
         }
         let more = self.gather(number, chain, now, 0);
         self.whole(number, chain, now, more);
+        None
     }
 
     /// Gathers arrived packets into the batch, starting with buffered ones that can continue. Buffers packets whose
