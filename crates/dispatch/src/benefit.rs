@@ -32,8 +32,9 @@ pub(crate) struct Benefit {
     /// Busy time with auxiliary cores since they were last judged, and the packets meanwhile.
     time: Nanos,
     packets: u64,
-    /// Start of the current turn, if it counts, and the number of packets before.
-    since: Option<(Nanos, u64)>,
+    /// Start of the current turn, if this core is busy in it, the number of packets before, and `true` if auxiliary
+    /// cores have packets at its start.
+    since: Option<(Nanos, u64, bool)>,
     pause: Nanos,
     /// Auxiliary cores are of no benefit until then.
     until: Nanos,
@@ -64,17 +65,18 @@ impl Benefit {
         };
     }
 
-    /// Ends a turn at `now`, up to which `packets` packets are off this core's hands in all. The next turn counts if the
-    /// core `is_busy` from now on, and auxiliary cores work for it. Returns `true` if they were found to be of no benefit.
+    /// Ends a turn at `now`, up to which `packets` packets are off this core's hands in all. A turn counts if the core
+    /// `is_busy` before it, and auxiliary cores have packets (`is_helped`) before it or after it. Returns `true` if they were found to be of no benefit.
     #[inline]
-    pub(crate) fn turned(&mut self, now: Nanos, packets: u64, is_busy: bool) -> bool {
-        if let Some((since, before)) = self.since.take()
+    pub(crate) fn turned(&mut self, now: Nanos, packets: u64, (is_busy, is_helped): (bool, bool)) -> bool {
+        if let Some((since, before, was_helped)) = self.since.take()
+            && (was_helped || is_helped)
             && now.saturating_sub(since) <= LONGEST
         {
             self.time += now.saturating_sub(since);
             self.packets += packets.saturating_sub(before);
         }
-        self.since = is_busy.then_some((now, packets));
+        self.since = is_busy.then_some((now, packets, is_helped));
         self.time >= JUDGED && self.judge(now)
     }
 
@@ -116,13 +118,13 @@ mod tests {
             if now > from + Nanos::from_millis(3) {
                 break;
             }
-            if benefit.turned(now, 32 * turns, true) {
-                benefit.turned(now, 0, false);
+            if benefit.turned(now, 32 * turns, (true, true)) {
+                benefit.turned(now, 0, (false, false));
                 return Some(now);
             }
             now += turn;
         }
-        benefit.turned(now, 0, false);
+        benefit.turned(now, 0, (false, false));
         None
     }
 
@@ -155,7 +157,7 @@ mod tests {
         let mut benefit = Benefit::new();
         benefit.alone(32, Nanos(32 * 200));
         for turn in 0..100 {
-            assert!(!benefit.turned(Nanos::from_millis(turn), 32 * turn, true));
+            assert!(!benefit.turned(Nanos::from_millis(turn), 32 * turn, (true, true)));
         }
     }
 }

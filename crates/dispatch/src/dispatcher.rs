@@ -117,8 +117,9 @@ impl<F, P> Dispatcher<F, P> {
     /// more than this core would process alone, auxiliary cores are not used for a while. Returns `true` if that was found.
     #[inline]
     pub fn turned(&mut self, now: Nanos, is_waiting: bool) -> bool {
-        let is_busy = (is_waiting || self.backlog.waiting() > 0) && self.backlog.is_helped();
-        self.benefit.turned(now, self.backlog.off_hands(), is_busy)
+        let is_busy = is_waiting || self.backlog.waiting() > 0;
+        self.benefit
+            .turned(now, self.backlog.off_hands(), (is_busy, self.backlog.is_helped()))
     }
 
     /// Reports to the mapper that receiving, placing and offloading packets took `took` of an iteration.
