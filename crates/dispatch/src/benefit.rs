@@ -6,8 +6,9 @@
 
 use tailwater_net::Nanos;
 
-/// Packets to get off one's hands with auxiliary cores, in percent of those without.
-const NEEDED: u64 = 110;
+/// Packets to get off one's hands with auxiliary cores, in percent of those without. The cost alone is measured in the
+/// best case, short queues with warm caches, so what looks like somewhat less may be more.
+const NEEDED: u64 = 75;
 /// Busy time with auxiliary cores after which they are judged.
 const JUDGED: Nanos = Nanos::from_millis(1);
 /// Longest turn that counts. In a longer one the core was taken away.
@@ -66,7 +67,8 @@ impl Benefit {
     }
 
     /// Ends a turn at `now`, up to which `packets` packets are off this core's hands in all. A turn counts if the core
-    /// `is_busy` before it, and auxiliary cores have packets (`is_helped`) before it or after it. Returns `true` if they were found to be of no benefit.
+    /// `is_busy` before it, and auxiliary cores have packets (`is_helped`) before it or after it. Returns `true` if they
+    /// were found to be of no benefit.
     #[inline]
     pub(crate) fn turned(&mut self, now: Nanos, packets: u64, (is_busy, is_helped): (bool, bool)) -> bool {
         if let Some((since, before, was_helped)) = self.since.take()
@@ -133,21 +135,26 @@ mod tests {
         let mut benefit = Benefit::new();
         assert_eq!(worked(&mut benefit, Nanos(1), 300), None, "nothing to compare with");
         assert!(benefit.is_pause(Nanos::from_millis(3)), "a trial");
-        benefit = Benefit::new();
-        benefit.alone(32, Nanos(32 * 200));
-        benefit.alone(2, Nanos(2_000));
-        assert_eq!(worked(&mut benefit, Nanos::from_secs(1), 150), None);
+        let measured = || {
+            let mut benefit = Benefit::new();
+            benefit.alone(32, Nanos(32 * 200));
+            // Too small to tell.
+            benefit.alone(2, Nanos(2_000));
+            benefit
+        };
+        assert_eq!(worked(&mut measured(), Nanos::from_secs(1), 150), None);
+        benefit = measured();
         let mut now = Nanos::from_secs(2);
         for pause in [10, 20, 40, 80, 160, 320, 640, 640] {
-            let at = worked(&mut benefit, now, 190).unwrap();
+            let at = worked(&mut benefit, now, 290).unwrap();
             assert!((at - now).0.abs_diff(JUDGED.0) < 10_000, "{at}");
             assert!(benefit.is_pause(at) && benefit.is_pause(at + Nanos::from_millis(pause) - Nanos(1)));
             now = at + Nanos::from_millis(pause);
             assert!(!benefit.is_pause(now));
         }
-        // It was of some, after a time that began before.
+        // It was of some.
         assert_eq!(worked(&mut benefit, now, 100), None);
-        let at = worked(&mut benefit, now + Nanos::from_millis(10), 210).unwrap();
+        let at = worked(&mut benefit, now + Nanos::from_millis(10), 310).unwrap();
         assert!(!benefit.is_pause(at + PAUSE));
     }
 

@@ -1,21 +1,21 @@
 //! Loop iteration of a dispatcher.
 
-/// Maximum number of packets looked up per iteration, before the local queue is served again.
+/// Maximum number of packets received per iteration, before the local queue is served again.
 pub const MOST_RECEIVED: usize = 2048;
 
 /// Progress of a loop iteration that receives one or more batches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Iteration {
-    looked_up: usize,
+    received: usize,
 }
 
 impl Iteration {
-    /// Counts `received` packets that were looked up. Returns `true` if the iteration receives another batch: packets
-    /// wait in the port, there is room for them, and fewer than [`MOST_RECEIVED`] packets were looked up.
+    /// Counts `packets` received packets. Returns `true` if the iteration receives another batch: packets
+    /// wait in the port, there is room for them, and fewer than [`MOST_RECEIVED`] packets were received.
     #[inline]
-    pub fn receives_again(&mut self, received: usize, is_waiting: bool, has_room: bool) -> bool {
-        self.looked_up += received;
-        is_waiting && self.looked_up < MOST_RECEIVED && has_room
+    pub fn receives_again(&mut self, packets: usize, is_waiting: bool, has_room: bool) -> bool {
+        self.received += packets;
+        is_waiting && self.received < MOST_RECEIVED && has_room
     }
 }
 

@@ -1,10 +1,12 @@
-//! State machine of a *dispatcher*: a core that looks up packets and processes them itself or offloads them to
+//! State machine of a *dispatcher*: a core that receives packets and processes them itself or offloads them to
 //! auxiliary cores. The live data plane and the simulator run the same one.
 //!
 //! The [`Dispatcher`] decides by its mapper where flows go, and its [`Backlog`] counts their packets in the system.
 //! Both do no I/O and have no clock. The caller keeps the packets, in one list per [`Destination`]: its local queue and
 //! one per auxiliary core. It reports what happens to a packet by its flow's *number*, and the answer is the list that
 //! the packet joins. Only parked packets are kept here.
+//!
+//! What is called a flow here is, for a mapper whose [unit](tailwater_policy::core::Unit) is the bucket, an RSS bucket.
 //!
 //! # Rules
 //! - A flow with packets in the system has one destination. It changes only while none of its packets is in flight,

@@ -30,8 +30,8 @@ impl FlowTable {
         self.looked_at = Vec::with_capacity(every.map_or(0, |_| 2 * budget));
     }
 
-    /// Takes a flow whose timer is due, of those that [`expire`](FlowTable::expire) has visited. None of its packets is
-    /// in the system.
+    /// Takes a flow whose timer is due, of those that [`expire`](FlowTable::expire) has visited. No packet of it
+    /// that was looked up is in the system.
     #[inline]
     pub(crate) fn take_due_flow(&mut self) -> Option<FlowIndex> {
         self.looked_at.pop()

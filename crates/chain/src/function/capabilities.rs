@@ -35,8 +35,8 @@ pub trait FlowTimer {
     /// flows. A function in a process of its own has no timer.
     fn interval(&self) -> Nanos;
 
-    /// Timer callback on a flow's state, between batches. The function has accepted the flow, and none of its packets
-    /// is in the system.
+    /// Timer callback on a flow's state, between batches. The function has accepted the flow, and no packet of it that
+    /// was looked up is in the system.
     fn on_timer(&mut self, key: &FlowKey, state: &mut [u8], now: Nanos);
 }
 

@@ -25,8 +25,8 @@ pub struct FunctionProperties {
     /// both under one key. The chain's other functions still have one state for each direction, and see no difference.
     pub tracks_connections: bool,
     /// `true` if [`new_flow`](super::NetworkFunction::new_flow) opens [companions](super::NewFlow::open_companion).
-    /// That requires the flow table, so the core that holds the flow's bucket processes its packets until the flow has
-    /// been opened.
+    /// That requires the flow table, so the core that holds the flow's bucket, or to which it is lent, processes its
+    /// packets until the flow has been opened.
     pub opens_companions: bool,
     /// `true` if packets that arrive in one flow can leave in several, as packets out of a tunnel do. The chain looks
     /// flows up once, by the arriving packet, so no later function may have flow state.

@@ -32,8 +32,8 @@ pub(crate) struct Dispatch {
     /// segment 0.
     parts: Vec<Batch>,
     counters: ScalingCounters,
-    /// Time up to which activated auxiliary cores have been charged.
-    charged: Nanos,
+    /// Time up to which activated auxiliary cores have been charged, and their number since then.
+    charged: (Nanos, u64),
 }
 
 /// Activation of the auxiliary cores of a dispatcher, counted.
@@ -82,7 +82,7 @@ impl Dispatch {
             links,
             parts: parts.collect(),
             counters: ScalingCounters::default(),
-            charged: Nanos::ZERO,
+            charged: (Nanos::ZERO, 0),
         }
     }
 
@@ -154,15 +154,11 @@ impl Dispatch {
     /// Time for which auxiliary cores have been activated since the last call, summed over all.
     #[inline]
     pub(crate) fn charge(&mut self, now: Nanos) -> Nanos {
-        let since = match self.charged {
-            Nanos::ZERO => now,
-            charged => charged,
-        };
-        let span = now.saturating_sub(since);
-        self.charged = now;
         let auxiliaries = self.machine.backlog.auxiliaries().iter();
-        let active = auxiliaries.filter(|auxiliary| auxiliary.active);
-        Nanos(span.0 * active.count() as u64)
+        let active = auxiliaries.filter(|auxiliary| auxiliary.active).count() as u64;
+        // Between two calls there may be a long time without any.
+        let (since, were_active) = std::mem::replace(&mut self.charged, (now, active));
+        Nanos(now.saturating_sub(since).0 * were_active)
     }
 
     /// Moves the packets of a batch to the local queue, or stages them for auxiliary cores. Unless buckets are offloaded,

@@ -26,8 +26,8 @@ pub(super) struct DispatchTurn<'w> {
 }
 
 impl DispatchTurn<'_> {
-    /// Looks up received packets, and those that have arrived meanwhile, and puts them into the local queue or offloads
-    /// them. Then processes a batch of the local queue. Returns the end time.
+    /// Puts received packets, and those that have arrived meanwhile, into the local queue or offloads them, after their
+    /// look-up unless buckets are lent. Then processes a batch of the local queue. Returns the end time.
     pub(super) fn process(&mut self, received: &mut Received, now: Nanos) -> Nanos {
         let (mut time, packets) = self.distribute_arrived(received, now);
         self.dispatch.decide(self.chain, time);
@@ -84,8 +84,8 @@ impl DispatchTurn<'_> {
         self.pool.available() > 0 && self.dispatch.receives()
     }
 
-    /// Looks up a received batch, and puts its packets into the local queue or offloads them. Returns the number of
-    /// packets lost because their flows have too many.
+    /// Puts the packets of a received batch into the local queue or offloads them, after their look-up unless buckets are
+    /// lent. Returns the number of packets lost because their flows have too many.
     fn distribute(&mut self, packets: usize, time: Nanos) -> u64 {
         self.context.meter.note_batch(self.batch);
         let lends = self.dispatch.lends_buckets();

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use tailwater_chain::batch::Batch;
 use tailwater_chain::buffer::BufferPool;
-use tailwater_chain::chain::Chain;
+use tailwater_chain::chain::{Chain, Cuts};
 use tailwater_chain::parcel::{PacketStore, Receipt};
 use tailwater_functions::build::ChainBuilder;
 use tailwater_functions::spec::ChainSpec;
@@ -16,7 +16,7 @@ use tailwater_handover::park::{Mode, park};
 use tailwater_net::builder::FrameBuilder;
 use tailwater_net::toeplitz::RssHasher;
 use tailwater_net::{FlowKey, Nanos, protocol};
-use tailwater_policy::core::{CoreMapper, Destination, Flowlet, Load, Loads, Plan, View};
+use tailwater_policy::core::{CoreMapper, Destination, Flowlet, Load, Loads, Plan, Split, Unit, View};
 
 const BUFFERS: u32 = 512;
 const FLOWS: usize = 24;
@@ -28,6 +28,8 @@ struct Script {
     /// Destination of all queued flows.
     moved: Option<Destination>,
     relieve: u64,
+    /// Split all queued flows in front of the last function.
+    splits: bool,
     /// All flowlets it placed.
     placed: Vec<Flowlet>,
     /// Parked load at its last decision.
@@ -37,9 +39,13 @@ struct Script {
 }
 
 #[derive(Clone, Default)]
-struct Scripted(Arc<Mutex<Script>>);
+struct Scripted(Arc<Mutex<Script>>, Unit);
 
 impl CoreMapper for Scripted {
+    fn unit(&self) -> Unit {
+        self.1
+    }
+
     fn due(&self, _: Nanos, _: u32) -> bool {
         true
     }
@@ -50,6 +56,13 @@ impl CoreMapper for Scripted {
         plan.relieve = script.relieve;
         if let Some(place) = script.moved {
             plan.destinations.fill(place);
+        }
+        if script.splits {
+            plan.splits.extend((0..view.queued.len()).map(|flow| Split {
+                flow,
+                last_functions: 1,
+                auxiliary: 0,
+            }));
         }
     }
 
@@ -87,15 +100,24 @@ struct Rig {
 
 impl Rig {
     fn new(helpers: usize, look_up: bool) -> Rig {
+        Rig::of(Unit::Flow, helpers, look_up)
+    }
+
+    fn of(unit: Unit, helpers: usize, look_up: bool) -> Rig {
         let rss = RssHasher::default();
         let text = format!(
             "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {{name: relief}}\n\
-             spec: {{slo: {{latency: 200us}}, functions: [{{forward: {{}}}}], \
+             spec: {{slo: {{latency: 200us}}, functions: [{{forward: {{}}}}, {{name: last, forward: {{}}}}], \
              flows: {{lookUp: {}}}}}",
             if look_up { "always" } else { "as-needed" }
         );
         let spec = ChainSpec::parse(&text, "relief", Path::new(".")).unwrap();
-        let chain = ChainBuilder::new(&spec, &rss, 1).unwrap().instance(|_| true);
+        let cuts = Cuts::before_last(match unit {
+            Unit::Flow => 0,
+            Unit::Bucket => 1 << 1,
+        });
+        let mut builder = ChainBuilder::with_cuts(&spec, &rss, 1, cuts).unwrap();
+        let chain = builder.instance(|_| true);
         assert_eq!(chain.has_flows(), look_up);
         let pool = BufferPool::new(BUFFERS, 128).unwrap();
         let store = PacketStore::new(&pool);
@@ -112,7 +134,7 @@ impl Rig {
             let hash = rss.hash_headers(&headers);
             (frame, hash)
         });
-        let script = Scripted::default();
+        let script = Scripted(Arc::default(), unit);
         // Allocations of the script are not the dispatcher's.
         script.0.lock().unwrap().placed.reserve(BUFFERS as usize);
         let mapper = Box::new(script.clone());
@@ -145,7 +167,9 @@ impl Rig {
             assert!(self.batch.push(&mut self.pool, frame, now, *hash));
             self.flow_of.push(flow);
         }
-        self.chain.look_up(&mut self.batch, Nanos(first));
+        if !self.dispatch.lends_buckets() {
+            self.chain.look_up(&mut self.batch, Nanos(first));
+        }
     }
 
     /// Lets packets of these flows arrive. They are placed, staged or parked.
@@ -399,4 +423,69 @@ fn whatever_is_relieved_flows_keep_order_and_have_one_place() {
     assert_eq!(seen + rig.refused as usize, rig.flow_of.len());
     assert!(rig.dispatch.is_quiet());
     assert_eq!(rig.pool.available(), rig.pool.capacity());
+}
+
+/// Idle flows of a split bucket end although packets of a whale are always in the system: at times when none of them is
+/// on the auxiliary core.
+#[test]
+fn flows_of_a_split_bucket_end_between_its_packets() {
+    let mut rig = Rig::of(Unit::Bucket, 1, true);
+    rig.script(|script| script.splits = true);
+    rig.receive(&[1, 1]);
+    rig.turn();
+    rig.dispatch.take(&mut rig.batch, false);
+    let from = rig.dispatch.parts().next().expect("the bucket is split");
+    rig.chain.look_up(rig.dispatch.part(from), Nanos(5));
+    rig.chain.run_before(from, rig.dispatch.part(from), Nanos(5));
+    rig.dispatch.pass_on(from, &mut rig.pool, &mut rig.chain);
+    rig.dispatch.flush(Nanos(5));
+    // One more waits, so that the bucket is never without.
+    rig.receive(&[1]);
+    let later = |rig: &mut Rig| {
+        (0..1024).for_each(|_| rig.chain.expire(Nanos::from_secs(3600)));
+        rig.chain.flows()
+    };
+    assert_eq!(
+        (rig.dispatch.offloaded(), later(&mut rig)),
+        (2, 1),
+        "its state is elsewhere"
+    );
+    rig.help(0, 2);
+    rig.turn();
+    assert_eq!((rig.dispatch.offloaded(), later(&mut rig)), (0, 0));
+    assert!(!rig.dispatch.is_quiet());
+}
+
+/// A lent bucket is not looked up by its dispatcher until the last packet is back.
+#[test]
+fn a_lent_bucket_is_used_again_once_its_packets_are_back() {
+    let mut rig = Rig::of(Unit::Bucket, 1, true);
+    let flows_of = |rig: &mut Rig| {
+        // Packet 1 is looked up aside.
+        let (frame, hash) = rig.frames[1].clone();
+        assert!(rig.batch.push(&mut rig.pool, &frame, Nanos(0), hash));
+        rig.chain.look_up(&mut rig.batch, Nanos(0));
+        let found = rig.batch.len();
+        rig.batch.release(&mut rig.pool);
+        found
+    };
+    assert_eq!(flows_of(&mut rig), 1);
+    rig.script(|script| script.place = Some(A));
+    rig.receive(&[1, 1]);
+    assert_eq!(flows_of(&mut rig), 0);
+    rig.help(0, 1);
+    rig.turn();
+    assert_eq!(flows_of(&mut rig), 0, "one is still there");
+    rig.help(0, 1);
+    rig.turn();
+    assert_eq!(flows_of(&mut rig), 1);
+    // Parked packets that come home take it along.
+    rig.receive(&[1]);
+    rig.script(|script| (script.relieve, script.place) = (1, None));
+    rig.turn();
+    rig.receive(&[1]);
+    assert_eq!((rig.held().packets, flows_of(&mut rig)), (1, 0));
+    rig.help(0, 1);
+    rig.turn();
+    assert_eq!((rig.held().packets, flows_of(&mut rig)), (0, 1));
 }
