@@ -126,6 +126,18 @@ impl Chain {
         self.run(batch, now);
     }
 
+    /// Same as [`process`](Chain::process). Returns the number of packets that opened flows.
+    #[inline]
+    pub fn process_counting(&mut self, batch: &mut Batch, now: Nanos) -> usize {
+        self.look_up(batch, now);
+        if self.segments.len() > 1 {
+            self.prefetch_segments(1..self.segments.len(), batch);
+        }
+        let new = batch.iter().filter(|packet| packet.is_new()).count();
+        self.run(batch, now);
+        new
+    }
+
     /// First half of [`process`](Chain::process): finds headers and flows. Packets that must not reach the functions
     /// leave the batch and rejoin it at the end of [`run`](Chain::run).
     #[inline]

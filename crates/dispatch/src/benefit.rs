@@ -67,8 +67,8 @@ impl Benefit {
     }
 
     /// Ends a turn at `now`, up to which `packets` packets are off this core's hands in all. A turn counts if the core
-    /// `is_busy` before it, and auxiliary cores have packets (`is_helped`) before it or after it. Returns `true` if they
-    /// were found to be of no benefit.
+    /// `is_busy` before it, and auxiliary cores have packets (`is_helped`) before it or after it. Returns `true` if
+    /// they were found to be of no benefit.
     #[inline]
     pub(crate) fn turned(&mut self, now: Nanos, packets: u64, (is_busy, is_helped): (bool, bool)) -> bool {
         if let Some((since, before, was_helped)) = self.since.take()

@@ -114,7 +114,8 @@ impl<F, P> Dispatcher<F, P> {
 
     /// Ends an iteration at `now`, after which packets wait in the port if `is_waiting`. While the core is busy, and
     /// auxiliary cores work for it, the packets that it does or offloads are counted. If they are
-    /// clearly fewer than this core would process alone, auxiliary cores are not used for a while. Returns `true` if that was found.
+    /// clearly fewer than this core would process alone, auxiliary cores are not used for a while. Returns `true` if
+    /// that was found.
     #[inline]
     pub fn turned(&mut self, now: Nanos, is_waiting: bool) -> bool {
         let is_busy = is_waiting || self.backlog.waiting() > 0;

@@ -122,7 +122,8 @@ pub struct View<'a> {
 pub struct Flowlet {
     /// Arrival time of the first of these packets.
     pub arrival: Nanos,
-    /// `true` if the flow is new. Its state is yet to be created, which costs more. Not known of [buckets](Unit::Bucket).
+    /// `true` if the flow is new. Its state is yet to be created, which costs more. Not known of
+    /// [buckets](Unit::Bucket).
     pub new: bool,
     /// Number of packets. At least 1, and more only if they were parked.
     pub packets: u32,
@@ -226,9 +227,9 @@ pub trait CoreMapper: Send {
         usize::MAX
     }
 
-    /// Returns `true` if the core processes `packets` packets that wait in its port in time by itself. They need not pass
-    /// its own queue then, which costs time, and nothing is placed elsewhere. Called while no packet is in the system
-    /// and no auxiliary core is active.
+    /// Returns `true` if the core processes `packets` packets that wait in its port in time by itself. They need not
+    /// pass its own queue then, which costs time, and nothing is placed elsewhere. Called while no packet is in the
+    /// system and no auxiliary core is active.
     #[inline]
     fn is_in_time(&self, packets: u32) -> bool {
         let _ = packets;

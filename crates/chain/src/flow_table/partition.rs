@@ -45,8 +45,8 @@ impl AllParts {
     /// Parts of a bucket.
     ///
     /// # Safety
-    /// The caller has the right to use the bucket: it holds its [`Partition`] and has not lent it, or it was lent to the
-    /// caller. Earlier uses by other cores happened before. Nothing changes the parts while the reference exists.
+    /// The caller has the right to use the bucket: it holds its [`Partition`] and has not lent it, or it was lent to
+    /// the caller. Earlier uses by other cores happened before. Nothing changes the parts while the reference exists.
     #[inline]
     pub(super) unsafe fn get(&self, bucket: usize) -> &PartitionParts {
         // SAFETY: shared, as guaranteed by the caller.

@@ -200,8 +200,8 @@ impl WorkerFactory {
             // SAFETY: parcels come only from `Dispatch`, which sends a flow's packets to one core at a time. The flow's
             // last packets have returned through a ring from the previous core before. Meanwhile `Dispatch` runs none
             // of them itself through the segments that the other core runs (`tailwater_dispatch::Backlog`, whose flows
-            // each have an `Owner`). It activates every flow. If it offloads buckets, the same holds for them, and it lends a
-            // bucket before it sends a packet of it that was not looked up.
+            // each have an `Owner`). It activates every flow. If it offloads buckets, the same holds for them, and it
+            // lends a bucket before it sends a packet of it that was not looked up.
             let chain = unsafe { makers.auxiliary_instance(ends.unit == Unit::Bucket) };
             let (clock, config) = (self.clock.clone(), &self.config);
             let mut worker = AuxiliaryWorker::new(ends, chain, sender, clock, config, telemetry);

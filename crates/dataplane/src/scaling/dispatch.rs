@@ -161,8 +161,8 @@ impl Dispatch {
         Nanos(now.saturating_sub(since).0 * were_active)
     }
 
-    /// Moves the packets of a batch to the local queue, or stages them for auxiliary cores. Unless buckets are offloaded,
-    /// the batch was looked up, and packets that have left the chain stay in the batch.
+    /// Moves the packets of a batch to the local queue, or stages them for auxiliary cores. Unless buckets are
+    /// offloaded, the batch was looked up, and packets that have left the chain stay in the batch.
     pub(crate) fn distribute(&mut self, batch: &mut Batch, chain: &mut Chain, now: Nanos) {
         self.update_available(now);
         let before = self.machine.backlog.parked().packets;

@@ -16,9 +16,9 @@
 //!
 //! A mapper whose unit is the [`Bucket`](Unit::Bucket) offloads RSS buckets (*bucket leases*), by the same rules: read
 //! bucket for flow in the above. The dispatcher looks nothing up. Whoever processes a packet does, and opens its flow.
-//! While a bucket has packets on an auxiliary core, the dispatcher does not use its partition of the flow table. A split
-//! bucket's partition stays with the dispatcher, which keeps its flows from ending meanwhile. Without a flow table, the
-//! unit is finer: packets with the same lower half of the RSS hash.
+//! While a bucket has packets on an auxiliary core, the dispatcher does not use its partition of the flow table. A
+//! split bucket's partition stays with the dispatcher, which keeps its flows from ending meanwhile. Without a flow
+//! table, the unit is finer: packets with the same lower half of the RSS hash.
 //!
 //! - `dispatch`: the dispatcher's side.
 //! - `flow_numbers`: numbers of flows or buckets with packets in the system.

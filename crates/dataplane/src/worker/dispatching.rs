@@ -1,7 +1,6 @@
 //! Turn of a worker that offloads flows to auxiliary cores: between its port queue, its local queue, and theirs.
 
 use super::context::{CountedChain, QueueContext};
-use super::processing::process_counting;
 use super::reception::{cause_of_full, receive};
 use crate::batches::TimedPart;
 use crate::port::Received;
@@ -84,8 +83,8 @@ impl DispatchTurn<'_> {
         self.pool.available() > 0 && self.dispatch.receives()
     }
 
-    /// Puts the packets of a received batch into the local queue or offloads them, after their look-up unless buckets are
-    /// lent. Returns the number of packets lost because their flows have too many.
+    /// Puts the packets of a received batch into the local queue or offloads them, after their look-up unless buckets
+    /// are lent. Returns the number of packets lost because their flows have too many.
     fn distribute(&mut self, packets: usize, time: Nanos) -> u64 {
         self.context.meter.note_batch(self.batch);
         let lends = self.dispatch.lends_buckets();
@@ -144,7 +143,7 @@ impl DispatchTurn<'_> {
         let (mut new, lends) = (0, self.dispatch.lends_buckets());
         let run = |chain: &mut Chain, batch: &mut Batch, began| {
             if lends {
-                new = process_counting(chain, batch, began);
+                new = chain.process_counting(batch, began);
                 return;
             }
             chain.prefetch_from(0, batch);

@@ -154,7 +154,7 @@ impl ChainProcessing {
         let sent = match &mut self.dispatch {
             Some(dispatch) if backlog => {
                 let mut new = 0;
-                let run = |chain: &mut Chain, batch: &mut Batch, began| new = process_counting(chain, batch, began);
+                let run = |chain: &mut Chain, batch: &mut Batch, began| new = chain.process_counting(batch, began);
                 let sent = context.pass(chain, batch, packets, began, run);
                 dispatch.learn_straight(packets, new, sent.saturating_sub(began));
                 sent
@@ -185,17 +185,6 @@ impl ChainProcessing {
     fn is_durable_quiet(&self) -> bool {
         self.durable.as_ref().is_none_or(|durable| durable.is_quiet())
     }
-}
-
-/// Looks up a batch and runs it through the chain. Returns the number of packets that opened flows.
-#[inline]
-pub(super) fn process_counting(chain: &mut Chain, batch: &mut Batch, now: Nanos) -> usize {
-    chain.look_up(batch, now);
-    // The look-up has fetched the state of the first segment.
-    chain.prefetch_from(1.min(chain.segments()), batch);
-    let new = batch.iter().filter(|packet| packet.is_new()).count();
-    chain.run(batch, now);
-    new
 }
 
 impl Counting for ChainProcessing {

@@ -118,8 +118,8 @@ fn parts_of_a_split_add_up() {
     assert_eq!(costs.whole(work, false), 1_120_000);
 }
 
-/// With bucket leases, the dispatcher reads a packet's bucket, and the core that processes it pays for the look-up. Of a
-/// split, that is the first one.
+/// With bucket leases, the dispatcher reads a packet's bucket, and the core that processes it pays for the look-up. Of
+/// a split, that is the first one.
 #[test]
 fn with_bucket_leases_the_processing_core_looks_packets_up() {
     let model = ChainModel {

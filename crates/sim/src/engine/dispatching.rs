@@ -179,8 +179,8 @@ impl Engine<'_> {
         }
     }
 
-    /// Moves packets from the ring to the places of their flows or buckets. Returns the number of packets, and `true` if
-    /// more wait.
+    /// Moves packets from the ring to the places of their flows or buckets. Returns the number of packets, and `true`
+    /// if more wait.
     fn receive(&mut self, number: usize, chain: usize, dispatch: &mut Dispatch, now: u64) -> (usize, bool) {
         self.overflow(number, chain, now);
         let core = &mut self.cores[number];

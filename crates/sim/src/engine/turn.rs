@@ -121,8 +121,9 @@ pub(super) fn direct(core: &mut Core, chain: &mut ChainState, number: usize, now
 }
 
 impl Engine<'_> {
-    /// Processes a batch straight from the ring, on a core whose auxiliary cores are idle, if no migration is in progress
-    /// and nothing else waits, or all of it is done in time by this core alone. Returns `true` if that was the case.
+    /// Processes a batch straight from the ring, on a core whose auxiliary cores are idle, if no migration is in
+    /// progress and nothing else waits, or all of it is done in time by this core alone. Returns `true` if that was the
+    /// case.
     #[inline]
     pub(super) fn straight(&mut self, number: usize, chain: usize, dispatch: &mut Dispatch, now: u64) -> bool {
         let core = &mut self.cores[number];
