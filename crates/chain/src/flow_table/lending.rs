@@ -4,7 +4,7 @@ use super::FlowTable;
 use tailwater_net::toeplitz::BUCKETS;
 
 impl FlowTable {
-    /// Creates a view for a core to which other views [lend](FlowTable::lend) buckets. It may also receive packets that
+    /// Creates a view for a core to which other views lend buckets. It may also receive packets that
     /// were looked up, as a [view for migrated flows](FlowTable::for_migrated_flows).
     ///
     /// # Safety

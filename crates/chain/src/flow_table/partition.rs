@@ -11,7 +11,7 @@ use std::sync::Arc;
 pub(super) const NEIGHBOURHOOD: u32 = 32;
 
 /// One bucket's part of the flow table: the right to its timers and entries. There is exactly one for each bucket. Its
-/// holder has exclusive access, unless it [lends](super::FlowTable::lend) the bucket.
+/// holder has exclusive access, unless it lends the bucket.
 #[derive(Debug)]
 pub struct Partition {
     pub(super) all: Arc<AllParts>,
