@@ -65,8 +65,8 @@ struct Core {
     ring: VecDeque<Packet>,
     kept: Vec<Packet>,
     next: VecDeque<Packet>,
-    /// Buckets that arrived while the core was busy.
-    inbox: Vec<u16>,
+    /// Buckets that arrived while the core was busy, with their times.
+    inbox: Vec<(u64, u16)>,
     working_on: Vec<Packet>,
     until: u64,
 }
@@ -125,7 +125,7 @@ impl Naive<'_> {
                 }
                 Event::Arrived(bucket) => {
                     let core = self.table[usize::from(bucket)];
-                    self.cores[core].inbox.push(bucket);
+                    self.cores[core].inbox.push((now, bucket));
                 }
                 Event::Table(moves) => {
                     self.announced -= 1;
@@ -191,7 +191,9 @@ impl Naive<'_> {
         if core.until > now {
             return;
         }
-        for bucket in std::mem::take(&mut core.inbox) {
+        // At equal times in the order of their numbers.
+        core.inbox.sort_unstable();
+        for (_, bucket) in std::mem::take(&mut core.inbox) {
             self.holder[usize::from(bucket)] = number;
             self.moving -= 1;
             let (its, kept) = core.kept.drain(..).partition(|p: &Packet| p.bucket == bucket);

@@ -226,6 +226,9 @@ impl Engine<'_> {
         };
         let chain = usize::from(chain);
         let mut inbox = std::mem::take(&mut self.cores[number].transit.inbox);
+        // They have left several cores, not in the order of their arrival here.
+        let transits = &self.chains[chain].transits;
+        inbox.sort_unstable_by_key(|&(here, transit)| (here, transits[transit as usize].unit));
         inbox.retain(|&(here, transit)| {
             if here > now {
                 return true;
