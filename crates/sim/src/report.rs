@@ -233,6 +233,7 @@ pub struct Decisions {
     /// Times a mapper reported insufficient cores.
     pub out_of_cores: u64,
     /// Times auxiliary cores were found to be of no benefit to their dispatcher, and not used for a while.
+    #[serde(default)]
     pub no_benefit: u64,
     /// Runs of server mappers or controllers.
     pub remaps: u64,
