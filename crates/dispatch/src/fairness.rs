@@ -4,8 +4,8 @@ use crate::flow::Flow;
 use tailwater_net::Nanos;
 use tailwater_policy::core::{Load, QUEUES};
 
-/// Number of packets that flows with too many may lose after a packet of a flow that has few. Alone, a flow harms nobody,
-/// and loses none.
+/// Number of packets that flows with too many may lose after a packet of a flow that has few. Alone, a flow harms
+/// nobody, and loses none.
 const LOSSES: u32 = 256;
 
 /// State of the queue behind the local queue.

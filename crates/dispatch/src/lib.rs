@@ -6,7 +6,7 @@
 //! one per auxiliary core. It reports what happens to a packet by its flow's *number*, and the answer is the list that
 //! the packet joins. Only parked packets are kept here.
 //!
-//! What is called a flow here is, for a mapper whose [unit](tailwater_policy::core::Unit) is the bucket, an RSS bucket.
+//! For a mapper whose [unit](tailwater_policy::core::Unit) is the bucket, a flow in this crate is an RSS bucket.
 //!
 //! # Rules
 //! - A flow with packets in the system has one destination. It changes only while none of its packets is in flight,
@@ -21,12 +21,11 @@
 //!   the mapper plans.
 //! - A dispatcher without any usable auxiliary core is [single](Backlog::is_single): it receives a batch only when its
 //!   local queue is empty, like a core without a mapper. So at a load that takes all cores, no packet waits longer than
-//!   in the port's ring, and none costs more.
+//!   in the port's ring, and none passes the local queue.
 //! - A flow with too many queued packets is [behind](Backlog::behind) all others, and one with more than its share of
-//!   scarce buffers loses its own packets, never another's. A single dispatcher with a long queue in the port looks for
-//!   such flows now and then.
-//! - Auxiliary cores that bring no [benefit](Dispatcher::turned) are withdrawn for a while. So at worst, a dispatcher
-//!   with auxiliary cores does what it does alone.
+//!   scarce buffers loses its own packets, never another's (those of other flows in its bucket, if buckets are the unit).
+//!   A single dispatcher with a long queue in the port looks for such flows now and then.
+//! - Auxiliary cores that do clear harm are withdrawn for a while: see [benefit](Dispatcher::turned).
 //! - A third of the buffers at most is for the local queue, and for each auxiliary core: beyond that, packets are not
 //!   [received](Backlog::receives). They wait in the ring, or are lost there, as without a mapper.
 //!

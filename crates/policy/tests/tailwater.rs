@@ -471,7 +471,7 @@ fn nothing_is_allocated_in_steady_state() {
     assert!(moved > 0);
 }
 
-/// What waits in the port needs no queue while this core is in time by itself: 60 % of the budget less the 20 % that
+/// Packets in the port need no queue while this core is in time by itself: 60 % of the budget less the 20 % that
 /// packets may have waited already.
 #[test]
 fn few_waiting_packets_need_no_queue() {

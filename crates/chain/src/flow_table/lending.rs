@@ -8,8 +8,8 @@ impl FlowTable {
     /// were looked up, as a [view for migrated flows](FlowTable::for_migrated_flows).
     ///
     /// # Safety
-    /// As there. Besides, while this view looks up or processes a packet that was not looked up, or expires flows of its
-    /// bucket, no other view uses the bucket, and earlier uses happen before.
+    /// As there. Besides, while this view looks up or processes a packet that was not looked up, or expires flows of
+    /// its bucket, no other view uses the bucket, and earlier uses happen before.
     pub unsafe fn for_lent_buckets(&self) -> FlowTable {
         FlowTable {
             handed: true,

@@ -190,7 +190,7 @@ impl Dispatch {
                 None => {
                     let is_bound = match unit {
                         Unit::Flow => chain.is_bound(packet),
-                        // What is not held cannot be lent.
+                        // A bucket that is not held cannot be lent.
                         Unit::Bucket => !chain.holds(packet),
                     };
                     let assign = |number| flow_numbers.assign(number, packet, chain);

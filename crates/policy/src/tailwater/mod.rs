@@ -25,7 +25,7 @@
 //! 4. an idle auxiliary core, if it wakes up in time to be sooner;
 //! 5. the core that completes it first.
 //!
-//! What waits in the port is processed straight from there as long as it is done within `activate_percent`, less
+//! Packets in the port are processed straight from there as long as they are done within `activate_percent`, less
 //! `share_percent` for the time that packets have waited already: the own queue costs time.
 //!
 //! Both limits are at most the time of a third of the buffers: with an objective of milliseconds, buffers run out

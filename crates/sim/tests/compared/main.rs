@@ -137,8 +137,8 @@ struct Outcome {
     decisions: tailwater_sim::report::Decisions,
 }
 
-/// Runs a core, with auxiliary cores that wake up in `wake` nanoseconds. All packets wait, but for those that a flow with
-/// too many loses, which count as later than all others.
+/// Runs a core, with auxiliary cores that wake up in `wake` nanoseconds. All packets wait, but for those that a flow
+/// with too many loses, which count as later than all others.
 fn run(make: Mapper, service: Service, (auxiliaries, wake): (u16, u64), traffic: &Arc<Recording>) -> Outcome {
     let mut rack = Rack::of_one(1 + auxiliaries);
     rack.servers[0].ring = 1 << 20;
