@@ -129,6 +129,12 @@ impl<F, P> Dispatcher<F, P> {
         self.mapper.dispatched(took);
     }
 
+    /// Reports to the mapper that an auxiliary core took `took` to wake up.
+    #[inline]
+    pub fn woke(&mut self, took: Nanos) {
+        self.mapper.woke(took);
+    }
+
     /// Places a flow that was just [opened](Backlog::open) and is not bound.
     #[inline]
     pub fn place(&mut self, number: u16, flowlet: Flowlet, now: Nanos, cores: &mut impl AuxiliaryCores) {

@@ -229,7 +229,7 @@ pub trait CoreMapper: Send {
 
     /// Returns `true` if the core processes `packets` packets that wait in its port in time by itself. They need not
     /// pass its own queue then, which costs time, and nothing is placed elsewhere. Called while no packet is in the
-    /// system and no auxiliary core is active.
+    /// system; auxiliary cores that are active have no work.
     #[inline]
     fn is_in_time(&self, packets: u32) -> bool {
         let _ = packets;
@@ -263,6 +263,13 @@ pub trait CoreMapper: Send {
     /// which it did.
     #[inline]
     fn dispatched(&mut self, took: Nanos) {
+        let _ = took;
+    }
+
+    /// Reports that an auxiliary core that was asleep began to work `took` after packets were offloaded to it. Called
+    /// after it has completed some, at most once for each time that it was asleep.
+    #[inline]
+    fn woke(&mut self, took: Nanos) {
         let _ = took;
     }
 }

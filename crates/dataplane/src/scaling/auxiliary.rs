@@ -141,6 +141,7 @@ impl AuxiliaryWorker {
             let calls = self.sources.iter().filter_map(|source| source.link.called());
             if called && let Some(first) = calls.min() {
                 self.context.meter.woke(now.saturating_sub(first), now);
+                self.sources.iter().for_each(|source| source.link.woke(now));
             }
             self.context.meter.roll(now, &self.chain);
         }

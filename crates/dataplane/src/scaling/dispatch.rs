@@ -144,6 +144,12 @@ impl Dispatch {
         auxiliaries.any(|auxiliary| auxiliary.active)
     }
 
+    /// Returns `true` if a decision is due.
+    #[inline]
+    pub(crate) fn is_due(&self, now: Nanos) -> bool {
+        self.machine.is_due(now)
+    }
+
     /// Packets on auxiliary cores, or parked until others of their flow have left one.
     pub(crate) fn offloaded(&self) -> u32 {
         let backlog = &self.machine.backlog;
@@ -282,6 +288,9 @@ impl Dispatch {
                 pool.give(receipt.into_buffer());
             }) == RECEIPTS
             {}
+            if let Some(took) = link.take_woke() {
+                machine.woke(took);
+            }
         }
         let mut activations = Activations {
             dispatcher: *number,

@@ -31,7 +31,7 @@ impl Activation {
     }
 }
 
-/// Means no call since the auxiliary core last went to sleep.
+/// Means no call since the auxiliary core last went to sleep, or no wake-up that the dispatcher does not know.
 const NOT_CALLED: u64 = u64::MAX;
 
 /// Dispatcher's end.
@@ -42,6 +42,7 @@ pub(crate) struct ToAuxiliary {
     pub(crate) waker: Waker,
     pub(crate) activation: Activation,
     called: Arc<AtomicU64>,
+    woke: Arc<AtomicU64>,
     abandoned: Arc<AtomicBool>,
 }
 
@@ -55,6 +56,18 @@ impl ToAuxiliary {
             self.called.store(now.0, Ordering::Relaxed);
         }
         self.waker.wake();
+    }
+
+    /// Time that the auxiliary core took to wake up, once after each wake-up.
+    #[inline]
+    pub(crate) fn take_woke(&self) -> Option<Nanos> {
+        // Only for measurement, and only this end resets it.
+        let woke = self.woke.load(Ordering::Relaxed);
+        if woke == NOT_CALLED {
+            return None;
+        }
+        self.woke.store(NOT_CALLED, Ordering::Relaxed);
+        Some(Nanos(woke))
     }
 
     /// Stops the auxiliary core from processing packets of this dispatcher: those in the ring are lost.
@@ -71,6 +84,7 @@ pub(crate) struct FromDispatcher {
     pub(crate) receipts: Producer<Receipt>,
     pub(crate) store: PacketStore,
     called: Arc<AtomicU64>,
+    woke: Arc<AtomicU64>,
     abandoned: Arc<AtomicBool>,
 }
 
@@ -84,6 +98,13 @@ impl FromDispatcher {
     pub(crate) fn called(&self) -> Option<Nanos> {
         let called = self.called.load(Ordering::Relaxed);
         (called != NOT_CALLED).then_some(Nanos(called))
+    }
+
+    /// Called after the auxiliary core woke up at `now`: tells the dispatcher how long it took, if it had called.
+    pub(crate) fn woke(&self, now: Nanos) {
+        if let Some(called) = self.called() {
+            self.woke.store(now.saturating_sub(called).0, Ordering::Relaxed);
+        }
     }
 
     /// Has the effect of [`abandon`](ToAuxiliary::abandon) by the dispatcher.
@@ -105,6 +126,7 @@ pub(crate) fn link(buffers: u32, store: PacketStore, waker: Waker, claim: Activa
     let (receipts, from) = ring(size);
     let abandoned = Arc::new(AtomicBool::new(false));
     let called = Arc::new(AtomicU64::new(NOT_CALLED));
+    let woke = Arc::new(AtomicU64::new(NOT_CALLED));
     (
         ToAuxiliary {
             parcels: to,
@@ -112,6 +134,7 @@ pub(crate) fn link(buffers: u32, store: PacketStore, waker: Waker, claim: Activa
             waker,
             activation: claim,
             called: Arc::clone(&called),
+            woke: Arc::clone(&woke),
             abandoned: Arc::clone(&abandoned),
         },
         FromDispatcher {
@@ -119,6 +142,7 @@ pub(crate) fn link(buffers: u32, store: PacketStore, waker: Waker, claim: Activa
             receipts,
             store,
             called,
+            woke,
             abandoned,
         },
     )
@@ -145,5 +169,19 @@ mod tests {
         far.await_call();
         near.call(Nanos(30));
         assert_eq!(far.called(), Some(Nanos(30)));
+    }
+
+    #[test]
+    fn the_dispatcher_learns_each_wake_up_once() {
+        let store = PacketStore::new(&BufferPool::new(1, 64).unwrap());
+        let (_sleeper, waker) = park(Mode::Sleep);
+        let (near, far) = link(1, store, waker, Activation::default());
+        far.await_call();
+        far.woke(Nanos(5));
+        assert_eq!(near.take_woke(), None, "it was not called");
+        near.call(Nanos(10));
+        far.woke(Nanos(35));
+        assert_eq!(near.take_woke(), Some(Nanos(25)));
+        assert_eq!(near.take_woke(), None);
     }
 }

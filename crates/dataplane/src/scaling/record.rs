@@ -290,6 +290,11 @@ impl CoreMapper for Recording {
     fn dispatched(&mut self, took: Nanos) {
         self.mapper.dispatched(took);
     }
+
+    #[inline]
+    fn woke(&mut self, took: Nanos) {
+        self.mapper.woke(took);
+    }
 }
 
 /// Server mapper that records another one's views and plans. All functions of [`ServerMapper`] are passed on.

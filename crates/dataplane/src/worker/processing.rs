@@ -81,7 +81,7 @@ impl ChainProcessing {
     }
 
     /// Returns `true` if received packets, if any, have to go through the dispatcher: packets wait here or on auxiliary
-    /// cores, auxiliary cores are idle and may be released, or packets wait in the port that an auxiliary core could
+    /// cores, a decision about idle auxiliary cores is due, or packets wait in the port that an auxiliary core could
     /// take.
     #[inline]
     fn dispatches(&mut self, received: Received, now: Nanos) -> bool {
@@ -101,7 +101,7 @@ impl ChainProcessing {
             false => received.waiting.max(self.full_batches as usize * self.batch.len()),
         };
         !dispatch.is_quiet()
-            || dispatch.has_auxiliary_cores()
+            || dispatch.has_auxiliary_cores() && dispatch.is_due(now)
             || received.waiting > 0 && dispatch.queues(now, (waiting, is_long), &self.batch)
     }
 

@@ -71,6 +71,8 @@
 //! **Release.** An auxiliary core without work for [`release_percent`] of the budget (and at least the wake-up time) is
 //! released.
 //!
+//! **Wake-up time.** The 90th percentile of the wake-ups so far. It begins with the profile's, or 20 µs.
+//!
 //! Results, and alternatives that were tried: `docs/lab/scaling.md`.
 //!
 //! [`TailwaterServerMapper`]: crate::server::TailwaterServerMapper
@@ -83,6 +85,7 @@ mod cost;
 mod long_queue;
 #[cfg(test)]
 mod tests;
+mod wake;
 
 use crate::capacity::{CapacityProfile, ServiceCosts, SplitProfile};
 use crate::core::{
@@ -90,6 +93,7 @@ use crate::core::{
 };
 use cost::Costs;
 use tailwater_net::Nanos;
+use wake::WakeTime;
 
 /// Options of a [`TailwaterMapper`].
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -100,7 +104,8 @@ pub struct TailwaterOptions {
     pub network_allowance: Nanos,
     /// Unit in which packets are offloaded.
     pub unit: Unit,
-    /// Time from activating an auxiliary core until it processes packets.
+    /// Time from activating an auxiliary core until it processes packets, as long as none has been measured
+    /// ([`CoreMapper::woke`]).
     pub wake: Nanos,
     /// Measured costs of the chain on this machine. Without them, costs are learnt from defaults.
     pub costs: Option<ServiceCosts>,
@@ -154,10 +159,12 @@ impl TailwaterOptions {
             packet: costs.packet.max(at_most - costs.batch / BATCH as f64),
             ..costs
         });
+        let default = TailwaterOptions::new(slo);
         TailwaterOptions {
             costs,
             network_allowance: Nanos::ZERO,
-            ..TailwaterOptions::new(slo)
+            wake: wake::measured(profile).unwrap_or(default.wake),
+            ..default
         }
     }
 }
@@ -213,12 +220,12 @@ pub struct TailwaterMapper {
     full_batch: u64,
     /// Maximum number of packets that wait for one core.
     queue: u64,
-    /// Time without work after which an auxiliary core is released.
+    /// Time without work after which an auxiliary core is released, but for the time to wake it.
     release_timeout: u64,
     /// Wait of an auxiliary core above which it is relieved.
     relieve: u64,
     /// Time to wake an auxiliary core.
-    wake: u64,
+    wake: WakeTime,
     boost_after: Option<u32>,
     /// Time at which each activated auxiliary core is awake.
     awake: [u64; MAX_AUXILIARY_CORES],
@@ -271,9 +278,9 @@ impl TailwaterMapper {
             batch: 0,
             full_batch: 0,
             queue: u64::from(options.buffers / QUEUES).max(1),
-            release_timeout: part(options.release_percent).max(options.wake.0),
+            release_timeout: part(options.release_percent),
             relieve: options.relieve_percent.map_or(u64::MAX, part),
-            wake: options.wake.0,
+            wake: WakeTime::new(options.wake),
             boost_after: options.boost_after,
             awake: [0; MAX_AUXILIARY_CORES],
             working: 0,
@@ -312,6 +319,12 @@ impl TailwaterMapper {
         self.fill = self.share.max(2 * self.full_batch).min(self.activate);
     }
 
+    /// Returns the time without work after which an auxiliary core is released.
+    #[inline]
+    fn release_timeout(&self) -> u64 {
+        self.release_timeout.max(self.wake.nanos())
+    }
+
     /// Returns the expected delay up to which a packet stays here. While `self.working` auxiliary cores wait for
     /// packets, this core processes only little at a time.
     #[inline]
@@ -340,7 +353,7 @@ impl TailwaterMapper {
         let load = self.costs.of(auxiliary.load);
         if !auxiliary.active || auxiliary.load.packets == 0 {
             // It sleeps, or is about to.
-            return self.wake + load;
+            return self.wake.nanos() + load;
         }
         match self.awake[i].checked_sub(now.0) {
             Some(left) => left + load,
@@ -368,7 +381,7 @@ impl TailwaterMapper {
             self.working += 1;
         }
         if !auxiliary.active || auxiliary.load.packets == 0 {
-            self.awake[i] = now.0 + self.wake;
+            self.awake[i] = now.0 + self.wake.nanos();
         }
     }
 
@@ -391,7 +404,7 @@ impl TailwaterMapper {
             let wait = self.wait(i, auxiliary, loads.now);
             // Packets behind the first of their flows belong to trains, and more of these will follow.
             let trains = auxiliary.load.packets.saturating_sub(auxiliary.load.flows);
-            let trains = (u64::from(trains) * self.costs.packet(false) / 2).min(self.wake);
+            let trains = (u64::from(trains) * self.costs.packet(false) / 2).min(self.wake.nanos());
             let filled = self.working > 1 && wait + trains <= self.fill;
             let fits = filled || wait + own < here && wait <= activate;
             if fits && wait <= limit {
@@ -406,7 +419,7 @@ impl TailwaterMapper {
             return Destination::OWN_CORE;
         }
         if let Some(i) = idle
-            && self.wake + own < here
+            && self.wake.nanos() + own < here
         {
             self.use_auxiliary(i, &loads.auxiliaries[i], loads.now);
             return Destination::auxiliary(i);
@@ -470,7 +483,7 @@ impl TailwaterMapper {
             self.calm = None;
         }
         let calm = *self.calm.get_or_insert(now);
-        self.boosting = usable && (all > self.share || now - calm < self.release_timeout);
+        self.boosting = usable && (all > self.share || now - calm < self.release_timeout());
     }
 }
 
@@ -517,7 +530,7 @@ impl CoreMapper for TailwaterMapper {
         // A decision costs time for each queued packet, which must stay a small share.
         let looking = u64::from(view.packets) * INTERVAL_PER_PACKET;
         self.next = now + LEAST_INTERVAL.max(self.share / 4) + looking;
-        self.tick = now + LEAST_INTERVAL.max(self.release_timeout / 4);
+        self.tick = now + LEAST_INTERVAL.max(self.release_timeout() / 4);
         let wait = self.costs.of(Load {
             flows: view.queued.len() as u32,
             packets: view.packets,
@@ -536,7 +549,7 @@ impl CoreMapper for TailwaterMapper {
                 continue;
             }
             let idle = auxiliary.load.packets == 0
-                && view.now.saturating_sub(auxiliary.last_done).0 >= self.release_timeout
+                && view.now.saturating_sub(auxiliary.last_done).0 >= self.release_timeout()
                 && used & 1 << i == 0;
             plan.release |= u64::from(idle) << i;
             self.working += u64::from(!idle);
@@ -575,5 +588,10 @@ impl CoreMapper for TailwaterMapper {
     #[inline]
     fn dispatched(&mut self, took: Nanos) {
         self.dispatching += took.0;
+    }
+
+    #[inline]
+    fn woke(&mut self, took: Nanos) {
+        self.wake.learn(took);
     }
 }

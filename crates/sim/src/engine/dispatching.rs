@@ -97,7 +97,8 @@ impl Engine<'_> {
     pub(super) fn turn(&mut self, number: usize, chain: usize, dispatch: &mut Dispatch, now: u64) {
         let before = dispatch.iteration.take();
         self.see_claims(number, chain, dispatch, now);
-        let alone = before.is_none() && dispatch.machine.is_quiet() && dispatch.links.active == 0;
+        let is_still = before.is_none() && dispatch.machine.is_quiet();
+        let alone = is_still && dispatch.links.active == 0;
         if alone && dispatch.machine.backlog.is_single() {
             let core = &self.cores[number];
             let is_long = core.fifo.has_more(now, core.ring / 2);
@@ -112,7 +113,13 @@ impl Engine<'_> {
                 dispatch.learn(done, self.cores[number].ready.saturating_sub(now));
                 return;
             }
-        } else if alone && self.straight(number, chain, dispatch, now) {
+        } else if is_still
+            && (alone || !dispatch.machine.is_due(Nanos(now)))
+            && self.straight(number, chain, dispatch, now)
+        {
+            if !alone {
+                self.cores[number].watch = self.cores[number].ready + self.timing.poll_interval;
+            }
             return;
         }
         let mut turn = before.unwrap_or(LoopIteration {
@@ -366,6 +373,11 @@ impl Engine<'_> {
         for auxiliary in bits(lists.busy) {
             let receipts_due = lists.offload_queues[auxiliary].receipts_due(now);
             receipts += receipts_due as u64;
+            if receipts_due > 0
+                && let Some(took) = lists.offload_queues[auxiliary].woke.take()
+            {
+                machine.woke(Nanos(took));
+            }
             for at in 0..receipts_due {
                 let slot = lists.offload_queues[auxiliary].slot(at);
                 if let Some(known) = machine.backlog.done_by(slot, auxiliary, Nanos(now)) {
@@ -449,6 +461,7 @@ impl Engine<'_> {
                 let wake = chain.costs.wake(asleep, drawn).unwrap_or(self.timing.wake);
                 here = here.max(time + wake);
                 serving.attribution.woke(Nanos(wake));
+                lane.woke = Some(wake);
             }
             lane.hand_over(here);
             serving.offloaded_at = here;

@@ -15,6 +15,8 @@ pub(crate) struct OffloadQueue {
     done: usize,
     /// Number of completed or offloaded packets. The `at` of offloaded ones is the time of their arrival.
     handed: usize,
+    /// Time that the auxiliary core took to wake up for these packets. The core learns it with the first receipt.
+    pub woke: Option<u64>,
 }
 
 impl OffloadQueue {
