@@ -82,6 +82,12 @@ impl Benefit {
         self.time >= JUDGED && self.judge(now)
     }
 
+    /// Skips a turn that has nothing to do with auxiliary cores.
+    #[inline]
+    pub(crate) fn skip(&mut self) {
+        self.since = None;
+    }
+
     #[cold]
     fn judge(&mut self, now: Nanos) -> bool {
         let (time, packets) = (std::mem::take(&mut self.time), std::mem::take(&mut self.packets));
@@ -156,6 +162,21 @@ mod tests {
         assert_eq!(worked(&mut benefit, now, 100), None);
         let at = worked(&mut benefit, now + Nanos::from_millis(10), 310).unwrap();
         assert!(!benefit.is_pause(at + PAUSE));
+    }
+
+    /// Regression: the time of batches that went straight from the port, without the dispatcher, counted as time with
+    /// auxiliary cores if they had packets again at the end of the next turn.
+    #[test]
+    fn turns_without_the_dispatcher_do_not_count() {
+        let mut benefit = Benefit::new();
+        benefit.alone(32, Nanos(32 * 200));
+        for turn in 0..1_000 {
+            let now = Nanos(turn * 20_000);
+            benefit.turned(now, 32 * turn, (true, false));
+            benefit.skip();
+            assert!(!benefit.turned(now + Nanos(10_000), 32 * turn, (true, true)));
+            benefit.skip();
+        }
     }
 
     /// The core was taken away, which says nothing about auxiliary cores.

@@ -62,8 +62,14 @@ impl<F, P> Dispatcher<F, P> {
         self.backlog.is_empty() && !self.boost
     }
 
-    /// Returns `true` if a dispatcher that [is quiet](Dispatcher::is_quiet), without active auxiliary cores, processes
-    /// `packets` packets that wait in the port in time straight from there.
+    /// Notes that a batch was processed straight from the port, in a turn without the dispatcher.
+    #[inline]
+    pub fn went_straight(&mut self) {
+        self.benefit.skip();
+    }
+
+    /// Returns `true` if a dispatcher that [is quiet](Dispatcher::is_quiet) processes `packets` packets that wait in
+    /// the port in time straight from there.
     #[inline]
     pub fn is_in_time(&self, packets: usize) -> bool {
         self.mapper.is_in_time(packets as u32)

@@ -236,6 +236,58 @@ fn pace_of(batches: &[[f64; 2]]) -> Option<f64> {
     (to_take > 0.0).then(|| took / to_take)
 }
 
+/// Returns the interruptions of a dedicated core while it replayed a trace as for [`pace`], from its batches in order:
+/// start and duration of each. They are found where the core did not receive what waited for it, and in batches that
+/// took much longer than others like them. Interruptions of an idle core are not seen, nor are those of a microsecond
+/// or two.
+///
+/// # Errors
+/// The trace cannot be read.
+pub fn interruptions(
+    trace: &Trace,
+    profile: &CapacityProfile,
+    batches: &[BatchTimes],
+) -> Result<Vec<(Nanos, Nanos)>, TrainError> {
+    let (Some(costs), Some(details)) = (BatchCosts::of(profile), &profile.details) else {
+        return Ok(Vec::new());
+    };
+    let contents = Contents::of(trace, details.cold_after)?;
+    // Expected duration by the contents, if known, or by the packets of other parts of the work.
+    let rough = |batch: &BatchTimes| match (batch.part, contents.sample(batch)) {
+        (TimedPart::Whole, Some(sample)) => costs.nanos(&sample),
+        _ => f64::from(batch.packets) + 1.0,
+    };
+    let nanos = |batch: &BatchTimes| batch.sent.saturating_sub(batch.received).0 as f64;
+    let usual = |part: TimedPart| {
+        let own = batches.iter().filter(|batch| batch.part == part);
+        let mut ratios: Vec<f64> = own.map(|batch| nanos(batch) / rough(batch).max(1.0)).collect();
+        ratios.sort_unstable_by(f64::total_cmp);
+        ratios.get(ratios.len() / 2).copied().unwrap_or(1.0)
+    };
+    let parts = [TimedPart::Whole, TimedPart::Received, TimedPart::Processed].map(|part| (part, usual(part)));
+    let (mut found, mut last) = (Vec::new(), Nanos::ZERO);
+    for batch in batches {
+        let Some((_, usual)) = parts.iter().find(|(part, _)| *part == batch.part) else {
+            continue;
+        };
+        let ready = last.max(batch.arrival);
+        let waited = batch.received.saturating_sub(ready);
+        // The core's own queue is taken from in the same turn.
+        if batch.part != TimedPart::Processed && is_interrupted(waited.0 as f64, FOUND.0 as f64) {
+            found.push((ready, waited));
+        }
+        let (took, expected) = (nanos(batch), usual * rough(batch));
+        if is_interrupted(took, expected) {
+            found.push((
+                batch.received + Nanos((expected / 2.0) as u64),
+                Nanos((took - expected) as u64),
+            ));
+        }
+        last = last.max(batch.sent);
+    }
+    Ok(found)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -319,6 +371,36 @@ mod tests {
         assert_eq!(found, expected);
         let alone = fit_queue_costs(&contents, &costs, &own, &[]);
         assert_eq!((alone.offload, alone.receive_offloaded), (0.0, 0.0));
+    }
+
+    #[test]
+    fn interruptions_are_where_packets_waited_and_where_batches_took_long() {
+        let trace = steady(8, frames(100.0), 80, 1e6).unwrap();
+        let mut profile = CapacityProfile::default();
+        assert_eq!(interruptions(&trace, &profile, &[]).unwrap(), []);
+        profile.costs = Some(ServiceCosts {
+            batch: 100.0,
+            packet: 200.0,
+            ..ServiceCosts::default()
+        });
+        profile.details = Some(DetailedCosts::default());
+        let lap = Contents::of(&trace, 0).unwrap().lap;
+        let batch = |number: u64, waited: u64, took: u64| BatchTimes {
+            arrival: Nanos(number * 10_000),
+            received: Nanos(number * 10_000 + waited),
+            sent: Nanos(number * 10_000 + waited + took),
+            packets: 1,
+            ..BatchTimes::default()
+        };
+        let mut batches: Vec<BatchTimes> = (0..lap / 10_000).map(|number| batch(number, 50, 300)).collect();
+        batches[2] = batch(2, 8_000, 300);
+        batches[4] = batch(4, 50, 9_300);
+        // A packet that arrives while the core is busy waits for that, not for the machine.
+        let mut behind = batch(4, 9_500, 300);
+        behind.arrival = Nanos(41_000);
+        batches.insert(5, behind);
+        let found = interruptions(&trace, &profile, &batches).unwrap();
+        assert_eq!(found, [(Nanos(20_000), Nanos(8_000)), (Nanos(40_200), Nanos(9_000))]);
     }
 
     #[test]

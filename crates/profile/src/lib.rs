@@ -37,7 +37,7 @@ mod tests;
 mod traffic;
 mod train;
 
-pub use batches::pace;
+pub use batches::{interruptions, pace};
 pub use error::TrainError;
 pub use identity::{Fnv, fingerprint, machine};
 pub use sweep::{SweepError, SweepOptions, cache_curve, function_costs, load_curve, uniform};

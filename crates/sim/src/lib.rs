@@ -122,7 +122,7 @@ pub mod traffic;
 pub use chain::{ChainError, ChainModel, Jitter, MOST_BATCH, SplitCost};
 pub use oracle::{BoundedChain, ChainBound, OracleReport, RackBound, oracle, oracle_with};
 pub use policies::{Objective, RackPolicy};
-pub use rack::{Rack, Server, SpeedProfile, Switch, Timing};
+pub use rack::{Interruption, Rack, Server, SpeedProfile, Switch, Timing};
 pub use report::{ChainReport, SimReport};
 pub use simulation::{ChainRun, LONGEST_RUN, RunOptions, SHORTEST_WINDOW, SimError, simulate, simulate_with};
 pub use traffic::{FlowOptions, Recording, Workload};

@@ -20,6 +20,18 @@ pub struct Rack {
     pub timing: Timing,
     /// Speed of its machines over time, or `None` for the speed that the costs imply.
     pub pace: Option<SpeedProfile>,
+    /// Interruptions of each core, by its number in the rack, in order of time, as they were measured in a live run.
+    /// Cores without a list have those of the [chain](crate::ChainModel::pauses), drawn at random.
+    pub interruptions: Vec<Vec<Interruption>>,
+}
+
+/// Time in which the machine takes a core away from its task.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Interruption {
+    /// Its start, from the start of the run.
+    pub begins: Nanos,
+    /// Its duration.
+    pub length: Nanos,
 }
 
 /// Speed of machines over time. Shared machines are not always as fast as when they were measured.
@@ -165,6 +177,7 @@ impl Rack {
             switch: Switch::default(),
             timing: Timing::default(),
             pace: None,
+            interruptions: Vec::new(),
         }
     }
 
@@ -215,6 +228,17 @@ impl Rack {
             if let Some(wrong) = pace.times.iter().find(|times| !SPEED_FACTORS.contains(times)) {
                 let expected = format!("{} to {}", SPEED_FACTORS.start(), SPEED_FACTORS.end());
                 return Err(RackError::new("pace.times", expected, wrong));
+            }
+        }
+        if self.interruptions.len() > self.cores() {
+            let expected = format!("at most {} lists, one for each core", self.cores());
+            return Err(RackError::new("interruptions", expected, self.interruptions.len()));
+        }
+        for (number, list) in self.interruptions.iter().enumerate() {
+            let overlaps = |pair: &[Interruption]| pair[0].begins.0.saturating_add(pair[0].length.0) > pair[1].begins.0;
+            if let Some(pair) = list.windows(2).find(|pair| overlaps(pair)) {
+                let field = format!("interruptions[{number}]");
+                return Err(RackError::new(field, "each after the one before", pair[1].begins));
             }
         }
         let times = [

@@ -144,6 +144,18 @@ impl Dispatch {
         auxiliaries.any(|auxiliary| auxiliary.active)
     }
 
+    /// Returns `true` if this core processes so many packets, which wait in the port, in time by itself.
+    #[inline]
+    pub(crate) fn is_in_time(&self, packets: usize) -> bool {
+        self.machine.is_in_time(packets)
+    }
+
+    /// Notes that a batch was processed straight from the port.
+    #[inline]
+    pub(crate) fn went_straight(&mut self) {
+        self.machine.went_straight();
+    }
+
     /// Returns `true` if a decision is due.
     #[inline]
     pub(crate) fn is_due(&self, now: Nanos) -> bool {

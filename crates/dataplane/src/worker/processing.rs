@@ -101,7 +101,8 @@ impl ChainProcessing {
             false => received.waiting.max(self.full_batches as usize * self.batch.len()),
         };
         !dispatch.is_quiet()
-            || dispatch.has_auxiliary_cores() && dispatch.is_due(now)
+            || dispatch.has_auxiliary_cores()
+                && (dispatch.is_due(now) || !dispatch.is_in_time(waiting + self.batch.len()))
             || received.waiting > 0 && dispatch.queues(now, (waiting, is_long), &self.batch)
     }
 
@@ -161,6 +162,9 @@ impl ChainProcessing {
             }
             _ => context.pass(chain, batch, packets, began, Chain::process),
         };
+        if let Some(dispatch) = &mut self.dispatch {
+            dispatch.went_straight();
+        }
         if let Some(buckets) = &mut self.buckets {
             buckets.note_batch(sent.saturating_sub(began));
         }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use tailwater_baselines::catalog::Policy;
-use tailwater_dataplane::batches::BatchRecorder;
+use tailwater_dataplane::batches::{BatchRecorder, TimedPart};
 use tailwater_dataplane::cores::available;
 use tailwater_dataplane::report::RunReport;
 use tailwater_dataplane::scaling::ScalingConfig;
@@ -14,7 +14,7 @@ use tailwater_dataplane::{RunConfig, RunControl, RunPlan, run};
 use tailwater_handover::park::Mode;
 use tailwater_net::Nanos;
 use tailwater_policy::capacity::CapacityProfile;
-use tailwater_profile::pace;
+use tailwater_profile::{interruptions, pace};
 use tailwater_traffic::Trace;
 
 /// The cores of live runs.
@@ -53,6 +53,8 @@ pub struct Live {
     pub lost: u64,
     /// Measured over expected batch duration in each step.
     pub pace: Vec<f64>,
+    /// Start and duration of the dedicated core's interruptions.
+    pub interruptions: Vec<(Nanos, Nanos)>,
     /// Processing time on all cores, nanoseconds per packet.
     pub busy: f64,
     /// Activations of auxiliary cores, and packets offloaded to them.
@@ -82,11 +84,17 @@ impl Lab {
             for (policy, results) in policies.iter().zip(&mut results) {
                 let notes = BatchRecorder::new(MOST_BATCHES);
                 let report = self.run(cell, policy, profile, trace.clone(), &notes);
-                let batches = notes.take().concat();
+                let mut workers = notes.take();
+                // An auxiliary core has nothing but packets that were offloaded to it.
+                workers.retain(|batches| batches.iter().any(|batch| batch.part != TimedPart::Helped));
+                let batches = workers.concat();
                 let pace = pace(trace, profile, &batches, STEP).expect("a trace in memory");
-                let run = Live::of(&report, pace.expect("batches of the trace"));
+                let away = interruptions(trace, profile, &batches).expect("a trace in memory");
+                let run = Live::of(&report, pace.expect("batches of the trace"), away);
+                let away: u64 = run.interruptions.iter().map(|(_, length)| length.0).sum();
                 eprintln!(
-                    "{}: p50 {:.1} p99 {:.1} auxiliary {:.3} flagged {}/{} dropped {} lost {} pace {:.2} wake {:?} {:?} {:?}",
+                    "{}: p50 {:.1} p99 {:.1} auxiliary {:.3} flagged {}/{} dropped {} lost {} pace {:.2} interrupted {} \
+                     times, {:.2} % wake {:?} {:?} {:?}",
                     cell.name(policy),
                     report.latency_us.p50,
                     report.latency_us.p99,
@@ -96,6 +104,8 @@ impl Lab {
                     report.packets.dropped_by_nf,
                     report.packets.lost,
                     run.mean_pace(),
+                    run.interruptions.len(),
+                    100.0 * away as f64 / LENGTH.0 as f64,
                     report.wake_us,
                     report.scaling,
                     report.late_by_cause,
@@ -154,7 +164,7 @@ impl Live {
         self.pace.iter().sum::<f64>() / self.pace.len().max(1) as f64
     }
 
-    fn of(report: &RunReport, pace: Vec<f64>) -> Live {
+    fn of(report: &RunReport, pace: Vec<f64>, interruptions: Vec<(Nanos, Nanos)>) -> Live {
         // A window that is not in the list had no packets, since the core was preempted.
         let mut windows = vec![Window::AWAY; WINDOWS];
         for seen in &report.windows.list {
@@ -180,6 +190,7 @@ impl Live {
             dropped: report.packets.dropped_by_nf,
             lost: report.packets.lost,
             pace,
+            interruptions,
             busy: busy / report.packets.delivered.max(1) as f64,
             recruited: scaling.activated,
             handed: scaling.packets_offloaded,
@@ -201,6 +212,7 @@ impl Live {
                     "auxiliary": run.auxiliary,
                     "offered": run.offered, "dropped": run.dropped, "lost": run.lost,
                     "pace": run.pace, "busy": run.busy,
+                    "interruptions": run.interruptions.iter().map(|(at, length)| [at.0, length.0]).collect::<Vec<_>>(),
                     "recruited": run.recruited, "handed": run.handed,
                 })
             })
@@ -229,6 +241,12 @@ impl Live {
                 dropped: count(&run["dropped"]),
                 lost: count(&run["lost"]),
                 pace: run["pace"].as_array().expect("a list").iter().map(number).collect(),
+                interruptions: run["interruptions"]
+                    .as_array()
+                    .expect("a list")
+                    .iter()
+                    .map(|pair| (Nanos(count(&pair[0])), Nanos(count(&pair[1]))))
+                    .collect(),
                 busy: number(&run["busy"]),
                 recruited: count(&run["recruited"]),
                 handed: count(&run["handed"]),

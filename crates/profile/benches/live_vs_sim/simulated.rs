@@ -7,13 +7,14 @@ use tailwater_baselines::catalog::Policy;
 use tailwater_policy::capacity::CapacityProfile;
 use tailwater_sim::policies::Steered;
 use tailwater_sim::{
-    ChainModel, ChainReport, ChainRun, Rack, RackPolicy, Recording, RunOptions, SpeedProfile, Workload, simulate,
+    ChainModel, ChainReport, ChainRun, Interruption, Rack, RackPolicy, Recording, RunOptions, SpeedProfile, Workload,
+    simulate,
 };
 
 /// Knowledge of the machine's speed in a live run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Speed {
-    /// The speed in each step.
+    /// The speed in each step, and the dedicated core's interruptions.
     EachStep,
     /// The mean speed.
     Mean,
@@ -42,6 +43,8 @@ pub fn simulate_cell(
             step: STEP,
             times: run.pace.iter().map(|pace| pace / mean).collect(),
         });
+        let interruption = |&(begins, length): &_| Interruption { begins, length };
+        rack.interruptions = vec![run.interruptions.iter().map(interruption).collect()];
     }
     let speed = if speed == Speed::Trained { 1.0 } else { mean };
     let chain = ChainRun {

@@ -5,8 +5,8 @@ use crate::{Cell, LENGTH, WINDOWS};
 use serde_json::{Value, json};
 use tailwater_sim::ChainReport;
 
-/// A live figure with its spread over runs, and three simulated ones: with the machine's speed in each step, with its
-/// mean speed, and with that of training.
+/// A live figure with its spread over runs, and three simulated ones: with the machine's speed in each step and its
+/// interruptions, with its mean speed, and with that of training.
 #[derive(Clone, Copy, Debug)]
 struct Figure {
     live: f64,
@@ -190,6 +190,12 @@ impl Row {
         figures.into_iter().all(|(figure, aim)| figure.apart(0).abs() <= aim)
     }
 
+    /// Returns `true` if live runs differ from each other by more than an aim in a figure.
+    fn is_noisy(&self) -> bool {
+        let mut figures = [self.p50, self.p99, self.cores].into_iter().zip(AIMS);
+        figures.any(|(figure, aim)| figure.is_noisy(aim))
+    }
+
     pub fn json(&self) -> Value {
         let figure = |figure: &Figure| {
             let [simulated, mean, trained] = figure.simulated;
@@ -216,6 +222,11 @@ impl Figure {
     /// Returns the relative deviation of the simulation from the live run.
     fn apart(&self, known: usize) -> f64 {
         self.simulated[known] / self.live - 1.0
+    }
+
+    /// Returns `true` if the live runs of the same packets differ by more than `aim`.
+    fn is_noisy(&self, aim: f64) -> bool {
+        self.high > self.low * (1.0 + aim)
     }
 
     /// Formats a cell of the table: bold if the deviation exceeds `aim`.
@@ -253,5 +264,10 @@ pub fn markdown(rows: &[Row]) -> String {
         );
     }
     let kept = rows.iter().filter(|row| row.keeps()).count();
-    text + &format!("\n{kept} of {} combinations meet all three aims.\n", rows.len())
+    let noisy = rows.iter().filter(|row| !row.keeps() && row.is_noisy()).count();
+    text + &format!(
+        "\n{kept} of {} combinations meet all three aims. In {noisy} of the others, live runs of the same packets differ \
+         from each other by more than an aim.\n",
+        rows.len()
+    )
 }

@@ -115,10 +115,10 @@ impl Engine<'_> {
             }
         } else if is_still
             && (alone || !dispatch.machine.is_due(Nanos(now)))
-            && self.straight(number, chain, dispatch, now)
+            && self.straight(number, chain, dispatch, (now, alone))
         {
             if !alone {
-                self.cores[number].watch = self.cores[number].ready + self.timing.poll_interval;
+                self.cores[number].watch = self.cores[number].ready.max(now) + self.timing.poll_interval;
             }
             return;
         }

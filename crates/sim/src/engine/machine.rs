@@ -1,12 +1,12 @@
 //! Effects of the machine on a core: interruptions, in which it runs something else, and speed.
 //!
-//! Interruptions occur with or without work on a core, so each core draws its own series of them from the seed. One
-//! that begins during a batch lengthens that batch. One that begins while the core waits for packets delays the next
+//! Interruptions occur with or without work on a core, so each core draws its own series of them from the seed, or has
+//! a [measured](crate::Rack::interruptions) one. One that begins during a batch lengthens that batch. One that begins while the core waits for packets delays the next
 //! batch if it lasts until then.
 
 use crate::chain::random;
 use crate::pauses::Pauses;
-use crate::rack::SpeedProfile;
+use crate::rack::{Interruption, SpeedProfile};
 
 /// [`SpeedProfile`] prepared for look-ups.
 #[derive(Clone, Debug)]
@@ -34,17 +34,31 @@ impl Speed {
     }
 }
 
-/// Interruptions of a core: the next one, and the number drawn so far.
-#[derive(Clone, Copy, Debug, Default)]
+/// Interruptions of a core: the next one, and the number before it.
+#[derive(Clone, Debug, Default)]
 pub(super) struct Pausing {
     begins: u64,
     ends: u64,
     drawn: u64,
+    /// All of them, if they were measured.
+    measured: Option<Box<[Interruption]>>,
 }
 
 impl Pausing {
-    /// Returns the end of a batch that begins at `now` and would end at `end` without interruptions.
-    pub fn delay(&mut self, pauses: &Pauses, seed: u64, now: u64, mut end: u64) -> u64 {
+    /// Creates the series of a core whose interruptions were measured.
+    pub fn of(measured: &[Interruption]) -> Pausing {
+        Pausing {
+            measured: Some(measured.into()),
+            ..Pausing::default()
+        }
+    }
+
+    /// Returns the end of a batch that begins at `now` and would end at `end` without interruptions. Those that were
+    /// not measured are drawn from `pauses`.
+    pub fn delay(&mut self, pauses: Option<&Pauses>, seed: u64, now: u64, mut end: u64) -> u64 {
+        if pauses.is_none() && self.measured.is_none() {
+            return end;
+        }
         if self.drawn == 0 {
             self.draw(pauses, seed);
         }
@@ -57,11 +71,20 @@ impl Pausing {
     }
 
     /// Draws the next interruption. None begins before the last one has ended.
-    fn draw(&mut self, pauses: &Pauses, seed: u64) {
-        let [gap, length] = [0, 1].map(|part| random(seed, 2 * self.drawn + part));
+    fn draw(&mut self, pauses: Option<&Pauses>, seed: u64) {
+        let number = self.drawn;
         self.drawn += 1;
-        self.begins = self.ends + pauses.gap(gap);
-        self.ends = self.begins + pauses.length(length);
+        (self.begins, self.ends) = match (&self.measured, pauses) {
+            (Some(measured), _) => measured.get(number as usize).map_or((u64::MAX, u64::MAX), |next| {
+                (next.begins.0, next.begins.0 + next.length.0)
+            }),
+            (None, Some(pauses)) => {
+                let [gap, length] = [0, 1].map(|part| random(seed, 2 * number + part));
+                let begins = self.ends + pauses.gap(gap);
+                (begins, begins + pauses.length(length))
+            }
+            (None, None) => (u64::MAX, u64::MAX),
+        };
     }
 }
 
@@ -80,7 +103,7 @@ mod tests {
         let (mut pausing, pauses) = (Pausing::default(), pauses());
         let (mut now, mut batches) = (0, 0);
         while now < 10_000_000_000 {
-            now = pausing.delay(&pauses, 7, now, now + 1000);
+            now = pausing.delay(Some(&pauses), 7, now, now + 1000);
             batches += 1;
         }
         let lost = (now - batches * 1000) as f64 / now as f64;
@@ -102,21 +125,36 @@ mod tests {
     fn a_core_that_waits_is_delayed_by_what_is_left_of_a_pause() {
         let pauses = pauses();
         let mut pausing = Pausing::default();
-        pausing.draw(&pauses, 3);
+        pausing.draw(Some(&pauses), 3);
         let (begins, ends) = (pausing.begins, pausing.ends);
         assert!(ends - begins == 3_000 || ends - begins == 8_000);
         // The batch ends just before it.
-        assert_eq!(pausing.delay(&pauses, 3, 0, begins), begins);
+        assert_eq!(pausing.delay(Some(&pauses), 3, 0, begins), begins);
         // The batch begins in the middle of it.
-        let mut other = pausing;
-        assert_eq!(other.delay(&pauses, 3, ends - 10, ends), ends + 10);
+        let mut other = pausing.clone();
+        assert_eq!(other.delay(Some(&pauses), 3, ends - 10, ends), ends + 10);
         // It begins during the batch.
-        let mut other = pausing;
-        let done = other.delay(&pauses, 3, begins - 10, begins + 10);
+        let mut other = pausing.clone();
+        let done = other.delay(Some(&pauses), 3, begins - 10, begins + 10);
         assert_eq!(done, begins + 10 + (ends - begins));
         // It ended long before.
         let mut other = pausing;
         let (now, end) = (ends, ends + 1);
-        assert_eq!(other.delay(&pauses, 3, now, end), end);
+        assert_eq!(other.delay(Some(&pauses), 3, now, end), end);
+    }
+
+    #[test]
+    fn measured_interruptions_come_when_they_came() {
+        let at = |begins, length| Interruption {
+            begins: tailwater_net::Nanos(begins),
+            length: tailwater_net::Nanos(length),
+        };
+        let mut pausing = Pausing::of(&[at(100, 50), at(400, 10)]);
+        assert_eq!(pausing.delay(None, 1, 0, 90), 90);
+        assert_eq!(pausing.delay(None, 1, 95, 120), 170);
+        // In the middle of the second, and long after both.
+        assert_eq!(pausing.delay(None, 1, 405, 420), 425);
+        assert_eq!(pausing.delay(None, 1, 1_000, 2_000), 2_000);
+        assert_eq!(Pausing::default().delay(None, 1, 0, 500), 500);
     }
 }

@@ -198,7 +198,11 @@ impl<'r> Engine<'r> {
             for core in 0..server.cores {
                 let node = core * server.numa_nodes / server.cores;
                 let (ring, buffers) = (server.ring as usize, server.buffers as usize);
-                cores.push(Core::new(number as u16, node, ring, buffers, slo));
+                let mut new = Core::new(number as u16, node, ring, buffers, slo);
+                if let Some(measured) = rack.interruptions.get(cores.len()) {
+                    new.pausing = machine::Pausing::of(measured);
+                }
+                cores.push(new);
             }
             let byte_picos = match server.link_bps {
                 0 => 0,

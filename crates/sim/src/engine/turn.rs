@@ -45,14 +45,9 @@ pub(super) fn spend_at(chain: &ChainState, core: &mut Core, number: usize, picos
         Some(speed) => speed.apply(picos, now),
     };
     let end = now + spend(&mut core.carry, picos);
-    match &chain.costs.pauses {
-        None => end,
-        // A separate random series: the numbers of batches stay far below it.
-        Some(pauses) => {
-            let seed = !chain.seed ^ (number as u64) << 40;
-            core.pausing.delay(pauses, seed, now, end)
-        }
-    }
+    // A separate random series: the numbers of batches stay far below it.
+    let seed = !chain.seed ^ (number as u64) << 40;
+    core.pausing.delay(chain.costs.pauses.as_ref(), seed, now, end)
 }
 
 /// Samples the length of a core's ring.
@@ -122,19 +117,26 @@ pub(super) fn direct(core: &mut Core, chain: &mut ChainState, number: usize, now
 
 impl Engine<'_> {
     /// Processes a batch straight from the ring, on a core whose auxiliary cores are idle, if no migration is in
-    /// progress and nothing else waits, or all of it is done in time by this core alone. Returns `true` if that was the
-    /// case.
+    /// progress and all that waits is done in time by this core alone. It is if only a batch waits and the core is
+    /// `alone`, without an active auxiliary core. Returns `true` if that was the case.
     #[inline]
-    pub(super) fn straight(&mut self, number: usize, chain: usize, dispatch: &mut Dispatch, now: u64) -> bool {
+    pub(super) fn straight(
+        &mut self,
+        number: usize,
+        chain: usize,
+        dispatch: &mut Dispatch,
+        (now, alone): (u64, bool),
+    ) -> bool {
         let core = &mut self.cores[number];
         let most = self.chains[chain].costs.most.min(core.buffers);
         let more = core.fifo.has_more(now, most);
         let in_time = || dispatch.machine.is_in_time(core.fifo.waiting(now).min(core.ring));
-        if !core.transit.is_still() || more && !in_time() {
+        if !core.transit.is_still() || (more || !alone) && !in_time() {
             return false;
         }
         let done = direct(core, &mut self.chains[chain], number, now);
         dispatch.learn(done, core.ready.saturating_sub(now));
+        dispatch.machine.went_straight();
         if !more {
             core.through = now;
         }

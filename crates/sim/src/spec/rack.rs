@@ -39,6 +39,7 @@ pub(super) fn rack(fields: &Fields<'_>) -> Result<Rack, SpecError> {
             Some(node) => timing(&node)?,
         },
         pace: None,
+        interruptions: Vec::new(),
     };
     // A check across fields: the total number of cores.
     rack.check().map_err(|error| node.error(error.to_string()))?;
