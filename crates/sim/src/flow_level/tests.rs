@@ -1,0 +1,1 @@
+//! Tests of whole runs at flow level.
