@@ -5,6 +5,7 @@
 
 mod capacity;
 pub(crate) mod comparison;
+mod flow_level;
 pub(crate) mod curves;
 pub(crate) mod demo;
 mod explanation;
@@ -19,6 +20,7 @@ use tailwater_net::Nanos;
 
 pub use capacity::capacity;
 pub use comparison::comparison;
+pub use flow_level::flow_level;
 pub use curves::profile;
 pub use demo::demo;
 pub use explanation::explanation;

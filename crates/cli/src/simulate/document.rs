@@ -8,6 +8,8 @@ use tailwater_sim::{OracleReport, SimReport};
 pub struct Document {
     /// Name of the rack.
     pub rack: String,
+    /// Model of the simulation: `packets` or `flows`.
+    pub model: &'static str,
     /// Number of its servers.
     pub servers: usize,
     /// Number of all their cores.
