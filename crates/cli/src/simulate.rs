@@ -78,6 +78,7 @@ pub fn simulate(args: &SimulateArgs) -> Result<ExitCode, CliError> {
         model: spec.model.name(),
         servers: spec.rack.servers.len(),
         cores: spec.rack.cores(),
+        chain_state_bytes: None,
         interrupted,
         runs,
         bounds,

@@ -14,7 +14,7 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use tailwater_net::Nanos;
-use tailwater_sim::flow_level::{FlowLevelChain, FlowLevelReport, POLICIES, simulate_flows};
+use tailwater_sim::flow_level::{FlowLevelChain, FlowLevelError, FlowLevelReport, POLICIES, simulate_flows};
 use tailwater_sim::spec::{RackChain, RackSpec, TrafficSource};
 use tailwater_sim::{Objective, RackPolicy, RunOptions};
 use tailwater_traffic::generate::TrafficStatistics;
@@ -68,13 +68,12 @@ pub fn simulate(spec: &RackSpec, args: &SimulateArgs) -> Result<ExitCode, CliErr
             report: found.report,
         });
     }
-    let kib = largest.div_ceil(1024);
-    complain("notice", &format!("flow-level model: at most {kib} KiB of state for each chain in progress"));
     let document = Document {
         rack: spec.name.clone(),
         model: spec.model.name(),
         servers: spec.rack.servers.len(),
         cores: spec.rack.cores(),
+        chain_state_bytes: Some(largest),
         interrupted: runs.len() < jobs.len(),
         runs,
         bounds: Vec::new(),
@@ -141,6 +140,10 @@ fn made(
     traffic: (String, TrafficStatistics),
     number: u64,
 ) -> Result<FlowLevelChain, CliError> {
+    if !POLICIES.contains(&policy) {
+        let policy = policy.to_owned();
+        return Err(CliError::Input(FlowLevelError::Policy { policy }.to_string()));
+    }
     let bytes = traffic.1.bytes;
     let profile = chain.profile(slo, bytes);
     let objective = Objective {

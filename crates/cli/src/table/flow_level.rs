@@ -11,8 +11,11 @@ const LISTED: usize = 10;
 /// Formats a row of totals for each run, and then the chains of each run with the most late packets.
 pub fn flow_level(document: &Document) -> String {
     let mut text = format!(
-        "rack {}: {} servers, {} cores; flow-level model\n",
-        document.rack, document.servers, document.cores
+        "rack {}: {} servers, {} cores; flow-level model, {} KiB of state for each chain in progress\n",
+        document.rack,
+        document.servers,
+        document.cores,
+        document.chain_state_bytes.unwrap_or(0).div_ceil(1024),
     );
     let Some(first) = document.runs.first() else {
         return text;
