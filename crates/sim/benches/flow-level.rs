@@ -19,7 +19,7 @@ use tailwater_sim::{
     ChainModel, ChainReport, ChainRun, FlowOptions, Objective, Rack, RackPolicy, Recording, RunOptions, Workload,
     simulate,
 };
-use tailwater_traffic::generate::{TrafficStatistics, preset};
+use tailwater_traffic::generate::{Preset, TrafficStatistics, preset};
 
 struct Arguments {
     racks: Vec<(usize, u16)>,
@@ -100,6 +100,18 @@ fn profile(nanos: f64, slo: Nanos) -> CapacityProfile {
     }
 }
 
+/// Records a preset, `scale` times as much.
+fn record(preset: &Preset, scale: f64, seed: u64, length: Nanos) -> Recording {
+    let source = preset.clone().scaled(scale).with(seed, length).arrivals().expect("a preset");
+    Recording::load(source, FlowOptions::default(), 10 << 30).expect("packets")
+}
+
+/// Returns the number of packets after the warm-up.
+fn offered(packets: &Recording, warm_up: f64) -> f64 {
+    let from = Nanos::from_secs_f64(warm_up);
+    packets.iter().filter(|(time, ..)| *time >= from).count() as f64
+}
+
 /// Figures of a run: late, lost (as shares), cores, p50 and p99 in microseconds.
 fn figures(chain: &ChainReport) -> [f64; 5] {
     let late: u64 = chain.late_by_cause.values().sum();
@@ -122,15 +134,17 @@ fn main() {
                     let rate = load / 100.0 * 1e9 / nanos * f64::from(cores) * servers as f64;
                     let made = preset(name).expect("a preset");
                     let statistics = TrafficStatistics::of(&made);
-                    let scaled = made.scaled(rate / statistics.packets);
                     let cell = format!("flow-level/{servers}x{cores}/{nanos}ns/{name}/{load}");
                     let length = Nanos::from_secs_f64(arguments.warm_up + arguments.seconds);
                     let mut packet_level = vec![[0.0; 5]; arguments.policies.len()];
                     let mut flow_level = packet_level.clone();
                     for &seed in &arguments.seeds {
-                        let source = scaled.clone().with(seed, length).arrivals().expect("a preset");
-                        let packets = Recording::load(source, FlowOptions::default(), 10 << 30).expect("packets");
-                        let packets = Arc::new(packets);
+                        // A preset's first seconds have another rate than long times.
+                        let packets = record(&made, rate / statistics.packets, seed, length);
+                        let own = offered(&packets, arguments.warm_up) / arguments.seconds;
+                        let scale = rate / statistics.packets * rate / own;
+                        let packets = Arc::new(record(&made, scale, seed, length));
+                        let own = offered(&packets, arguments.warm_up);
                         for (number, policy) in arguments.policies.iter().enumerate() {
                             let profile = profile(nanos, arguments.slo);
                             let objective = Objective {
@@ -159,18 +173,23 @@ fn main() {
                                 workload: Workload::from(Arc::clone(&packets)),
                             };
                             let exact = simulate(&rack, vec![chain], &options).expect("a run");
-                            let chain = FlowLevelChain {
-                                name: profile.chain.clone(),
-                                model,
-                                slo: arguments.slo,
-                                policy: policy(),
-                                traffic: (name.clone(), TrafficStatistics::of(&scaled)),
-                                profile: profile.clone(),
-                                seed,
-                                servers: None,
+                            let at_flow_level = |scale: f64| {
+                                let chain = FlowLevelChain {
+                                    name: profile.chain.clone(),
+                                    model: model.clone(),
+                                    slo: arguments.slo,
+                                    policy: policy(),
+                                    traffic: (name.clone(), TrafficStatistics::of(&made.clone().scaled(scale))),
+                                    profile: profile.clone(),
+                                    seed,
+                                    servers: None,
+                                };
+                                let found = simulate_flows(&rack, vec![chain], (length, 1), &options, |_| true);
+                                found.expect("a run").expect("not stopped")
                             };
-                            let found = simulate_flows(&rack, vec![chain], (length, 1), &options, |_| true);
-                            let found = found.expect("a run").expect("not stopped");
+                            // Both models get the same number of packets.
+                            let found = at_flow_level(scale).report.chains[0].packets.offered;
+                            let found = at_flow_level(scale * own / found as f64);
                             let add = |to: &mut [f64; 5], chain| {
                                 let figures = figures(chain);
                                 to.iter_mut().zip(figures).for_each(|(sum, figure)| *sum += figure);

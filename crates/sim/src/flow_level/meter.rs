@@ -25,14 +25,25 @@ pub(super) struct Amounts {
 pub(super) struct Calm {
     /// Time of a packet alone, in nanoseconds.
     pub alone: f64,
-    /// Mean wait at utilisation 1/2: half of the time of a packet times the dispersion of arrivals.
+    /// Mean wait of those that wait on a core that is nearly idle: the overhead of a batch, and half of the time of a
+    /// packet times the dispersion of arrivals.
     pub wait: f64,
+    /// Time of a packet alone, as a multiple of its time in a full batch.
+    pub dearer: f64,
+    /// Utilisation from which on a queue takes longer than a step to reach its steady state. What happens beyond is in
+    /// the variation from step to step.
+    pub most: f64,
 }
 
 impl Calm {
     /// Returns the mean wait of the packets that wait, at a utilisation.
     fn wait(&self, utilisation: f64) -> f64 {
-        self.wait / (1.0 - utilisation.min(0.995))
+        self.wait / (1.0 - utilisation.min(self.most))
+    }
+
+    /// Returns the share of packets that wait.
+    fn waiting(&self, utilisation: f64) -> f64 {
+        (utilisation * self.dearer).min(1.0)
     }
 }
 
@@ -66,17 +77,22 @@ impl Meter {
         }
     }
 
-    /// Counts packets that wait for no backlog, at a utilisation. Returns the number of late ones.
+    /// Counts packets that wait for no backlog, at a utilisation. Returns the number of late ones: none if the backlog
+    /// that would make them late is `helped`.
     #[inline]
-    pub fn steady(&mut self, packets: f64, utilisation: f64) -> f64 {
+    pub fn steady(&mut self, packets: f64, utilisation: f64, helped: bool) -> f64 {
         self.window.offered += packets;
         if utilisation < CALM {
             self.collected[(utilisation * STEPS as f64) as usize] += packets;
             return 0.0;
         }
         let wait = self.calm.wait(utilisation);
-        self.record_waits(packets, utilisation.min(1.0), wait);
-        let late = packets * utilisation.min(1.0) * libm::exp((self.calm.alone - self.slo).min(0.0) / wait);
+        let wait = if helped { wait.min(self.slo / 10.0) } else { wait };
+        self.record_waits(packets, self.calm.waiting(utilisation), wait);
+        if helped {
+            return 0.0;
+        }
+        let late = packets * libm::exp((self.calm.alone - self.slo).min(0.0) / wait);
         self.window.late += late;
         late
     }
@@ -138,7 +154,7 @@ impl Meter {
             let packets = std::mem::take(&mut self.collected[step]);
             if packets > 0.0 {
                 let utilisation = (step as f64 + 0.5) / STEPS as f64;
-                self.record_waits(packets, utilisation, self.calm.wait(utilisation));
+                self.record_waits(packets, self.calm.waiting(utilisation), self.calm.wait(utilisation));
             }
         }
     }
@@ -191,10 +207,15 @@ mod tests {
 
     #[test]
     fn all_packets_are_in_the_histogram() {
-        let calm = Calm { alone: 800.0, wait: 400.0 };
+        let calm = Calm {
+            alone: 800.0,
+            wait: 400.0,
+            dearer: 1.3,
+            most: 0.97,
+        };
         let mut meter = Meter::new(Nanos::from_micros(200), calm);
         for step in 0..1000 {
-            meter.steady(300.7, f64::from(step) / 1000.0);
+            meter.steady(300.7, f64::from(step) / 1000.0, false);
             meter.ramp(91.3, |at| at * 400_000.0);
         }
         meter.lost(1000.0);

@@ -1,6 +1,6 @@
 //! Parameters of a chain's cores at flow level, from its cost model, its profile and its policy.
 
-use super::FlowLevelError;
+use super::{FlowLevelError, STEP};
 use super::meter::Calm;
 use crate::chain::ChainModel;
 use crate::rack::{Rack, Server};
@@ -71,6 +71,8 @@ pub(super) struct Model {
     /// to the average.
     pub packet: f64,
     pub new: f64,
+    /// Time of a packet that the dispatcher has received, as a part of `packet`.
+    pub process: f64,
     /// Dispatcher's part for each packet while auxiliary cores help, and for each packet that they get.
     pub receive: f64,
     pub hand_over: f64,
@@ -80,7 +82,9 @@ pub(super) struct Model {
     /// Mean additional time until a packet's batch ends.
     pub batch: f64,
     pub slo: f64,
-    /// Work that waits at most: ring and buffers. The second and third are for one auxiliary core more each.
+    /// Work that waits at most: in the ring, and with buffers. The second and third are for one auxiliary core more
+    /// each.
+    pub ring: f64,
     pub most: [f64; 3],
     pub calm: Calm,
 }
@@ -156,12 +160,12 @@ impl Model {
             }),
             _ => Sharing::NetBlaze {
                 epoch,
-                capacity: packets(capacity) * packet,
+                capacity: packets(capacity) * (packet + queued - receive).max(packet / 10.0),
                 boost_after: (policy != "netblaze-no-boost").then_some(BOOST_AFTER),
                 release_after: RELEASE_AFTER,
             },
         };
-        let work = packet + if is_netblaze { queued } else { 0.0 };
+        let work = packet + queued;
         let ring = f64::from(server.ring) * work;
         let buffers = match sharing {
             Sharing::Alone if !is_netblaze => 0.0,
@@ -172,6 +176,7 @@ impl Model {
         Ok(Model {
             sharing,
             packet: work,
+            process: ((work - receive) / work).clamp(0.1, 1.0),
             new: opening * (1.0 - usual),
             receive,
             hand_over: chain.hand_over_packet + chain.receipt_packet,
@@ -179,10 +184,13 @@ impl Model {
             wake: wake + rack.timing.hand_over.0 as f64,
             batch: full_batch / 2.0,
             slo: slo.0 as f64,
+            ring,
             most: [ring + buffers, ring + 2.0 * buffers, ring + 3.0 * buffers],
             calm: Calm {
                 alone,
-                wait: work / 2.0 * traffic.dispersion[0],
+                wait: chain.costs.batch + work / 2.0 * traffic.dispersion[0],
+                dearer: alone / work,
+                most: 1.0 - libm::sqrt(work * traffic.dispersion[1] / STEP).clamp(0.005, 0.1),
             },
         })
     }

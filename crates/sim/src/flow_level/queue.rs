@@ -59,7 +59,11 @@ pub(super) struct Queue {
     idle_since: Option<f64>,
     epoch_ends: f64,
     lasting: u32,
+    /// Work that arrived in the epoch.
+    arrived: f64,
     boosting: bool,
+    /// In boost mode, and auxiliary cores take everything in this epoch.
+    dispatching: bool,
     /// Epochs for which at most this many auxiliary cores were needed.
     idle_epochs: u32,
     needed: u32,
@@ -96,7 +100,7 @@ impl Queue {
         let packet = s.model.packet;
         if self.is_empty() && starting.is_empty() && base * packet < CALM && !self.boosting {
             let packets = base * (to - from);
-            s.meter.steady(packets, base * packet);
+            s.meter.steady(packets, base * packet, false);
             self.counts.packets += packets;
             self.worked(base * packet * (to - from));
             self.behind_since = None;
@@ -152,7 +156,8 @@ impl Queue {
     #[inline]
     fn steady(&mut self, packets: f64, utilisation: f64, s: &mut Surroundings<'_>) {
         self.counts.packets += packets;
-        self.counts.late += s.meter.steady(packets, utilisation);
+        let helped = *s.free > 0 && s.model.sharing != Sharing::Alone;
+        self.counts.late += s.meter.steady(packets, utilisation, helped);
     }
 
     #[inline]
@@ -183,10 +188,12 @@ impl Queue {
             }
             let stop = crossing(now, to, self.work, net, 0.0, most);
             let (first, change) = (self.work, net * (stop - now));
-            let latency = |at: f64| first + change * at + s_in_batch(s.model, first + change * at);
-            let latency = &latency;
-            self.counts.packets += packets * (stop - now);
-            self.counts.late += s.meter.ramp(packets * (stop - now), latency);
+            let model = s.model;
+            let latency = |at: f64| {
+                let wait = first + change * at;
+                wait + model.in_batch(wait)
+            };
+            self.ramp(packets * (stop - now), latency, s);
             self.work = snapped(first + change, most);
             self.worked(stop - now);
             now = stop;
@@ -243,7 +250,11 @@ impl Queue {
                 self.idle_since = None;
                 continue;
             }
-            let most = s.model.most[(active as usize).min(2)];
+            // Without usable auxiliary cores, packets go straight through.
+            let most = match active == 0 && *s.free == 0 {
+                true => s.model.ring,
+                false => s.model.most[(active as usize).min(2)],
+            };
             let above = if can_grow { limit.min(most) } else { most };
             // The dedicated core's own packets, and those of all auxiliary cores but the last.
             let own = limits.share / f64::from(active.clamp(1, 4));
@@ -319,13 +330,14 @@ impl Queue {
             self.waking.retain(|awake| *awake > now + EXACT);
             let awake = f64::from(self.active) - self.waking.len() as f64;
             let model = *s.model;
-            let boosting = self.boosting && self.active > 0;
-            // In boost mode the dedicated core only dispatches.
+            let boosting = self.dispatching && self.active > 0;
+            // The backlog is that of received packets. In boost mode the dedicated core only dispatches.
             let dispatched = packets * (model.receive + model.hand_over);
+            let processing = work * model.process;
             let (arriving, leaving) = match boosting {
-                true if dispatched > 1.0 => (work * (1.0 - 1.0 / dispatched), 0.0),
+                true if dispatched > 1.0 => (processing * (1.0 - 1.0 / dispatched), 0.0),
                 true => (0.0, (1.0 - dispatched).max(0.0)),
-                false => (work, 1.0),
+                false => (processing, (1.0 - packets * model.receive).max(0.05)),
             };
             let net = arriving - leaving;
             let most = model.most[0];
@@ -345,15 +357,15 @@ impl Queue {
                 let left = left - time * at;
                 let wait = if boosting {
                     away / f64::from(active.max(1)) + asleep
-                } else if helpers && waiting > capacity + left {
+                } else if helpers && waiting > capacity + left * leaving {
                     left + model.wake + capacity / 2.0
                 } else {
-                    waiting
+                    waiting / leaving
                 };
                 wait + model.in_batch(wait)
             };
             if net > 0.0 && self.work >= most - EXACT {
-                let lost = all * net / work.max(EXACT);
+                let lost = all * net / processing.max(EXACT);
                 self.lose(lost.min(all), s);
                 self.ramp((all - lost).max(0.0), latency, s);
             } else if first <= 0.0 && net <= 0.0 && !boosting {
@@ -366,7 +378,8 @@ impl Queue {
             self.worked((done + helped) * time);
             self.auxiliary += f64::from(active) * time;
             self.work = snapped(first + change, most);
-            let offered = if boosting { work * model.dearer * time } else { 0.0 };
+            self.arrived += processing * time;
+            let offered = if boosting { processing * model.dearer * time } else { 0.0 };
             if boosting {
                 self.actions.offloaded += all;
             }
@@ -394,7 +407,10 @@ impl Queue {
             self.boosting = true;
             self.actions.boosts += 1;
         }
-        let excess = if self.boosting { self.work } else { self.work - capacity };
+        // In boost mode auxiliary cores need room for the next epoch's packets, too.
+        let coming = if self.boosting { self.arrived } else { 0.0 };
+        self.arrived = 0.0;
+        let excess = if self.boosting { self.work + coming } else { self.work - capacity };
         let mut needed = libm::ceil(self.away / capacity) as u32;
         if excess > 0.0 {
             let room = f64::from(self.active) * capacity - self.away;
@@ -403,11 +419,19 @@ impl Queue {
             if more > 0 {
                 self.activate(now, more, s);
             }
-            let moved = excess.min((f64::from(self.active) * capacity - self.away).max(0.0));
+            let room = (f64::from(self.active) * capacity - self.away).max(0.0);
+            self.dispatching = self.boosting && room >= excess;
+            let excess = match self.dispatching {
+                true => self.work,
+                false => (self.work - capacity).max(0.0),
+            };
+            let moved = excess.min(room);
             self.work -= moved;
             self.away += moved * s.model.dearer;
-            self.actions.offloaded += moved / s.model.packet;
-            needed = libm::ceil(self.away / capacity) as u32;
+            self.actions.offloaded += moved / (s.model.packet * s.model.process);
+            needed = libm::ceil((self.away + coming) / capacity) as u32;
+        } else {
+            self.dispatching = false;
         }
         if needed >= self.active {
             (self.idle_epochs, self.needed) = (0, 0);
@@ -443,10 +467,6 @@ impl Queue {
         *self = Queue::default();
         (self.counts, self.actions, self.auxiliary, self.busy) = kept;
     }
-}
-
-fn s_in_batch(model: &Model, work: f64) -> f64 {
-    model.in_batch(work)
 }
 
 /// Returns the time at which `work`, which changes by `net`, reaches `low` from above or `high` from below, at most
