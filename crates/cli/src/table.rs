@@ -5,10 +5,10 @@
 
 mod capacity;
 pub(crate) mod comparison;
-mod flow_level;
 pub(crate) mod curves;
 pub(crate) mod demo;
 mod explanation;
+mod flow_level;
 mod found;
 
 use crate::text::{fixed, one_line, percent, short, thousands};
@@ -20,10 +20,10 @@ use tailwater_net::Nanos;
 
 pub use capacity::capacity;
 pub use comparison::comparison;
-pub use flow_level::flow_level;
 pub use curves::profile;
 pub use demo::demo;
 pub use explanation::explanation;
+pub use flow_level::flow_level;
 pub use found::found;
 
 /// Width of the name column, and of each column of figures.

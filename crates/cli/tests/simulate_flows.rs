@@ -28,9 +28,15 @@ fn the_table_has_totals_and_chains_and_json_all_of_them() {
     let folder = Folder::new();
     let rack = rack(&folder, "");
     let table = output(&rack, &["--policy", "static,tailwater"]);
-    assert!(table.starts_with("rack test: 6 servers, 48 cores; flow-level model"), "{table}");
+    assert!(
+        table.starts_with("rack test: 6 servers, 48 cores; flow-level model"),
+        "{table}"
+    );
     assert!(table.contains("5 chains, "), "{table}");
-    assert!(table.contains("\nstatic, seed 1:\n") && table.contains("\nfirst-3 "), "{table}");
+    assert!(
+        table.contains("\nstatic, seed 1:\n") && table.contains("\nfirst-3 "),
+        "{table}"
+    );
     assert!(table.lines().all(|line| line.chars().count() <= 125), "{table}");
     let more = ["--policy", "static,tailwater", "--output", "json", "--seed", "1,2"];
     let json = output(&rack, &more);
@@ -51,7 +57,10 @@ fn the_table_has_totals_and_chains_and_json_all_of_them() {
     }
     // Of six servers with eight cores the first has two chains.
     let cores = |run: usize, chain: usize| runs[run]["chains"][chain]["cores"]["total"].as_f64().unwrap();
-    assert_eq!((cores(0, 0), cores(0, 1), cores(0, 3), cores(0, 4)), (4.0, 8.0, 16.0, 12.0));
+    assert_eq!(
+        (cores(0, 0), cores(0, 1), cores(0, 3), cores(0, 4)),
+        (4.0, 8.0, 16.0, 12.0)
+    );
     assert!(cores(2, 3) < 8.0, "tailwater uses what it needs");
     let csv = output(&rack, &["--policy", "static", "--output", "csv"]);
     assert_eq!(csv.lines().count(), 6);
@@ -76,5 +85,8 @@ fn what_requires_packets_is_refused() {
     let more = ["--traffic", capture.to_str().unwrap()];
     refused_simulation(&good, &more, "expected a preset at flow level");
     let short = rack(&folder, "  window: 100us\n");
-    assert!(output(&short, &["--policy", "static"]).contains("5 chains"), "windows are of whole milliseconds");
+    assert!(
+        output(&short, &["--policy", "static"]).contains("5 chains"),
+        "windows are of whole milliseconds"
+    );
 }

@@ -102,7 +102,12 @@ fn profile(nanos: f64, slo: Nanos) -> CapacityProfile {
 
 /// Records a preset, `scale` times as much.
 fn record(preset: &Preset, scale: f64, seed: u64, length: Nanos) -> Recording {
-    let source = preset.clone().scaled(scale).with(seed, length).arrivals().expect("a preset");
+    let source = preset
+        .clone()
+        .scaled(scale)
+        .with(seed, length)
+        .arrivals()
+        .expect("a preset");
     Recording::load(source, FlowOptions::default(), 10 << 30).expect("packets")
 }
 
@@ -117,7 +122,13 @@ fn figures(chain: &ChainReport) -> [f64; 5] {
     let late: u64 = chain.late_by_cause.values().sum();
     let share = |count: u64| count as f64 / chain.packets.offered.max(1) as f64;
     let latency = &chain.latency_us;
-    [share(late), share(chain.packets.lost), chain.cores.total, latency.p50, latency.p99]
+    [
+        share(late),
+        share(chain.packets.lost),
+        chain.cores.total,
+        latency.p50,
+        latency.p99,
+    ]
 }
 
 const FIGURES: [&str; 5] = ["late", "lost", "cores", "p50-us", "p99-us"];
@@ -227,7 +238,11 @@ fn main() {
             "{{\"name\": \"flow-level/error/{of}\", \"value\": {:.4}, \"unit\": \"{}\", \"p90\": {:.4}, \
              \"worst\": {worst:.4}, \"cell\": \"{cell}\", \"cells\": {}}}",
             errors[errors.len() / 2].0.abs(),
-            if *of == "late" || *of == "lost" { "share of packets" } else { "relative" },
+            if *of == "late" || *of == "lost" {
+                "share of packets"
+            } else {
+                "relative"
+            },
             errors[errors.len() * 9 / 10].0.abs(),
             errors.len(),
         );

@@ -83,7 +83,9 @@ fn both(name: &str, traffic: &str, load: f64) -> [[f64; 3]; 2] {
         servers: None,
     };
     let length = Nanos::from_secs(10);
-    let found = simulate_flows(&rack, vec![chain], (length, 1), &options, |_| true).unwrap().unwrap();
+    let found = simulate_flows(&rack, vec![chain], (length, 1), &options, |_| true)
+        .unwrap()
+        .unwrap();
     [figures(&exact.chains[0]), figures(&found.report.chains[0])]
 }
 

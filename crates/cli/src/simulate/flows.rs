@@ -123,7 +123,10 @@ fn traffic(spec: &RackSpec, args: &SimulateArgs) -> Result<Vec<(String, TrafficS
             continue;
         }
         let Traffic::Preset(preset) = Traffic::named(name)? else {
-            let message = format!("chain \"{}\": expected a preset at flow level, found the capture {text}", chain.name);
+            let message = format!(
+                "chain \"{}\": expected a preset at flow level, found the capture {text}",
+                chain.name
+            );
             return Err(CliError::Input(message));
         };
         let statistics = TrafficStatistics::of(&preset.scaled(flows)).faster(rate);

@@ -167,7 +167,11 @@ impl Chain {
         let count = start.clamp(1, section.cores.len());
         section.dedicated[..count].fill(true);
         section.free -= count as u32;
-        section.table.iter_mut().enumerate().for_each(|(bucket, core)| *core = (bucket % count) as u16);
+        section
+            .table
+            .iter_mut()
+            .enumerate()
+            .for_each(|(bucket, core)| *core = (bucket % count) as u16);
         section.called = now;
         if let Some(ingress) = &mut self.ingress {
             ingress.reported[number] = count as u16;
@@ -277,7 +281,8 @@ impl Chain {
             if let Some((section, bucket)) = at {
                 let of = &mut self.sections[section];
                 of.packets[bucket] += packets as f32;
-                self.starting.push((section as u32, of.table[bucket].into(), train(packets, 0.0)));
+                self.starting
+                    .push((section as u32, of.table[bucket].into(), train(packets, 0.0)));
                 continue;
             }
             self.meter.window.flows += packets;
@@ -293,11 +298,13 @@ impl Chain {
                 for (core, buckets) in buckets.into_iter().enumerate().filter(|(_, buckets)| *buckets > 0) {
                     let mean = each * f64::from(buckets);
                     let drawn = f64::from(self.draws.poisson(mean));
-                    self.starting.push((number as u32, core as u32, train(drawn, self.model.new)));
+                    self.starting
+                        .push((number as u32, core as u32, train(drawn, self.model.new)));
                 }
             }
         }
-        self.starting.sort_by(|a, b| (a.0, a.1).cmp(&(b.0, b.1)).then(a.2.starts.total_cmp(&b.2.starts)));
+        self.starting
+            .sort_by(|a, b| (a.0, a.1).cmp(&(b.0, b.1)).then(a.2.starts.total_cmp(&b.2.starts)));
     }
 
     /// Applies moves that are due. Returns `true` if there are any.
@@ -325,14 +332,22 @@ impl Chain {
     fn control(&mut self, now: f64) {
         for number in 0..self.sections.len() {
             let section = &mut self.sections[number];
-            let Some(mapper) = section.mapper.as_mut().filter(|_| section.active && section.decided.is_none()) else {
+            let Some(mapper) = section
+                .mapper
+                .as_mut()
+                .filter(|_| section.active && section.decided.is_none())
+            else {
                 continue;
             };
             let is_due = now >= section.called + mapper.period().0 as f64;
             let epoch = Nanos((self.model.slo / 2.0) as u64);
             let is_behind = |lasting: Nanos| {
                 let since = now - lasting.0 as f64;
-                since >= section.called && section.cores.iter().any(|core| core.behind_since.is_some_and(|b| b <= since))
+                since >= section.called
+                    && section
+                        .cores
+                        .iter()
+                        .any(|core| core.behind_since.is_some_and(|b| b <= since))
             };
             if !is_due && !mapper.on_backlog_of(epoch).is_some_and(is_behind) {
                 continue;
@@ -359,7 +374,8 @@ impl Chain {
                 let counts = std::mem::take(&mut core.counts);
                 packets += counts.packets;
                 late += counts.late + counts.lost;
-                self.core_loads.push(core_load(*dedicated, counts, elapsed, &self.model));
+                self.core_loads
+                    .push(core_load(*dedicated, counts, elapsed, &self.model));
             }
             let view = ServerView {
                 now: Nanos(now as u64),

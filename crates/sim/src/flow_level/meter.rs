@@ -221,7 +221,11 @@ mod tests {
         meter.lost(1000.0);
         meter.roll(Nanos::ZERO, 1.0, 1);
         let expected = 392_000.0;
-        assert!((meter.all.total() as f64 - expected).abs() < 2.0, "{}", meter.all.total());
+        assert!(
+            (meter.all.total() as f64 - expected).abs() < 2.0,
+            "{}",
+            meter.all.total()
+        );
         assert_eq!(meter.windows[0].offered, 393_000);
         let late = meter.windows[0].late as f64;
         assert!((late / (91_300.0 / 2.0 + 1000.0) - 1.0).abs() < 0.01, "{late}");

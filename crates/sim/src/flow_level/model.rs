@@ -1,7 +1,7 @@
 //! Parameters of a chain's cores at flow level, from its cost model, its profile and its policy.
 
-use super::{FlowLevelError, STEP};
 use super::meter::Calm;
+use super::{FlowLevelError, STEP};
 use crate::chain::ChainModel;
 use crate::rack::{Rack, Server};
 use tailwater_net::Nanos;
@@ -102,9 +102,15 @@ impl Model {
                 policy: policy.to_owned(),
             });
         }
-        let full = f64::from(if chain.batch == 0 { crate::chain::BATCH } else { chain.batch });
+        let full = f64::from(if chain.batch == 0 {
+            crate::chain::BATCH
+        } else {
+            chain.batch
+        });
         let new_share = (traffic.flows / traffic.packets).min(1.0);
-        let minnows = traffic.minnows.map_or(0.0, |minnows| minnows.per_second * minnows.flows.mean());
+        let minnows = traffic
+            .minnows
+            .map_or(0.0, |minnows| minnows.per_second * minnows.flows.mean());
         // New flows outside of minnow bursts.
         let usual = ((traffic.flows - minnows) / (traffic.packets - minnows)).clamp(0.0, 1.0);
         let opening = chain.costs.new_flow + if chain.cold_after > 0 { chain.cold_packet } else { 0.0 };
@@ -117,16 +123,22 @@ impl Model {
         let measured = one + chain.costs.batch / full + new_share * opening;
         // Tailwater limits batches to a tenth of the objective.
         let most_batch = match policy {
-            "tailwater" => libm::floor(slo.0 as f64 / 10.0 / measured).clamp(12.0, full.max(12.0)).min(full),
+            "tailwater" => libm::floor(slo.0 as f64 / 10.0 / measured)
+                .clamp(12.0, full.max(12.0))
+                .min(full),
             _ => full,
         };
-        let in_batch = |batch: f64| one + chain.costs.batch / batch + chain.new_batch * (new_share * batch).min(1.0) / batch;
+        let in_batch =
+            |batch: f64| one + chain.costs.batch / batch + chain.new_batch * (new_share * batch).min(1.0) / batch;
         let packet = in_batch(most_batch) + usual * opening;
         let receive_batch = chain.receive_batch / most_batch;
         let is_netblaze = policy.starts_with("netblaze");
         // Without bucket leases the dispatcher has received and looked up every packet.
         let (receive, queued) = match is_netblaze {
-            true => (receive_batch + chain.receive_packet + chain.dispatch_packet, chain.dispatch_packet),
+            true => (
+                receive_batch + chain.receive_packet + chain.dispatch_packet,
+                chain.dispatch_packet,
+            ),
             false => (receive_batch + chain.lease_packet, 0.0),
         };
         let part = |percent: u32| slo.0 as f64 * f64::from(percent) / 100.0;

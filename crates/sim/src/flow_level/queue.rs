@@ -379,7 +379,11 @@ impl Queue {
             self.auxiliary += f64::from(active) * time;
             self.work = snapped(first + change, most);
             self.arrived += processing * time;
-            let offered = if boosting { processing * model.dearer * time } else { 0.0 };
+            let offered = if boosting {
+                processing * model.dearer * time
+            } else {
+                0.0
+            };
             if boosting {
                 self.actions.offloaded += all;
             }
@@ -410,7 +414,11 @@ impl Queue {
         // In boost mode auxiliary cores need room for the next epoch's packets, too.
         let coming = if self.boosting { self.arrived } else { 0.0 };
         self.arrived = 0.0;
-        let excess = if self.boosting { self.work + coming } else { self.work - capacity };
+        let excess = if self.boosting {
+            self.work + coming
+        } else {
+            self.work - capacity
+        };
         let mut needed = libm::ceil(self.away / capacity) as u32;
         if excess > 0.0 {
             let room = f64::from(self.active) * capacity - self.away;

@@ -85,6 +85,9 @@ mod tests {
             assert!((variance / expected - 1.0).abs() < 0.04, "{variance}");
         }
         let (mean, variance) = moments(|| draws.exponential(2.0));
-        assert!((mean - 2.0).abs() < 0.03 && (variance - 4.0).abs() < 0.2, "{mean} {variance}");
+        assert!(
+            (mean - 2.0).abs() < 0.03 && (variance - 4.0).abs() < 0.2,
+            "{mean} {variance}"
+        );
     }
 }

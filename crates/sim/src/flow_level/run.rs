@@ -12,8 +12,8 @@ use crate::report::{
     Cause, ChainReport, CoreUse, DistributionPoint, LatencyReport, Loss, Packets, RackCores, SimReport, is_met,
 };
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use tailwater_measure::attribution;
 use tailwater_net::Nanos;
 use tailwater_policy::capacity::CapacityProfile;
@@ -100,7 +100,11 @@ pub fn simulate_flows(
             scope.spawn(|| {
                 loop {
                     let number = next.fetch_add(1, Ordering::Relaxed);
-                    let job = jobs.lock().unwrap_or_else(PoisonError::into_inner).get_mut(number).and_then(Option::take);
+                    let job = jobs
+                        .lock()
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .get_mut(number)
+                        .and_then(Option::take);
                     let Some(job) = job else { return };
                     let report = job.run(&times, |advance| {
                         let done = ticks.fetch_add(advance, Ordering::Relaxed) + advance;
@@ -183,12 +187,7 @@ fn place(rack: &Rack, chains: &[FlowLevelChain]) -> Result<Vec<Vec<ServerShare>>
     Ok(shares)
 }
 
-fn prepare(
-    rack: &Rack,
-    chain: FlowLevelChain,
-    servers: Vec<ServerShare>,
-    seed: u64,
-) -> Result<Job, FlowLevelError> {
+fn prepare(rack: &Rack, chain: FlowLevelChain, servers: Vec<ServerShare>, seed: u64) -> Result<Job, FlowLevelError> {
     chain.model.compile().map_err(|source| FlowLevelError::Chain {
         name: chain.name.clone(),
         source,
@@ -273,7 +272,8 @@ fn report(
     let late = whole(total.late).min(offered);
     let histogram = chain.meter.all.clone();
     let [dedicated, auxiliary] = [chain.dedicated, chain.auxiliary()].map(|sum| sum / time);
-    let mut late_by_cause: BTreeMap<String, u64> = Cause::ALL.iter().map(|cause| (cause.name().to_owned(), 0)).collect();
+    let mut late_by_cause: BTreeMap<String, u64> =
+        Cause::ALL.iter().map(|cause| (cause.name().to_owned(), 0)).collect();
     let mut cause = |cause: attribution::Cause, count| {
         late_by_cause.insert(Cause::Live(cause).name().to_owned(), count);
     };

@@ -79,7 +79,9 @@ fn equal_inputs_give_equal_reports_on_any_number_of_threads() {
     let chains = || {
         let policies = ["static", "tailwater", "netblaze", "rss++", "metron"];
         let numbered = policies.iter().zip(0..);
-        numbered.map(|(policy, seed)| chain(policy, "backbone", 3.0, seed)).collect()
+        numbered
+            .map(|(policy, seed)| chain(policy, "backbone", 3.0, seed))
+            .collect()
     };
     let json = |threads| serde_json::to_string(&run(&rack(2, 32), chains(), 2, threads)).unwrap();
     let one = json(1);
@@ -95,14 +97,22 @@ fn beyond_capacity_the_excess_is_lost_and_below_it_nothing() {
     let report = run(&rack(1, 4), vec![chain("static", "smooth", 5.0, 1)], 3, 1);
     let packets = &report.chains[0].packets;
     assert_eq!(packets.offered, packets.delivered + packets.lost);
-    assert!((report.chains[0].loss_rate - 0.2).abs() < 0.03, "{}", report.chains[0].loss_rate);
+    assert!(
+        (report.chains[0].loss_rate - 0.2).abs() < 0.03,
+        "{}",
+        report.chains[0].loss_rate
+    );
     assert!(!report.chains[0].slo_met);
     let report = run(&rack(1, 4), vec![chain("static", "smooth", 2.0, 1)], 3, 1);
     let chain = &report.chains[0];
     assert_eq!(chain.packets.lost, 0);
     assert!(chain.slo_met && chain.latency_us.p99 < 50.0, "{:?}", chain.latency_us);
     let expected = 2.0 * 2.5 * 1e9 / PACKET;
-    assert!((chain.packets.offered as f64 / expected - 1.0).abs() < 0.1, "{}", chain.packets.offered);
+    assert!(
+        (chain.packets.offered as f64 / expected - 1.0).abs() < 0.1,
+        "{}",
+        chain.packets.offered
+    );
     assert_eq!(chain.cores.total, 4.0);
     assert_eq!(chain.windows.len(), 25);
     let windows: u64 = chain.windows.iter().map(|window| window.offered).sum();
@@ -114,10 +124,20 @@ fn server_mappers_and_core_mappers_take_and_give_back_cores() {
     for policy in ["tailwater", "netblaze"] {
         let report = run(&rack(2, 16), vec![chain(policy, "backbone", 3.0, 4)], 8, 1);
         let chain = &report.chains[0];
-        assert!((2.0..9.0).contains(&chain.cores.dedicated), "{policy}: {:?}", chain.cores);
+        assert!(
+            (2.0..9.0).contains(&chain.cores.dedicated),
+            "{policy}: {:?}",
+            chain.cores
+        );
         let decisions = &chain.decisions;
-        assert!(decisions.buckets_moved > 0 && decisions.rules > 50, "{policy}: {decisions:?}");
-        assert!(decisions.activated > 0 && decisions.released > 0, "{policy}: {decisions:?}");
+        assert!(
+            decisions.buckets_moved > 0 && decisions.rules > 50,
+            "{policy}: {decisions:?}"
+        );
+        assert!(
+            decisions.activated > 0 && decisions.released > 0,
+            "{policy}: {decisions:?}"
+        );
         assert!(chain.cores.auxiliary > 0.0, "{policy}: {:?}", chain.cores);
         let total = report.cores.average;
         assert!((total - chain.cores.total).abs() < 1e-9);
@@ -160,6 +180,12 @@ fn what_the_model_lacks_is_refused() {
     };
     let error = run(vec![chain("static", "smooth", 1.0, 1)], times, &warm_up);
     assert_eq!(error.to_string(), "warmUp: expected less than the duration");
-    let stopped = simulate_flows(&rack(1, 4), vec![chain("static", "smooth", 1.0, 1)], times, &options, |_| false);
+    let stopped = simulate_flows(
+        &rack(1, 4),
+        vec![chain("static", "smooth", 1.0, 1)],
+        times,
+        &options,
+        |_| false,
+    );
     assert!(stopped.unwrap().is_none());
 }

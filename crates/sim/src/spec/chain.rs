@@ -168,7 +168,12 @@ pub(super) struct Copies {
 /// Parses the number of chains that a node stands for.
 pub(super) fn copies(node: &Located<'_>, model: SimulationModel) -> Result<Copies, SpecError> {
     let fields = node.fields(FIELDS)?;
-    let whole = |name: &str| fields.optional(name).map(|node| node.whole(1..=MOST_COPIES)).transpose();
+    let whole = |name: &str| {
+        fields
+            .optional(name)
+            .map(|node| node.whole(1..=MOST_COPIES))
+            .transpose()
+    };
     let servers = whole("servers")?;
     if let Some(node) = fields.optional("servers").filter(|_| model == SimulationModel::Packets) {
         return Err(node.error("expected model: flows with this field: with packets, a chain has all servers"));
@@ -184,22 +189,22 @@ const MOST_COPIES: u64 = 10_000;
 
 /// Fields of a chain.
 const FIELDS: &[&str] = &[
-        "name",
-        "count",
-        "servers",
-        "slo",
-        "profile",
-        "costs",
-        "frontier",
-        "rates",
-        "splits",
-        "dispatch",
-        "batch",
-        "opensAtHome",
-        "jitter",
-        "wakes",
-        "pauses",
-        "traffic",
+    "name",
+    "count",
+    "servers",
+    "slo",
+    "profile",
+    "costs",
+    "frontier",
+    "rates",
+    "splits",
+    "dispatch",
+    "batch",
+    "opensAtHome",
+    "jitter",
+    "wakes",
+    "pauses",
+    "traffic",
 ];
 
 /// Parses a chain of a spec whose files are relative to `base_dir`, on this number of servers.

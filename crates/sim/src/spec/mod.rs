@@ -116,15 +116,10 @@ impl RackSpec {
     }
 }
 
-fn rack_spec(
-    document: &Document,
-    base_dir: &Path,
-    model: Option<SimulationModel>,
-) -> Result<RackSpec, SpecError> {
+fn rack_spec(document: &Document, base_dir: &Path, model: Option<SimulationModel>) -> Result<RackSpec, SpecError> {
     let (metadata, spec) = document.object(KIND, "a map with servers and chains")?;
     let fields = spec.fields(&[
-        "model", "servers", "switch", "timing", "ingress", "chains", "policies", "duration", "warmUp", "window",
-        "seed",
+        "model", "servers", "switch", "timing", "ingress", "chains", "policies", "duration", "warmUp", "window", "seed",
     ])?;
     let model = match (model, fields.optional("model")) {
         (Some(model), _) => model,

@@ -27,7 +27,5 @@ pub use self::bursty::{Bursty, BurstyConfig, SizeRange};
 pub use self::mixture::{CAMPUS_FLOW_PACKETS, Mixture, Part};
 pub use self::preset::{PRESETS, Preset, preset};
 pub use self::random::HeavyTail;
-pub use self::statistics::{
-    Crowds, FlowClass, HugeFlows, LONG_TRAIN, TrafficStatistics, TrainStatistics,
-};
+pub use self::statistics::{Crowds, FlowClass, HugeFlows, LONG_TRAIN, TrafficStatistics, TrainStatistics};
 pub use self::uniform::{FrameSize, Transport, Uniform, UniformConfig};

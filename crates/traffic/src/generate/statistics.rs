@@ -9,13 +9,13 @@
 //! - *minnow bursts*: many new flows at once, each an event;
 //! - *huge flows*: few at a time, each an event with a rate and a lifetime.
 
+use super::FlowArrivals;
 use super::aggregate::{AggregateConfig, MinnowBursts, TrainClass};
 use super::bursty::{BurstyConfig, SizeRange};
 use super::frame::{FCS, WIRE_OVERHEAD, server};
 use super::mixture::{Mixture, Part};
 use super::preset::Preset;
 use super::random::{HeavyTail, Random};
-use super::FlowArrivals;
 use std::net::IpAddr;
 use tailwater_net::Nanos;
 
@@ -214,7 +214,11 @@ impl Flows {
     /// Adds a flow of `packets` packets, of which `weight` begin per second.
     fn add(&self, packets: u32, weight: f64, random: &mut Random, sums: &mut Sums) {
         let weights: f64 = self.open(packets).map(|(_, class)| class.weight).sum();
-        let mean = self.open(packets).map(|(_, class)| class.weight * class.mean).sum::<f64>() / weights;
+        let mean = self
+            .open(packets)
+            .map(|(_, class)| class.weight * class.mean)
+            .sum::<f64>()
+            / weights;
         let sent = f64::from(packets).min(self.most_packets);
         let gap = self.gap(sent, mean);
         let (mut base, mut time, mut trains) = (0.0, 0.0, 0.0);
@@ -366,7 +370,11 @@ fn quantiles(sample: &mut [(u32, f64)]) -> Vec<u32> {
 
 fn train_mean(trains: &[(u32, f64, f64)]) -> f64 {
     let all: f64 = trains.iter().map(|(.., weight)| weight).sum();
-    trains.iter().map(|(size, _, weight)| f64::from(*size) * weight).sum::<f64>() / all.max(f64::MIN_POSITIVE)
+    trains
+        .iter()
+        .map(|(size, _, weight)| f64::from(*size) * weight)
+        .sum::<f64>()
+        / all.max(f64::MIN_POSITIVE)
 }
 
 /// Returns the index of dispersion of packets in `window` nanoseconds, if trains begin at random: packets, the time
@@ -410,14 +418,22 @@ fn destinations(servers: u32) -> Vec<(IpAddr, f64)> {
     let below = |count: u32| libm::cbrt(f64::from(count.min(servers)) / f64::from(servers));
     let networks = 0..servers.div_ceil(HOSTS);
     let share = |network: u32| below((network + 1) * HOSTS) - below(network * HOSTS);
-    networks.map(|network| (IpAddr::V4(server(network * HOSTS)), share(network))).collect()
+    networks
+        .map(|network| (IpAddr::V4(server(network * HOSTS)), share(network)))
+        .collect()
 }
 
 fn of_aggregate(config: &AggregateConfig) -> TrafficStatistics {
     let bytes = mean_size(&config.sizes);
     let of = |train: &TrainClass| {
         let bytes = if train.full_size { 1514.0 } else { bytes };
-        class(train.weight, train.flow_packets_min, train.packets, bytes, train.line_rate_bps)
+        class(
+            train.weight,
+            train.flow_packets_min,
+            train.packets,
+            bytes,
+            train.line_rate_bps,
+        )
     };
     let flows = Flows {
         classes: config.trains.iter().map(of).collect(),
@@ -429,15 +445,27 @@ fn of_aggregate(config: &AggregateConfig) -> TrafficStatistics {
     };
     let arrivals = config.arrivals;
     let (calm, mean) = (arrivals.calm_per_second(), arrivals.mean_per_second);
-    let in_bursts = config.minnows.map_or(0.0, |minnows| minnows.per_second * minnows.flows.mean());
+    let in_bursts = config
+        .minnows
+        .map_or(0.0, |minnows| minnows.per_second * minnows.flows.mean());
     let mut random = Random::new(1);
     let mut sums = Sums {
         long: vec![Default::default(); flows.classes.len()],
         ..Sums::default()
     };
     let alone = calm - in_bursts;
-    flows.add_mixture(&config.flow_packets, alone * (1.0 - config.short_share), &mut random, &mut sums);
-    flows.add_lengths(&config.short_packets, alone * config.short_share, &mut random, &mut sums);
+    flows.add_mixture(
+        &config.flow_packets,
+        alone * (1.0 - config.short_share),
+        &mut random,
+        &mut sums,
+    );
+    flows.add_lengths(
+        &config.short_packets,
+        alone * config.short_share,
+        &mut random,
+        &mut sums,
+    );
     // Flows of minnow bursts: their first packets come in the burst, all others as any.
     let short = config.short_packets.mean();
     sums.classes[0].packets += in_bursts * (short - 1.0);
@@ -497,13 +525,21 @@ mod tests {
             assert!((0.85..1.15).contains(&ratio), "{name}: {found:?}");
             let shares: f64 = found.destinations.iter().map(|(_, share)| share).sum();
             assert!((shares - 1.0).abs() < 1e-9, "{name}: {shares}");
-            assert!(found.dispersion[0] >= 0.99 && found.dispersion[1] >= found.dispersion[0], "{name}");
+            assert!(
+                found.dispersion[0] >= 0.99 && found.dispersion[1] >= found.dispersion[0],
+                "{name}"
+            );
         }
     }
 
     #[test]
     fn dispersion_is_that_of_all_pairs() {
-        for (size, gap, window) in [(1_u32, 10.0, 100.0), (5, 10.0, 100.0), (40, 10.0, 105.0), (7, 200.0, 100.0)] {
+        for (size, gap, window) in [
+            (1_u32, 10.0, 100.0),
+            (5, 10.0, 100.0),
+            (40, 10.0, 105.0),
+            (7, 200.0, 100.0),
+        ] {
             let mut pairs = 0.0;
             for a in 0..size {
                 for b in 0..size {
