@@ -41,7 +41,7 @@ pub fn simulate(args: &SimulateArgs) -> Result<ExitCode, CliError> {
     refuse_twice("--seed", &args.seed)?;
     refuse_twice("--policy", &args.policy)?;
     if spec.model == SimulationModel::Flows {
-        return flows::simulate(&spec, args);
+        return flows::simulate(&spec, args, jobs(&spec, args));
     }
     check_outputs(&spec, args)?;
     let rack = args.report.as_ref().map(|_| spec_text(&args.rack));

@@ -2,7 +2,8 @@
 
 use super::args::{SimulateArgs, SimulateOutput};
 use super::document::{Document, Run};
-use super::{csv, jobs, parallel};
+use super::runner::Job;
+use super::{csv, parallel};
 use crate::error::CliError;
 use crate::input::Traffic;
 use crate::output::{complain, json, print};
@@ -22,8 +23,8 @@ use tailwater_traffic::generate::TrafficStatistics;
 /// Default duration.
 const DEFAULT_DURATION: Nanos = Nanos::from_secs(1);
 
-/// Simulates all policies and prints their results.
-pub fn simulate(spec: &RackSpec, args: &SimulateArgs) -> Result<ExitCode, CliError> {
+/// Simulates all jobs and prints their results. Without a list of policies, those that the model lacks are left out.
+pub fn simulate(spec: &RackSpec, args: &SimulateArgs, mut jobs: Vec<Job>) -> Result<ExitCode, CliError> {
     for (flag, given) in [
         ("--find", args.find.is_some()),
         ("--report", args.report.is_some()),
@@ -33,7 +34,6 @@ pub fn simulate(spec: &RackSpec, args: &SimulateArgs) -> Result<ExitCode, CliErr
             return Err(CliError::Input(format!("{flag}: expected --model packets with it")));
         }
     }
-    let mut jobs = jobs(spec, args);
     if args.policy.is_empty() && spec.policies.is_empty() {
         jobs.retain(|job| POLICIES.contains(&job.policy));
     }

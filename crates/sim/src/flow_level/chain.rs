@@ -1,11 +1,11 @@
 //! One chain on its servers: steps, control, results.
 
+use super::limits::{STEP, ServerShare};
 use super::meter::Meter;
 use super::model::Model;
 use super::queue::{Actions, CoreCounts, Queue, Surroundings, Train};
 use super::random::Draws;
 use super::source::{Burst, Source};
-use super::{STEP, ServerShare};
 use crate::policies::{RackPolicy, Steered};
 use crate::report::Decisions;
 use std::net::IpAddr;

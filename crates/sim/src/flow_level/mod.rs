@@ -8,7 +8,7 @@
 //! | server mapper, ingress mapper | the same code as in the packet-level model and live |
 //! | chains | each has its own servers, or a share of a server's cores; no core is shared |
 //!
-//! A step lasts a [millisecond](STEP): the rate without events varies from step to step as the trains of small packets
+//! A step lasts a millisecond: the rate without events varies from step to step as the trains of small packets
 //! make it vary. Latencies follow from the backlog that packets find. Packets that find none wait as at a queue with
 //! random arrivals. Results depend on the seed alone, not on the number of threads.
 //!
@@ -21,6 +21,8 @@
 //! against the packet-level model: `docs/lab/simulator.md`.
 
 mod chain;
+mod error;
+mod limits;
 mod meter;
 mod model;
 mod queue;
@@ -30,67 +32,6 @@ mod source;
 #[cfg(test)]
 mod tests;
 
-pub use model::POLICIES;
+pub use error::FlowLevelError;
+pub use limits::{MOST_CHAINS, MOST_CORES, MOST_SERVERS, MOST_WINDOWS, POLICIES};
 pub use run::{FlowLevelChain, FlowLevelReport, simulate_flows};
-
-/// Length of a step, in nanoseconds.
-pub(crate) const STEP: f64 = 1e6;
-
-/// Maximum number of servers and cores of a rack at flow level.
-pub const MOST_SERVERS: usize = 20_000;
-/// Maximum number of cores of a rack at flow level.
-pub const MOST_CORES: usize = 1 << 20;
-/// Maximum number of chains at flow level.
-pub const MOST_CHAINS: usize = 10_000;
-/// Maximum number of windows of all chains together.
-pub const MOST_WINDOWS: usize = 2_000_000;
-
-/// Reason why a run is impossible at flow level.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum FlowLevelError {
-    /// The model lacks the policy.
-    #[error("policy \"{policy}\" places single flows, or is the bound: the flow-level model has {}", POLICIES.join(", "))]
-    Policy {
-        /// Name of the policy.
-        policy: String,
-    },
-    /// The chains do not fit on the servers.
-    #[error("chains: server {server} has {cores} cores for {chains} chains; at least one each is required")]
-    Cores {
-        /// Number of the server.
-        server: usize,
-        /// Its cores.
-        cores: usize,
-        /// Chains that are placed there.
-        chains: usize,
-    },
-    /// Too many windows.
-    #[error("window: {found} windows of all chains exceed {MOST_WINDOWS}; a longer window is required")]
-    Windows {
-        /// Number of windows.
-        found: usize,
-    },
-    /// A setting is out of its range.
-    #[error("{field}: expected {expected}")]
-    Setting {
-        /// Setting.
-        field: &'static str,
-        /// Expected value.
-        expected: &'static str,
-    },
-    /// A chain is invalid.
-    #[error("chain \"{name}\": {source}")]
-    Chain {
-        /// Name of the chain.
-        name: String,
-        /// Cause.
-        source: crate::ChainError,
-    },
-}
-
-/// A chain's part of a server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ServerShare {
-    pub cores: usize,
-    pub reta_delay: tailwater_net::Nanos,
-}

@@ -1,7 +1,8 @@
 //! Parameters of a chain's cores at flow level, from its cost model, its profile and its policy.
 
+use super::error::FlowLevelError;
+use super::limits::{POLICIES, STEP};
 use super::meter::Calm;
-use super::{FlowLevelError, STEP};
 use crate::chain::ChainModel;
 use crate::rack::{Rack, Server};
 use tailwater_net::Nanos;
@@ -10,22 +11,7 @@ use tailwater_policy::core::QUEUES;
 use tailwater_policy::tailwater::TailwaterOptions;
 use tailwater_traffic::generate::TrafficStatistics;
 
-/// Policies that the flow-level model has.
-pub const POLICIES: &[&str] = &[
-    "static",
-    "rss++",
-    "metron",
-    "netblaze",
-    "netblaze-core-static-safe",
-    "netblaze-core-static-unsafe",
-    "netblaze-no-core-mapper",
-    "netblaze-no-boost",
-    "netblaze-server-static-safe",
-    "netblaze-server-static-unsafe",
-    "tailwater",
-];
-
-/// Batches of NetBlaze's options: epochs beyond capacity until boost mode, and epochs without work until release.
+/// NetBlaze's options: epochs beyond capacity until boost mode, and epochs without work until release.
 const BOOST_AFTER: u32 = 3;
 const RELEASE_AFTER: u32 = 5;
 

@@ -1,10 +1,11 @@
 //! Runs of all chains, in parallel, and their report.
 
 use super::chain::Chain;
+use super::error::FlowLevelError;
+use super::limits::{MOST_WINDOWS, STEP, ServerShare};
 use super::meter::Meter;
 use super::model::Model;
 use super::source::Source;
-use super::{FlowLevelError, MOST_WINDOWS, STEP, ServerShare};
 use crate::chain::{ChainModel, random};
 use crate::policies::RackPolicy;
 use crate::rack::Rack;

@@ -1,6 +1,7 @@
 //! Chains of a rack spec: costs of their packets, objectives, traffic.
 
-use super::{SimulationModel, costs};
+use super::costs;
+use super::model::SimulationModel;
 use crate::chain::{ChainError, ChainModel};
 use std::fs::File;
 use std::io::Read;

@@ -5,15 +5,15 @@
 
 mod chain;
 mod costs;
+mod model;
 mod rack;
 
 pub use chain::{RackChain, TrafficSource, TrafficSpec};
+pub use model::SimulationModel;
 
-use crate::flow_level;
 use crate::policies::comparable;
-use crate::rack::{MOST_CORES, MOST_SERVERS, Rack};
+use crate::rack::Rack;
 use crate::simulation::{LONGEST_RUN, RunOptions, SHORTEST_WINDOW, longest};
-use crate::traffic::MOST_CHAINS;
 use std::ops::RangeInclusive;
 use std::path::Path;
 use tailwater_api::SpecError;
@@ -28,42 +28,6 @@ const WHAT: &str = "a rack spec";
 const DURATION: RangeInclusive<Nanos> = Nanos::from_micros(100)..=LONGEST_RUN;
 /// Valid lengths of a window.
 const WINDOW: RangeInclusive<Nanos> = SHORTEST_WINDOW..=LONGEST_RUN;
-
-/// Way to simulate a rack.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum SimulationModel {
-    /// Every packet.
-    #[default]
-    Packets,
-    /// Rates and backlogs: [`flow_level`].
-    Flows,
-}
-
-impl SimulationModel {
-    /// All models, by their names in specs.
-    pub const ALL: [(&'static str, SimulationModel); 2] =
-        [("packets", SimulationModel::Packets), ("flows", SimulationModel::Flows)];
-
-    /// Returns its name in specs.
-    pub fn name(self) -> &'static str {
-        SimulationModel::ALL[self as usize].0
-    }
-
-    /// Returns the maximum numbers of servers and of cores.
-    fn most(self) -> (usize, usize) {
-        match self {
-            SimulationModel::Packets => (MOST_SERVERS, MOST_CORES),
-            SimulationModel::Flows => (flow_level::MOST_SERVERS, flow_level::MOST_CORES),
-        }
-    }
-
-    fn most_chains(self) -> usize {
-        match self {
-            SimulationModel::Packets => MOST_CHAINS,
-            SimulationModel::Flows => flow_level::MOST_CHAINS,
-        }
-    }
-}
 
 /// A rack, its chains and their traffic.
 #[derive(Clone, Debug)]

@@ -1,6 +1,6 @@
 //! Machines of a rack spec.
 
-use super::SimulationModel;
+use super::model::SimulationModel;
 use crate::rack::{Rack, Server, Switch, Timing};
 use std::ops::RangeInclusive;
 use tailwater_api::document::{Fields, Located, duration, throughput};
