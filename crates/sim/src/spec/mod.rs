@@ -14,6 +14,7 @@ pub use model::SimulationModel;
 use crate::policies::comparable;
 use crate::rack::Rack;
 use crate::simulation::{LONGEST_RUN, RunOptions, SHORTEST_WINDOW, longest};
+use std::collections::HashMap;
 use std::ops::RangeInclusive;
 use std::path::Path;
 use tailwater_api::SpecError;
@@ -106,19 +107,23 @@ fn rack_spec(document: &Document, base_dir: &Path, model: Option<SimulationModel
     let on_a_server = copies.iter().map(used).sum::<usize>().div_ceil(all).max(1);
     let ingress = rack::ingress(&fields, &rack, on_a_server)?;
     let mut chains: Vec<RackChain> = Vec::new();
-    for (node, copies) in nodes.into_iter().zip(copies) {
+    let mut names: HashMap<String, usize> = HashMap::new();
+    for (number, (node, copies)) in nodes.into_iter().zip(copies).enumerate() {
         let chain = chain::chain(&node, ingress, copies.servers, base_dir)?;
-        if let Some(other) = chains.iter().position(|other| other.name == chain.name) {
-            let message = format!(
-                "expected a different name for each chain, found \"{}\" as in chains[{other}]",
-                chain.name
-            );
-            return Err(node.error(message));
+        let all = match copies.count {
+            1 => vec![chain],
+            count => (1..=count).map(|copy| chain.copy(copy)).collect(),
+        };
+        for chain in &all {
+            if let Some(other) = names.insert(chain.name.clone(), number) {
+                let message = format!(
+                    "expected a different name for each chain, found \"{}\" as in chains[{other}]",
+                    chain.name
+                );
+                return Err(node.error(message));
+            }
         }
-        match copies.count {
-            1 => chains.push(chain),
-            count => chains.extend((1..=count).map(|number| chain.copy(number))),
-        }
+        chains.extend(all);
     }
     let length = match fields.optional("duration") {
         None => None,
