@@ -77,8 +77,8 @@ impl Meter {
         }
     }
 
-    /// Counts packets that wait for no backlog, at a utilisation. Returns the number of late ones: none if the backlog
-    /// that would make them late is `helped`.
+    /// Counts packets that wait for no backlog, at a utilisation. Returns the number of late ones. `helped` is `true` if
+    /// auxiliary cores would take the backlog that makes packets late: none is late then.
     #[inline]
     pub fn steady(&mut self, packets: f64, utilisation: f64, helped: bool) -> f64 {
         self.window.offered += packets;
