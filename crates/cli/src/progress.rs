@@ -132,6 +132,46 @@ impl Simulating {
     }
 }
 
+/// Progress of a long simulation: a line on a terminal, and otherwise a line now and then.
+pub struct Lasting {
+    line: Line,
+    began: Instant,
+    told: Instant,
+}
+
+/// Time between two lines where there is no terminal.
+const LASTING: Duration = Duration::from_secs(10);
+
+impl Lasting {
+    /// Writes to standard error.
+    pub fn new() -> Self {
+        Lasting {
+            line: Line::new(),
+            began: Instant::now(),
+            told: Instant::now(),
+        }
+    }
+
+    /// Shows the share that is done, 0 to 1.
+    pub fn show(&mut self, text: &str, share: f64) {
+        let is_line = !self.line.terminal && self.told.elapsed() >= LASTING;
+        if !is_line && !self.line.due() {
+            return;
+        }
+        let seconds = self.began.elapsed().as_secs_f64();
+        let left = seconds * (1.0 / share.clamp(1e-6, 1.0) - 1.0);
+        let text = format!("{text}: {:.1} % after {seconds:.0} s, {left:.0} s left", 100.0 * share);
+        match is_line {
+            true => {
+                self.told = Instant::now();
+                // Errors of standard error are ignored.
+                let _ = writeln!(std::io::stderr(), "{text}");
+            }
+            false => self.line.show(&text),
+        }
+    }
+}
+
 /// Progress line of loading or generating traffic.
 pub struct Loading {
     line: Line,

@@ -4,6 +4,7 @@ pub(crate) mod args;
 mod csv;
 pub(crate) mod document;
 pub mod find;
+mod flows;
 mod parallel;
 mod resume;
 pub mod runner;
@@ -25,20 +26,23 @@ use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 use tailwater_baselines::catalog::epoch;
 use tailwater_sim::policies::comparable;
-use tailwater_sim::spec::{RackSpec, TrafficSource};
+use tailwater_sim::spec::{RackSpec, SimulationModel, TrafficSource};
 
 /// Simulates all policies and prints their results.
 ///
 /// # Errors
 /// The input is invalid, a simulation fails, or the result cannot be written.
 pub fn simulate(args: &SimulateArgs) -> Result<ExitCode, CliError> {
-    let spec = RackSpec::read(&args.rack)?;
+    let spec = RackSpec::read_for(&args.rack, args.model)?;
     for &slo in &args.slo {
         epoch(slo).map_err(|error| CliError::Input(format!("--slo: {error}")))?;
     }
     refuse_twice("--slo", &args.slo)?;
     refuse_twice("--seed", &args.seed)?;
     refuse_twice("--policy", &args.policy)?;
+    if spec.model == SimulationModel::Flows {
+        return flows::simulate(&spec, args, jobs(&spec, args));
+    }
     check_outputs(&spec, args)?;
     let rack = args.report.as_ref().map(|_| spec_text(&args.rack));
     let stop = stop_on_signals()?;
@@ -71,8 +75,10 @@ pub fn simulate(args: &SimulateArgs) -> Result<ExitCode, CliError> {
     }
     let document = Document {
         rack: spec.name.clone(),
+        model: spec.model.name(),
         servers: spec.rack.servers.len(),
         cores: spec.rack.cores(),
+        chain_state_bytes: None,
         interrupted,
         runs,
         bounds,

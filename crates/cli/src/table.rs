@@ -8,6 +8,7 @@ pub(crate) mod comparison;
 pub(crate) mod curves;
 pub(crate) mod demo;
 mod explanation;
+mod flow_level;
 mod found;
 
 use crate::text::{fixed, one_line, percent, short, thousands};
@@ -22,6 +23,7 @@ pub use comparison::comparison;
 pub use curves::profile;
 pub use demo::demo;
 pub use explanation::explanation;
+pub use flow_level::flow_level;
 pub use found::found;
 
 /// Width of the name column, and of each column of figures.

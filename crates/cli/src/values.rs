@@ -9,6 +9,7 @@ use tailwater_handover::park::Mode;
 use tailwater_net::Nanos;
 use tailwater_placement::improve::Saving;
 use tailwater_sim::policies::{comparable, unknown as unknown_policy};
+use tailwater_sim::spec::SimulationModel;
 
 /// Maximum duration of a flag, and of a trace.
 pub const LONGEST: Nanos = Nanos::from_secs(365 * 86_400);
@@ -272,6 +273,17 @@ pub fn rack_policy(text: &str) -> Result<&'static str, String> {
     names
         .find(|name| *name == text)
         .ok_or_else(|| unknown_policy(text).to_string())
+}
+
+/// Parses the model of a simulation.
+///
+/// # Errors
+/// There is no such model.
+pub fn simulation_model(text: &str) -> Result<SimulationModel, String> {
+    let known = SimulationModel::ALL.iter().find(|(name, _)| *name == text);
+    known
+        .map(|(_, model)| *model)
+        .ok_or_else(|| "expected packets or flows".to_owned())
 }
 
 /// Parses the waiting mode of an auxiliary core.

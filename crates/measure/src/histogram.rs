@@ -74,6 +74,17 @@ impl LatencyHistogram {
         max
     }
 
+    /// Counts `packets` packets of the same latency.
+    #[inline]
+    pub fn record_many(&mut self, latency: Nanos, packets: u64) {
+        if packets > 0 {
+            self.counts[cell(latency.0)] += packets;
+            self.total += packets;
+            self.sum = self.sum.saturating_add(latency.0.saturating_mul(packets));
+            self.max = self.max.max(latency);
+        }
+    }
+
     /// Adds another histogram's counts.
     pub fn merge(&mut self, other: &LatencyHistogram) {
         self.counts

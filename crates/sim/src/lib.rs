@@ -110,6 +110,7 @@
 
 mod chain;
 mod engine;
+pub mod flow_level;
 pub mod oracle;
 mod pauses;
 pub mod policies;

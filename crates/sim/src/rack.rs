@@ -186,14 +186,22 @@ impl Rack {
         self.servers.iter().map(|server| usize::from(server.cores)).sum()
     }
 
-    /// Checks that the rack is valid.
+    /// Checks that the rack is valid for the packet-level model.
     ///
     /// # Errors
     /// Returns the first field that is invalid.
     pub fn check(&self) -> Result<(), RackError> {
+        self.check_within(MOST_SERVERS, MOST_CORES)
+    }
+
+    /// Checks that the rack is valid, and has at most this many servers and cores.
+    ///
+    /// # Errors
+    /// Returns the first field that is invalid.
+    pub fn check_within(&self, most_servers: usize, most_cores: usize) -> Result<(), RackError> {
         let count = self.servers.len();
-        if count == 0 || count > MOST_SERVERS {
-            let expected = format!("1 to {MOST_SERVERS} servers");
+        if count == 0 || count > most_servers {
+            let expected = format!("1 to {most_servers} servers");
             return Err(RackError::new("servers", expected, count));
         }
         for (number, server) in self.servers.iter().enumerate() {
@@ -214,8 +222,8 @@ impl Rack {
                 within("link_bps", server.link_bps, 1_000_000, 10_000_000_000_000)?;
             }
         }
-        if self.cores() > MOST_CORES {
-            let expected = format!("at most {MOST_CORES} cores in all");
+        if self.cores() > most_cores {
+            let expected = format!("at most {most_cores} cores in all");
             return Err(RackError::new("servers", expected, self.cores()));
         }
         if self.timing.poll_interval == Nanos::ZERO {

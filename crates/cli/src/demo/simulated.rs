@@ -17,7 +17,7 @@ use tailwater_net::Nanos;
 use tailwater_policy::capacity::CapacityProfile;
 use tailwater_policy::server::IngressConfig;
 use tailwater_profile::{Depth, TrainOptions};
-use tailwater_sim::spec::{RackChain, RackSpec, TrafficSource, TrafficSpec};
+use tailwater_sim::spec::{RackChain, RackSpec, SimulationModel, TrafficSource, TrafficSpec};
 use tailwater_sim::{ChainModel, Rack};
 
 /// Seed of a preset's packets.
@@ -59,6 +59,7 @@ pub fn run(experiment: &mut Experiment, machine: Option<Machine>, because: Strin
     let chain = RackChain::from_profile(profile, experiment.spec.slo.budget(), ingress, traffic);
     let spec = RackSpec {
         name: "demo".to_owned(),
+        model: SimulationModel::Packets,
         rack,
         chains: vec![chain.map_err(|error| CliError::Input(error.to_string()))?],
         duration: Some(experiment.seconds),
@@ -69,6 +70,7 @@ pub fn run(experiment: &mut Experiment, machine: Option<Machine>, because: Strin
     };
     let args = SimulateArgs {
         rack: PathBuf::new(),
+        model: None,
         traffic: None,
         policy: Vec::new(),
         seed: Vec::new(),

@@ -6,6 +6,7 @@ use serde::Serialize;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use tailwater_net::Nanos;
+use tailwater_sim::spec::SimulationModel;
 
 /// Help text of `tailwater simulate`.
 pub const SIMULATE_EXAMPLES: &str = "\
@@ -21,6 +22,8 @@ Examples:
       A page with charts; a restart after Ctrl-C skips finished runs.
   tailwater simulate rack.yaml --find servers --seed 1,2,3,4,5
       The fewest servers that meet all objectives, and the number of seeds for which they do.
+  tailwater simulate examples/data-centre.yaml --duration 10s
+      1,000 servers and 500 chains, with rates and backlogs instead of packets.
 Policies: static, rss++, metron, quadrant, quadrant-metron, dyssect, netblaze,
 netblaze-core-static-safe, netblaze-core-static-unsafe, netblaze-server-static-safe,
 netblaze-server-static-unsafe, netblaze-no-core-mapper, netblaze-no-boost,
@@ -34,6 +37,9 @@ pub struct SimulateArgs {
     /// Rack with its chains and their traffic
     #[arg(value_name = "RACK.yaml")]
     pub rack: PathBuf,
+    /// Every packet, or rates and backlogs of large racks [default: the rack's, or packets]
+    #[arg(long, value_name = "packets|flows", value_parser = values::simulation_model)]
+    pub model: Option<SimulationModel>,
     /// Capture file or preset for all chains [default: the rack's]
     #[arg(long, value_name = "FILE|PRESET")]
     pub traffic: Option<OsString>,

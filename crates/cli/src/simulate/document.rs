@@ -8,10 +8,15 @@ use tailwater_sim::{OracleReport, SimReport};
 pub struct Document {
     /// Name of the rack.
     pub rack: String,
+    /// Model of the simulation: `packets` or `flows`.
+    pub model: &'static str,
     /// Number of its servers.
     pub servers: usize,
     /// Number of all their cores.
     pub cores: usize,
+    /// At flow level, bytes of the state of the largest chain in progress. Each thread has one chain.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub chain_state_bytes: Option<usize>,
     /// `true` if runs are missing, since the command was interrupted.
     pub interrupted: bool,
     /// Results by policy, objective and seed, each in the order of the command line.

@@ -1,6 +1,7 @@
 //! Chains of a rack spec: costs of their packets, objectives, traffic.
 
 use super::costs;
+use super::model::SimulationModel;
 use crate::chain::{ChainError, ChainModel};
 use std::fs::File;
 use std::io::Read;
@@ -42,6 +43,8 @@ pub struct RackChain {
     pub ingress: IngressConfig,
     /// Source of its packets.
     pub traffic: TrafficSpec,
+    /// Number of servers that it runs on at flow level, or `None` for all.
+    pub servers: Option<usize>,
 }
 
 /// Source of packets.
@@ -86,7 +89,18 @@ impl RackChain {
             model,
             ingress,
             traffic,
+            servers: None,
         })
+    }
+
+    /// Returns copy `number` of the chain, with a name and traffic of its own.
+    pub(super) fn copy(&self, number: u64) -> RackChain {
+        let mut copy = self.clone();
+        copy.name = format!("{}-{number}", self.name);
+        copy.profile.chain.clone_from(&copy.name);
+        copy.model.name.clone_from(&copy.name);
+        copy.traffic.seed = self.traffic.seed.map(|seed| seed + number - 1);
+        copy
     }
 
     /// Returns the cost model of its packets.
@@ -146,24 +160,62 @@ fn each(frontier: &EpochFrontier, packets: impl Fn(u32) -> u32) -> EpochFrontier
     other
 }
 
-/// Parses a chain of a spec whose files are relative to `base_dir`.
-pub(super) fn chain(node: &Located<'_>, ingress: IngressConfig, base_dir: &Path) -> Result<RackChain, SpecError> {
-    let fields = node.fields(&[
-        "name",
-        "slo",
-        "profile",
-        "costs",
-        "frontier",
-        "rates",
-        "splits",
-        "dispatch",
-        "batch",
-        "opensAtHome",
-        "jitter",
-        "wakes",
-        "pauses",
-        "traffic",
-    ])?;
+/// Number of equal chains, and of servers of each.
+pub(super) struct Copies {
+    pub count: u64,
+    pub servers: Option<usize>,
+}
+
+/// Parses the number of chains that a node stands for.
+pub(super) fn copies(node: &Located<'_>, model: SimulationModel) -> Result<Copies, SpecError> {
+    let fields = node.fields(FIELDS)?;
+    let whole = |name: &str| {
+        fields
+            .optional(name)
+            .map(|node| node.whole(1..=MOST_COPIES))
+            .transpose()
+    };
+    let servers = whole("servers")?;
+    if let Some(node) = fields.optional("servers").filter(|_| model == SimulationModel::Packets) {
+        return Err(node.error("expected model: flows with this field: with packets, a chain has all servers"));
+    }
+    Ok(Copies {
+        count: whole("count")?.unwrap_or(1),
+        servers: servers.map(|servers| servers as usize),
+    })
+}
+
+/// Maximum number of copies of a chain, and of its servers.
+const MOST_COPIES: u64 = 10_000;
+
+/// Fields of a chain.
+const FIELDS: &[&str] = &[
+    "name",
+    "count",
+    "servers",
+    "slo",
+    "profile",
+    "costs",
+    "frontier",
+    "rates",
+    "splits",
+    "dispatch",
+    "batch",
+    "opensAtHome",
+    "jitter",
+    "wakes",
+    "pauses",
+    "traffic",
+];
+
+/// Parses a chain of a spec whose files are relative to `base_dir`, on this number of servers.
+pub(super) fn chain(
+    node: &Located<'_>,
+    ingress: IngressConfig,
+    servers: Option<usize>,
+    base_dir: &Path,
+) -> Result<RackChain, SpecError> {
+    let fields = node.fields(FIELDS)?;
     let name = label(&fields.required("name", "the chain's name")?)?;
     let node = fields.required("slo", "a duration such as 200us")?;
     let slo = duration(&node, SLO)?;
@@ -185,6 +237,7 @@ pub(super) fn chain(node: &Located<'_>, ingress: IngressConfig, base_dir: &Path)
         model,
         ingress,
         traffic: traffic(&fields.required("traffic", "a map with source")?, base_dir)?,
+        servers,
     })
 }
 

@@ -5,14 +5,16 @@
 
 mod chain;
 mod costs;
+mod model;
 mod rack;
 
 pub use chain::{RackChain, TrafficSource, TrafficSpec};
+pub use model::SimulationModel;
 
 use crate::policies::comparable;
 use crate::rack::Rack;
 use crate::simulation::{LONGEST_RUN, RunOptions, SHORTEST_WINDOW, longest};
-use crate::traffic::MOST_CHAINS;
+use std::collections::HashMap;
 use std::ops::RangeInclusive;
 use std::path::Path;
 use tailwater_api::SpecError;
@@ -33,6 +35,8 @@ const WINDOW: RangeInclusive<Nanos> = SHORTEST_WINDOW..=LONGEST_RUN;
 pub struct RackSpec {
     /// Name of the rack, an RFC 1123 label.
     pub name: String,
+    /// Model of the simulation.
+    pub model: SimulationModel,
     /// Parts of the rack.
     pub rack: Rack,
     /// Chains that run on it, with unique names.
@@ -55,8 +59,16 @@ impl RackSpec {
     /// # Errors
     /// Returns the first error, with its position.
     pub fn read(path: &Path) -> Result<Self, SpecError> {
+        RackSpec::read_for(path, None)
+    }
+
+    /// Like [`read`](RackSpec::read), for this model instead of the spec's.
+    ///
+    /// # Errors
+    /// Returns the first error, with its position.
+    pub fn read_for(path: &Path, model: Option<SimulationModel>) -> Result<Self, SpecError> {
         let base_dir = path.parent().unwrap_or(Path::new(""));
-        rack_spec(&Document::read(path, WHAT)?, base_dir)
+        rack_spec(&Document::read(path, WHAT)?, base_dir, model)
     }
 
     /// Parses the text of a spec. `name` is the file's name in errors. Files that the spec names are relative to
@@ -65,30 +77,53 @@ impl RackSpec {
     /// # Errors
     /// Returns the first error, with its position.
     pub fn parse(text: &str, name: &str, base_dir: &Path) -> Result<Self, SpecError> {
-        rack_spec(&Document::parse(text, name, WHAT)?, base_dir)
+        rack_spec(&Document::parse(text, name, WHAT)?, base_dir, None)
     }
 }
 
-fn rack_spec(document: &Document, base_dir: &Path) -> Result<RackSpec, SpecError> {
+fn rack_spec(document: &Document, base_dir: &Path, model: Option<SimulationModel>) -> Result<RackSpec, SpecError> {
     let (metadata, spec) = document.object(KIND, "a map with servers and chains")?;
     let fields = spec.fields(&[
-        "servers", "switch", "timing", "ingress", "chains", "policies", "duration", "warmUp", "window", "seed",
+        "model", "servers", "switch", "timing", "ingress", "chains", "policies", "duration", "warmUp", "window", "seed",
     ])?;
-    let rack = rack::rack(&fields)?;
-    let nodes = fields.required("chains", "a list of chains")?;
-    let nodes = nodes.list("chains", MOST_CHAINS)?;
-    let ingress = rack::ingress(&fields, &rack, nodes.len())?;
+    let model = match (model, fields.optional("model")) {
+        (Some(model), _) => model,
+        (None, None) => SimulationModel::default(),
+        (None, Some(node)) => node.word(&SimulationModel::ALL)?,
+    };
+    let rack = rack::rack(&fields, model)?;
+    let node = fields.required("chains", "a list of chains")?;
+    let most = model.most_chains();
+    let nodes = node.list("chains", most)?;
+    let copies = nodes.iter().map(|node| chain::copies(node, model));
+    let copies = copies.collect::<Result<Vec<_>, _>>()?;
+    let count: u64 = copies.iter().map(|copies| copies.count).sum();
+    if count > most as u64 {
+        return Err(node.error(format!("expected at most {most} chains in all, found {count}")));
+    }
+    // Chains that have some of the servers each take turns on them.
+    let all = rack.servers.len();
+    let used = |copies: &chain::Copies| copies.count as usize * copies.servers.unwrap_or(all).min(all);
+    let on_a_server = copies.iter().map(used).sum::<usize>().div_ceil(all).max(1);
+    let ingress = rack::ingress(&fields, &rack, on_a_server)?;
     let mut chains: Vec<RackChain> = Vec::new();
-    for node in nodes {
-        let chain = chain::chain(&node, ingress, base_dir)?;
-        if let Some(other) = chains.iter().position(|other| other.name == chain.name) {
-            let message = format!(
-                "expected a different name for each chain, found \"{}\" as in chains[{other}]",
-                chain.name
-            );
-            return Err(node.error(message));
+    let mut names: HashMap<String, usize> = HashMap::new();
+    for (number, (node, copies)) in nodes.into_iter().zip(copies).enumerate() {
+        let chain = chain::chain(&node, ingress, copies.servers, base_dir)?;
+        let all = match copies.count {
+            1 => vec![chain],
+            count => (1..=count).map(|copy| chain.copy(copy)).collect(),
+        };
+        for chain in &all {
+            if let Some(other) = names.insert(chain.name.clone(), number) {
+                let message = format!(
+                    "expected a different name for each chain, found \"{}\" as in chains[{other}]",
+                    chain.name
+                );
+                return Err(node.error(message));
+            }
         }
-        chains.push(chain);
+        chains.extend(all);
     }
     let length = match fields.optional("duration") {
         None => None,
@@ -117,6 +152,7 @@ fn rack_spec(document: &Document, base_dir: &Path) -> Result<RackSpec, SpecError
     };
     Ok(RackSpec {
         name: metadata.name,
+        model,
         rack,
         chains,
         duration: length,

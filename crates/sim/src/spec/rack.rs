@@ -1,6 +1,7 @@
 //! Machines of a rack spec.
 
-use crate::rack::{MOST_SERVERS, Rack, Server, Switch, Timing};
+use super::model::SimulationModel;
+use crate::rack::{Rack, Server, Switch, Timing};
 use std::ops::RangeInclusive;
 use tailwater_api::document::{Fields, Located, duration, throughput};
 use tailwater_api::{SpecError, Throughput};
@@ -16,15 +17,16 @@ const MOST_ROWS: u64 = 1 << 20;
 /// Maximum buffer of a switch, in bytes.
 const MOST_BUFFER: u64 = 1 << 34;
 
-/// Parses the rack of a spec.
-pub(super) fn rack(fields: &Fields<'_>) -> Result<Rack, SpecError> {
+/// Parses the rack of a spec for a model.
+pub(super) fn rack(fields: &Fields<'_>, model: SimulationModel) -> Result<Rack, SpecError> {
+    let (most_servers, most_cores) = model.most();
     let node = fields.required("servers", "a list of servers")?;
     let mut servers = Vec::new();
-    for group in node.list("servers", MOST_SERVERS)? {
-        let (count, server) = server(&group)?;
+    for group in node.list("servers", most_servers)? {
+        let (count, server) = server(&group, most_servers)?;
         servers.extend(std::iter::repeat_n(server, count));
-        if servers.len() > MOST_SERVERS {
-            let what = format!("at most {MOST_SERVERS} servers in all, found more");
+        if servers.len() > most_servers {
+            let what = format!("at most {most_servers} servers in all, found more");
             return Err(group.error(format!("expected {what}")));
         }
     }
@@ -42,7 +44,8 @@ pub(super) fn rack(fields: &Fields<'_>) -> Result<Rack, SpecError> {
         interruptions: Vec::new(),
     };
     // A check across fields: the total number of cores.
-    rack.check().map_err(|error| node.error(error.to_string()))?;
+    let checked = rack.check_within(most_servers, most_cores);
+    checked.map_err(|error| node.error(error.to_string()))?;
     Ok(rack)
 }
 
@@ -59,7 +62,7 @@ fn delay(fields: &Fields<'_>, name: &str, default: Nanos) -> Result<Nanos, SpecE
 }
 
 /// Parses equal servers, and their number.
-fn server(node: &Located<'_>) -> Result<(usize, Server), SpecError> {
+fn server(node: &Located<'_>, most: usize) -> Result<(usize, Server), SpecError> {
     let default = Server::default();
     let fields = node.fields(&["count", "cores", "numaNodes", "link", "ring", "retaDelay", "buffers"])?;
     let cores = whole(&fields, "cores", default.cores.into(), 1..=512)?;
@@ -75,7 +78,7 @@ fn server(node: &Located<'_>) -> Result<(usize, Server), SpecError> {
         reta_delay: delay(&fields, "retaDelay", default.reta_delay)?,
         buffers: whole(&fields, "buffers", default.buffers.into(), 64..=65_535)? as u32,
     };
-    let count = whole(&fields, "count", 1, 1..=MOST_SERVERS as u64)?;
+    let count = whole(&fields, "count", 1, 1..=most as u64)?;
     Ok((count as usize, server))
 }
 
@@ -135,7 +138,7 @@ fn timing(node: &Located<'_>) -> Result<Timing, SpecError> {
     })
 }
 
-/// Parses the steering of prefixes to servers, for a rack with this number of chains.
+/// Parses the steering of prefixes to servers, for a rack with this number of chains on a server.
 pub(super) fn ingress(fields: &Fields<'_>, rack: &Rack, chains: usize) -> Result<IngressConfig, SpecError> {
     let least = rack.servers.iter().map(|server| server.cores).min();
     let share = u64::from(least.unwrap_or(1)) / chains as u64;

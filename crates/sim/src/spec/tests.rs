@@ -404,3 +404,44 @@ fn wrong_fields_are_named() {
         assert!(error.starts_with("rack.yaml"), "{error}");
     }
 }
+
+#[test]
+fn at_flow_level_a_chain_stands_for_many_on_some_servers() {
+    let chain = "{name: a, count: 3, servers: 2, slo: 200us, costs: {packetNanoseconds: 500}, traffic: {source: as, \
+                 seed: 7}}";
+    let flows = spec("[{count: 1000, cores: 8}]", chain, "  model: flows\n");
+    let found = parse(&flows).unwrap();
+    assert_eq!((found.model, found.rack.servers.len()), (SimulationModel::Flows, 1000));
+    let names: Vec<_> = found.chains.iter().map(|chain| chain.name.as_str()).collect();
+    assert_eq!(names, ["a-1", "a-2", "a-3"]);
+    let seeds: Vec<_> = found.chains.iter().map(|chain| chain.traffic.seed).collect();
+    assert_eq!(seeds, [Some(7), Some(8), Some(9)]);
+    assert!(found.chains.iter().all(|chain| chain.servers == Some(2)));
+    // No server has two chains: half of its cores are for bursts.
+    assert_eq!(found.chains[0].ingress.threshold, 4);
+    let error = |text: &str| parse(text).unwrap_err().to_string();
+    let packets = flows.replace("  model: flows\n", "");
+    assert!(error(&packets).contains("256"), "{}", error(&packets));
+    let few = packets.replace("count: 1000", "count: 4");
+    assert!(
+        error(&few).contains("expected model: flows with this field"),
+        "{}",
+        error(&few)
+    );
+    let copied = parse(&few.replace(", servers: 2", "")).unwrap();
+    assert_eq!(copied.chains.len(), 3);
+    let twice = flows.replace(
+        "  model:",
+        "    - {name: a-2, slo: 1ms, costs: {packetNanoseconds: 500}, traffic: {source: as}}\n  model:",
+    );
+    assert!(
+        error(&twice).contains("found \"a-2\" as in chains[0]"),
+        "{}",
+        error(&twice)
+    );
+    let many = flows.replace("count: 3", "count: 10000").replace(
+        "  model:",
+        "    - {name: b, slo: 1ms, costs: {packetNanoseconds: 500}, traffic: {source: as}}\n  model:",
+    );
+    assert!(error(&many).contains("at most 10000 chains"), "{}", error(&many));
+}

@@ -17,6 +17,7 @@ mod frame;
 mod mixture;
 mod preset;
 pub(crate) mod random;
+mod statistics;
 #[cfg(test)]
 mod tests;
 mod uniform;
@@ -26,4 +27,5 @@ pub use self::bursty::{Bursty, BurstyConfig, SizeRange};
 pub use self::mixture::{CAMPUS_FLOW_PACKETS, Mixture, Part};
 pub use self::preset::{PRESETS, Preset, preset};
 pub use self::random::HeavyTail;
+pub use self::statistics::{Crowds, FlowClass, HugeFlows, LONG_TRAIN, TrafficStatistics, TrainStatistics};
 pub use self::uniform::{FrameSize, Transport, Uniform, UniformConfig};

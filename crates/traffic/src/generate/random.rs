@@ -91,6 +91,22 @@ impl HeavyTail {
         low + longer
     }
 
+    /// Returns the length that a share `quantile` of all lengths does not reach, 0 to below 1, as a real number.
+    pub fn quantile(&self, quantile: f64) -> f64 {
+        let (low, high) = self.bounds();
+        let ratio = libm::pow(low / high, self.shape);
+        let tail = ratio + (1.0 - quantile.clamp(0.0, 1.0)) * (1.0 - ratio);
+        low / libm::pow(tail, 1.0 / self.shape)
+    }
+
+    /// Returns the share of lengths of at least `packets`.
+    pub(crate) fn at_least(&self, packets: u32) -> f64 {
+        let (low, high) = self.bounds();
+        let ratio = libm::pow(low / high, self.shape);
+        let share = (libm::pow(low / f64::from(packets), self.shape) - ratio) / (1.0 - ratio);
+        share.clamp(0.0, 1.0)
+    }
+
     pub(crate) fn validate(&self, field: &'static str) -> Result<(), TrafficError> {
         let sound =
             (0.1..=10.0).contains(&self.shape) && self.min >= 1 && self.min <= self.max && self.max <= 1_000_000;
