@@ -135,25 +135,23 @@ impl<'a> Planner<'a> {
     fn relieve(&mut self, from: usize, level: f64, moves: &mut Vec<RowMove>) {
         while moves.len() < MOST_MOVES {
             let Server { load, limit, cores, .. } = self.servers[from];
-            let excess = load - limit.max(level * cores);
-            if excess <= LEAST * load {
+            // Where all are full, all are to be equally full. Else moves go on until it is about as full as others: that
+            // is a row more at most, and leaves room.
+            let mean = level * cores;
+            let target = if mean > limit { mean } else { limit.min(mean * ABOVE) };
+            if load - target <= LEAST * load && load <= limit.max(target) {
                 return;
             }
-            let room = |server: &Server| {
-                // Where all are full, all are to be equally full.
-                let most = server.limit.max(level * server.cores);
-                (level * server.cores - server.load).min(most - server.load)
-            };
+            let room = |server: &Server| level * server.cores - server.load;
             let others = (0..self.servers.len()).filter(|other| *other != from && self.servers[*other].usable);
             let most_room = others.max_by(|a, b| {
                 let (x, y) = (room(&self.servers[*a]), room(&self.servers[*b]));
                 x.total_cmp(&y).then(b.cmp(a))
             });
             let Some(to) = most_room else { return };
-            let target = self.servers[to];
-            // As many moves make both equally full as bring this one below its limit.
-            let wanted = (load - level * cores).min(room(&target));
-            let most = (target.limit.max(level * target.cores * ABOVE) - target.load).min(load - limit.min(level * cores) / 2.0);
+            let other = self.servers[to];
+            let wanted = (load - mean).min(room(&other));
+            let most = (other.limit.max(level * other.cores * ABOVE) - other.load).min(load - limit.min(mean) / 2.0);
             if wanted <= LEAST * load {
                 return;
             }
