@@ -68,9 +68,10 @@ pub(crate) struct Balanced {
     pub class_of: Vec<u32>,
     classes: Vec<ClassState>,
     numbers: HashMap<FlowClass, u32>,
-    /// By server: packets steered to it, and packets held there.
+    /// By server: packets steered to it, packets held there, and the number that may be.
     offered: Vec<u64>,
     held: Vec<usize>,
+    room: Vec<usize>,
     reports: u32,
     /// Rows that are being written, then moves that are not complete.
     planned: Vec<RowMove>,
@@ -87,6 +88,7 @@ impl Balanced {
             numbers: HashMap::new(),
             offered: vec![0; servers],
             held: vec![0; servers],
+            room: vec![0; servers],
             reports: 0,
             planned: Vec::new(),
             moving: Vec::new(),
@@ -126,12 +128,12 @@ impl Balanced {
         (class.moving == STAYS).then_some(class.server)
     }
 
-    /// Holds a packet of a moving flow. Returns `false` if there is no room, with buffers for `room` packets.
-    fn hold(&mut self, packet: &Packet, room: impl Fn(usize) -> usize) -> bool {
+    /// Holds a packet of a moving flow. Returns `false` if there is no room.
+    fn hold(&mut self, packet: &Packet) -> bool {
         let class = &self.classes[self.class_of[packet.flow as usize] as usize];
         let moving = &mut self.moving[usize::from(class.moving)];
         let to = usize::from(moving.to);
-        if self.held[to] >= room(to) {
+        if self.held[to] >= self.room[to] {
             return false;
         }
         self.held[to] += 1;
@@ -173,17 +175,10 @@ impl Engine<'_> {
     #[cold]
     pub(super) fn hold_moving(&mut self, number: usize, packet: &Packet) {
         let chain = &mut self.chains[number];
-        let Steering::Buckets(BucketSteering {
-            sections,
-            balanced: Some(balanced),
-            ..
-        }) = &mut chain.steering
-        else {
+        let Some(balanced) = chain.steering.balanced() else {
             return;
         };
-        let servers = &self.rack.servers;
-        let room = |to: usize| servers[to].buffers as usize * sections[to].owners();
-        match balanced.hold(packet, room) {
+        match balanced.hold(packet) {
             true => chain.decisions.held_for_move += 1,
             false => chain.meter.lost(Loss::RingFull),
         }
@@ -252,7 +247,12 @@ impl Engine<'_> {
 
     /// Begins the moves of flows whose rows are in force.
     pub(super) fn rows_written(&mut self, number: usize, now: u64) {
-        let Some(balanced) = self.chains[number].steering.balanced() else {
+        let Steering::Buckets(BucketSteering {
+            sections,
+            balanced: Some(balanced),
+            ..
+        }) = &mut self.chains[number].steering
+        else {
             return;
         };
         balanced.mapper.rows_written();
@@ -266,6 +266,10 @@ impl Engine<'_> {
             held: Vec::new(),
         };
         balanced.moving = planned.iter().map(begin).collect();
+        for planned in &planned {
+            let to = usize::from(planned.to);
+            balanced.room[to] = self.rack.servers[to].buffers as usize * sections[to].owners();
+        }
         for state in &mut balanced.classes {
             let server = balanced.mapper.steer(state.class).1;
             if server == state.server {
@@ -379,6 +383,9 @@ impl Engine<'_> {
         touched.sort_unstable();
         touched.dedup();
         for core in touched {
+            // An idle core continues now, not at the end of its last work.
+            let ready = &mut self.cores[usize::from(core)].ready;
+            *ready = (*ready).max(now);
             self.schedule(usize::from(core));
         }
     }

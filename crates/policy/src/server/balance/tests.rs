@@ -53,9 +53,9 @@ impl Rack {
     fn run(&mut self, milliseconds: u32) -> Vec<RowMove> {
         let mut all = Vec::new();
         let mut completes = 0;
+        let mut loads = self.loads();
         for _ in 0..milliseconds {
-            let loads = self.loads();
-            for (counters, load) in self.counters.iter_mut().zip(loads) {
+            for (counters, &load) in self.counters.iter_mut().zip(&loads) {
                 let packets = (load * 1e6 / PACKET as f64).round() as u64;
                 let done = packets.min(4_000_000 / PACKET);
                 counters.offered += packets;
@@ -76,6 +76,7 @@ impl Rack {
                 self.mapper.plan(&self.classes, &mut moves);
                 if !moves.is_empty() {
                     self.mapper.rows_written();
+                    loads = self.loads();
                     completes = 2;
                 }
                 all.extend(moves);
@@ -129,7 +130,7 @@ fn a_load_within_a_server_stays_there() {
 #[test]
 fn as_many_servers_are_taken_as_the_load_requires() {
     for (load, used) in [(4700, 2), (6500, 2), (7500, 3), (9900, 3), (12_500, 4), (15_500, 4)] {
-        let mut rack = Rack::new(CONFIG, 4, prefixes(5000, load));
+        let mut rack = Rack::new(CONFIG, 4, prefixes(1000, load));
         let moves = rack.run(1000);
         let loads = rack.loads();
         let with: Vec<f64> = loads.into_iter().filter(|load| *load > 0.0).collect();
