@@ -113,7 +113,11 @@ fn main() {
         }),
         ..CapacityProfile::default()
     };
-    for (&load, &seed) in arguments.loads.iter().flat_map(|load| arguments.seeds.iter().map(move |seed| (load, seed))) {
+    for (&load, &seed) in arguments
+        .loads
+        .iter()
+        .flat_map(|load| arguments.seeds.iter().map(move |seed| (load, seed)))
+    {
         let packets = record(&arguments, load * 1e9 / nanos, seed);
         for &servers in &arguments.servers {
             let mut rack = Rack::of_one(arguments.cores);

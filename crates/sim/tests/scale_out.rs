@@ -145,8 +145,14 @@ fn more_servers_never_turn_a_kept_objective_into_a_missed_one() {
         let packets = traffic(seed, 350 * MS, 4.2, unequal);
         let held: Vec<bool> = (1..=8).map(|servers| holds("tailwater", servers, &packets)).collect();
         let first = held.iter().position(|held| *held);
-        assert!(first.is_some_and(|first| held[first..].iter().all(|held| *held)), "{held:?}");
+        assert!(
+            first.is_some_and(|first| held[first..].iter().all(|held| *held)),
+            "{held:?}"
+        );
         let with_static = (1..=8).find(|servers| holds("static", *servers, &packets));
-        assert!(first.map(|first| first + 1) <= with_static, "{held:?}, static: {with_static:?}");
+        assert!(
+            first.map(|first| first + 1) <= with_static,
+            "{held:?}, static: {with_static:?}"
+        );
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! A move takes these steps:
 //!
-//! 1. Servers' counters reach the mapper, one call late, and it decides. The new server takes its first core into use
-//!    at once.
+//! 1. Servers' counters reach the mapper, one call late, and it decides. A server that had nothing takes as many cores
+//!    into use at once as the moving load takes.
 //! 2. After the time to write a row, the rows are in force: packets of the moving flows go to the new server. It holds
 //!    them, in order, in the packet buffers of its dedicated cores. Packets beyond are lost.
 //! 3. The old server processes what it has of these flows, and then sends their state: one call, and a time for each
@@ -240,7 +240,17 @@ impl Engine<'_> {
         decisions.rules += moves.len() as u64;
         decisions.rows_moved += moves.len() as u64;
         for planned in &moves {
-            self.activate(number, usize::from(planned.to), now);
+            let to = usize::from(planned.to);
+            if let Steering::Buckets(steering) = &mut self.chains[number].steering {
+                let load: f64 = moves
+                    .iter()
+                    .filter(|other| other.to == planned.to)
+                    .map(|m| m.load)
+                    .sum();
+                steering.sections[to].start_cores = (load.ceil() as u16).max(1);
+            }
+            // A server in use keeps its cores.
+            self.activate(number, to, now);
         }
         self.at(now + self.rack.switch.rule_latency.0, Control::RowsWritten(number));
     }

@@ -13,8 +13,9 @@
 //!
 //! **When.** A server has too much if its mean load of a period is above the limit, or if more packets were late than
 //! its *credit* covers: late packets beyond the tolerated share add up, and others pay off. After a start there is no
-//! mean yet, and what has been measured since counts, however short: a new ingress in front of a full load needs a
-//! few milliseconds, not periods. After moves, a new period begins when the backlogs are gone.
+//! mean yet, and what has been measured since counts, with a margin that is the larger the shorter the time: a new
+//! ingress in front of a full load needs a few milliseconds, not periods. After moves, a new period begins when the
+//! backlogs are gone.
 //!
 //! **What.** The fewest rows that bring the server within its limit, to the servers with most room; unused ones are
 //! taken if the load exceeds the limits of those in use. Since one row can as well carry more as less, it is chosen such
@@ -43,6 +44,8 @@ use tailwater_net::Nanos;
 const REPORT: Nanos = Nanos::from_millis(1);
 /// Period of the mean load.
 const PERIOD: Nanos = Nanos::from_millis(250);
+/// Time of which the load is unknown by its burstiness: over a period as long, it can be twice the mean.
+const UNSURE: Nanos = Nanos::from_micros(300);
 /// Time after moves in which backlogs are processed, and nothing is measured.
 const SETTLE: Nanos = Nanos::from_millis(10);
 /// Share of its cores up to which a server is filled before anything has been learnt.
@@ -331,7 +334,8 @@ impl ServerState {
             // The next excess is another failure.
             self.excess = 0.0;
         }
-        is_late || judged && full > self.limit
+        let unsure = UNSURE.as_secs_f64() / elapsed.as_secs_f64();
+        is_late || judged && full > self.limit * (1.0 + unsure)
     }
 
     /// Lets the limit grow after a period within it.

@@ -155,7 +155,9 @@ impl<'a> Planner<'a> {
             if wanted <= LEAST * load {
                 return;
             }
-            let Some(choice) = self.choose(from, wanted, most) else { return };
+            let Some(choice) = self.choose(from, wanted, most) else {
+                return;
+            };
             let (row, to_number) = (choice.row, to as ServerNumber);
             for placed in &mut self.classes {
                 if usize::from(placed.server) == from && placed.row.covers(row) && row.matches(placed.class) {
@@ -179,7 +181,9 @@ impl<'a> Planner<'a> {
     /// Returns the row on a server with the load closest to `wanted`, and at most `most`.
     fn choose(&self, from: usize, wanted: f64, most: f64) -> Option<Choice> {
         let begin = self.classes.partition_point(|placed| usize::from(placed.server) < from);
-        let end = self.classes.partition_point(|placed| usize::from(placed.server) <= from);
+        let end = self
+            .classes
+            .partition_point(|placed| usize::from(placed.server) <= from);
         let mut best: Option<Choice> = None;
         for group in self.classes[begin..end].chunk_by(|a, b| a.row == b.row) {
             let row = group[0].row;

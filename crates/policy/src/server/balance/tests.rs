@@ -155,7 +155,10 @@ fn a_load_that_drifts_to_one_server_moves_on() {
     let before = rack.loads();
     assert!(before[1] > 4.0 && before[0] < 1.0, "{before:?}");
     let moves = rack.run(1000);
-    assert!(moves.iter().all(|planned| (planned.from, planned.to) == (1, 0)), "{moves:?}");
+    assert!(
+        moves.iter().all(|planned| (planned.from, planned.to) == (1, 0)),
+        "{moves:?}"
+    );
     let loads = rack.loads();
     assert!(loads[1] < 3.4 && loads[2] == 0.0, "{loads:?}");
 }
