@@ -1,5 +1,5 @@
-//! Scale-out: late and lost packets on 1, 2, 4 and 8 servers, from the same packets, with the load at full from the first
-//! packet, as after a restart of the ingress.
+//! Scale-out: late and lost packets on 1, 2, 4 and 8 servers, from the same packets, with the load at full from the
+//! first packet, as after a restart of the ingress.
 //!
 //! ```sh
 //! cargo bench -p tailwater-sim --bench scale-out -- [--servers 1,2,4,8] [--cores 4] [--load 4.7] [--chain 840]

@@ -1,10 +1,10 @@
 //! One chain in the rack: its costs, the outcome of its packets, and their steering.
 
 use super::account::Account;
-use super::balance::Balanced;
 use super::check::Checker;
 use super::machine::Speed;
 use super::meter::Meter;
+use super::row_steering::Balanced;
 use crate::chain::Costs;
 use crate::report::Decisions;
 use crate::traffic::Packet;

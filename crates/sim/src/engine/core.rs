@@ -211,8 +211,8 @@ impl Core {
         next.max(self.ready)
     }
 
-    /// Returns `true` if it has a packet of a flow that `leaves`: in its ring, its own queue, on its auxiliary cores, or
-    /// buffered. If the dispatcher distinguishes flows, it must have their receipts, too.
+    /// Returns `true` if it has a packet of a flow that `leaves`: in its ring, its own queue, on its auxiliary cores,
+    /// or buffered. If the dispatcher distinguishes flows, it must have their receipts, too.
     pub fn has_any(&self, leaves: impl Fn(u32) -> bool) -> bool {
         let ring = self.fifo.iter().map(|arrived| &arrived.packet);
         let waiting = self.transit.buffered.iter().chain(&self.transit.next);

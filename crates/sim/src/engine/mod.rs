@@ -10,7 +10,7 @@
 //! |---|---|
 //! | `run` | passage of time |
 //! | `arrive` | from the switch to the rings: prefixes, links, bucket tables, placed flows |
-//! | `balance` | flows between servers |
+//! | `balance`, `row_steering` | flows between servers |
 //! | `turn` | a core without auxiliary cores |
 //! | `dispatching`, `dispatch` | a core with auxiliary cores, and the auxiliary cores |
 //! | `moves` | buckets and flows between cores |
@@ -36,6 +36,7 @@ mod moves;
 mod offload_queue;
 mod packet_lists;
 mod queue;
+mod row_steering;
 mod run;
 mod sampling;
 mod tree;
@@ -48,7 +49,6 @@ use crate::policies::Steered;
 use crate::rack::Rack;
 use crate::report::Burst;
 use crate::traffic::Packet;
-use balance::Balanced;
 use burst::BurstRecorder;
 use chain_state::{
     BucketSteering, CacheResidency, ChainState, FlowSteering, Ingress, NO_CORE, SEEN, Steering, SteeringDomain,
@@ -56,6 +56,7 @@ use chain_state::{
 use check::Checker;
 use core::Core;
 use meter::Meter;
+use row_steering::Balanced;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 use tailwater_net::Nanos;

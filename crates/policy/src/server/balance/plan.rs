@@ -135,8 +135,8 @@ impl<'a> Planner<'a> {
     fn relieve(&mut self, from: usize, level: f64, moves: &mut Vec<RowMove>) {
         while moves.len() < MOST_MOVES {
             let Server { load, limit, cores, .. } = self.servers[from];
-            // Where all are full, all are to be equally full. Else moves go on until it is about as full as others: that
-            // is a row more at most, and leaves room.
+            // Where all are full, all are to be equally full. Else moves go on until it is about as full as others:
+            // that is a row more at most, and leaves room.
             let mean = level * cores;
             let target = if mean > limit { mean } else { limit.min(mean * ABOVE) };
             if load - target <= LEAST * load && load <= limit.max(target) {
