@@ -34,7 +34,7 @@ pub enum Policy {
     NetBlazeOnDemandRss,
     /// Balancer of RSS buckets in the manner of RSS++, without a core mapper.
     RssPlusPlus,
-    /// Tailwater's own core mapper, with Tailwater's server mapper and a default row for new prefixes.
+    /// Tailwater's own core mapper, with Tailwater's server mapper and ingress mapper.
     Tailwater,
 }
 
@@ -148,9 +148,9 @@ impl Policy {
         )
     }
 
-    /// Returns `true` if packets of new destination prefixes use a default row, instead of waiting for a row of their
-    /// own ([`IngressConfig::default_row`](tailwater_policy::server::IngressConfig::default_row)).
-    pub fn has_default_row(self) -> bool {
+    /// Returns `true` if rows of the ingress move between servers, as against NetBlaze's
+    /// ([`IngressConfig::rebalance`](tailwater_policy::server::IngressConfig::rebalance)).
+    pub fn rebalances(self) -> bool {
         self == Policy::Tailwater
     }
 

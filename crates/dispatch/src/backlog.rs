@@ -142,6 +142,11 @@ impl<F, P> Backlog<F, P> {
         self.parked_load
     }
 
+    /// Returns the parked packets, in no order.
+    pub fn parked_packets(&self) -> impl Iterator<Item = &P> {
+        self.parked.all()
+    }
+
     /// Returns the auxiliary cores as the mapper sees them.
     #[inline]
     pub fn auxiliaries(&self) -> &[AuxiliaryCore] {

@@ -82,6 +82,11 @@ impl<P> ParkedPackets<P> {
         self.slots.get(usize::from(first))?.packet.as_ref()
     }
 
+    /// Returns all packets, in no order.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &P> {
+        self.slots.iter().filter_map(|slot| slot.packet.as_ref())
+    }
+
     /// Removes the `count` packets of a flow, in order.
     pub(crate) fn take(&mut self, number: u16, count: u16, mut each: impl FnMut(P)) {
         if count == 0 {

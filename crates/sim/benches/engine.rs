@@ -74,7 +74,8 @@ fn policy(row: &Row) -> RackPolicy {
             // Each server is used as soon as it is available.
             threshold: 1,
             table: 2000,
-            default_row: false,
+            flow_hash: true,
+            rebalance: false,
         },
     };
     let mut policy = RackPolicy::named(row.policy, &objective).unwrap_or_else(|error| panic!("{error}"));

@@ -6,7 +6,7 @@
 //! | `rss++`, `metron` | rows of the switch's table, over all cores | |
 //! | `quadrant`, `quadrant-metron`, `dyssect` | a controller that places each flow | |
 //! | `netblaze` and its ablations | destination prefix to a server, RSS bucket to its dedicated cores | NetBlaze's |
-//! | `tailwater` | the same, first packets by a default row | Tailwater's |
+//! | `tailwater` | the same, but rows move between servers | Tailwater's |
 //!
 //! Comparisons also list `oracle`, which is not a policy: its values come from [`oracle`](crate::oracle()).
 
@@ -192,7 +192,7 @@ impl RackPolicy {
             name: name.to_owned(),
             steered: Steered::Servers {
                 ingress: IngressConfig {
-                    default_row: policy.has_default_row(),
+                    rebalance: policy.rebalances(),
                     ..objective.ingress
                 },
                 make,
@@ -248,7 +248,8 @@ mod tests {
                 prefix_v6: 32,
                 threshold: 16,
                 table: 100,
-                default_row: false,
+                flow_hash: true,
+                rebalance: false,
             },
         }
     }

@@ -249,6 +249,15 @@ pub struct Decisions {
     pub rules: u64,
     /// Packets that waited for a row.
     pub waited_for_rule: u64,
+    /// Rows that moved flows between servers.
+    #[serde(default)]
+    pub rows_moved: u64,
+    /// Packets that waited at their new server for the old one to complete earlier ones.
+    #[serde(default)]
+    pub held_for_move: u64,
+    /// Longest time from such a row until its flows were at the new server, in nanoseconds.
+    #[serde(default)]
+    pub longest_row_move_ns: u64,
 }
 
 /// One window.

@@ -98,7 +98,8 @@ fn run(rack: &Rack, chains: &[Chain], policy: &str, cores: Option<u16>, options:
                 prefix_v6: 48,
                 threshold: 2,
                 table: 60,
-                default_row: false,
+                flow_hash: true,
+                rebalance: false,
             },
         };
         ChainRun {

@@ -54,7 +54,8 @@ pub fn run(experiment: &mut Experiment, machine: Option<Machine>, because: Strin
         prefix_v6: 48,
         threshold: 1,
         table: rack.switch.table,
-        default_row: false,
+        flow_hash: true,
+        rebalance: false,
     };
     let chain = RackChain::from_profile(profile, experiment.spec.slo.budget(), ingress, traffic);
     let spec = RackSpec {

@@ -61,6 +61,9 @@ const OF_CHAIN: &[Column] = &[
     ("longest_move_ns", "/decisions/longest_move_ns"),
     ("rules", "/decisions/rules"),
     ("waited_for_rule", "/decisions/waited_for_rule"),
+    ("rows_moved", "/decisions/rows_moved"),
+    ("held_for_move", "/decisions/held_for_move"),
+    ("longest_row_move_ns", "/decisions/longest_row_move_ns"),
 ];
 
 /// Formats a line of names, and one per chain of each run; then the same of each bound, with its known fields only.

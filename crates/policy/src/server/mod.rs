@@ -1,5 +1,5 @@
 //! Interface between a server and the policy that maps its RSS buckets to dedicated cores, with Tailwater's mapper and
-//! the ingress mapper.
+//! ingress mappers.
 //!
 //! A *bucket* is a row of the NIC's RSS table (RETA), with all flows that hash there. It has exactly one owner, a
 //! dedicated core. A policy moves whole buckets. A rack can be modelled as one large server: its buckets are then rows
@@ -9,11 +9,14 @@
 //! |---|---|
 //! | map buckets to as few cores as hold the load, all equally full | [`TailwaterServerMapper`] |
 //! | map them as NetBlaze or another system does | `tailwater-baselines` |
-//! | steer destination prefixes to servers | [`IngressMapper`] |
+//! | steer destination prefixes to servers, and rebalance them | [`IngressBalancer`] |
+//! | steer them as NetBlaze does | [`IngressMapper`] |
 
+mod balance;
 mod ingress;
 mod tailwater;
 
+pub use balance::{ClassLoad, FlowClass, IngressBalancer, RowMatch, RowMove, ServerCounters};
 pub use ingress::{IngressConfig, IngressMapper, ServerNumber, Steering};
 pub use tailwater::{TailwaterServerConfig, TailwaterServerMapper};
 

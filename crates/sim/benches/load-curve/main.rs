@@ -170,7 +170,8 @@ fn main() {
                         prefix_v6: 48,
                         threshold: arguments.cores,
                         table: 2000,
-                        default_row: false,
+                        flow_hash: true,
+                        rebalance: false,
                     },
                 };
                 // One dedicated core, all others auxiliary: `tailwater-pool`.

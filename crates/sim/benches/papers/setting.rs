@@ -181,7 +181,8 @@ pub fn policy(name: &str, profile: &CapacityProfile) -> RackPolicy {
             // Half of a server's cores are reserved for bursts.
             threshold: 32,
             table: 2000,
-            default_row: false,
+            flow_hash: true,
+            rebalance: false,
         },
     };
     let mut policy = RackPolicy::named(name, &objective).unwrap_or_else(|error| panic!("{name}: {error}"));

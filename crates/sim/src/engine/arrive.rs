@@ -55,9 +55,11 @@ impl Engine<'_> {
                         sum = sum.wrapping_add(u32::from(flow.core));
                     }
                 }
-                Steering::Buckets(BucketSteering { ingress, .. }) => {
+                Steering::Buckets(BucketSteering { ingress, balanced, .. }) => {
                     let known = ingress.as_ref().and_then(|i| i.server_of.get(flow));
                     sum = sum.wrapping_add(known.map_or(0, |server| u32::from(*server)));
+                    let known = balanced.as_ref().and_then(|balanced| balanced.class_of.get(flow));
+                    sum = sum.wrapping_add(known.copied().unwrap_or(0));
                 }
             }
         }
@@ -80,9 +82,13 @@ impl Engine<'_> {
         let chain = &mut self.chains[number];
         let core = match &mut chain.steering {
             Steering::Buckets(steering) => {
-                let section = match &mut steering.ingress {
-                    None => 0,
-                    Some(ingress) => match ingress.server_of[packet.flow as usize] {
+                let section = match (&mut steering.ingress, &mut steering.balanced) {
+                    (None, None) => 0,
+                    (None, Some(balanced)) => match balanced.steer(packet) {
+                        Some(server) => usize::from(server),
+                        None => return self.hold_moving(number, packet),
+                    },
+                    (Some(ingress), _) => match ingress.server_of[packet.flow as usize] {
                         HELD => {
                             match ingress.hold(packet) {
                                 true => chain.decisions.waited_for_rule += 1,
@@ -117,7 +123,7 @@ impl Engine<'_> {
 
     /// Sends a packet over the link of a core's server, and to the core.
     #[inline]
-    fn send(&mut self, chain: usize, core: usize, packet: &Packet, time: u64) {
+    pub(super) fn send(&mut self, chain: usize, core: usize, packet: &Packet, time: u64) {
         let at = match self.cross(core, packet, time) {
             Some(at) => at,
             None => return self.chains[chain].meter.lost(Loss::Link),
@@ -181,13 +187,12 @@ impl Engine<'_> {
                     ingress.server_of.resize(flow + 1, 0);
                 }
                 ingress.server_of[flow] = steered.server();
-                if let Steered::Install { prefix, server, waits } = steered {
+                if let Steered::Install { prefix, server } = steered {
                     chain.decisions.rules += 1;
-                    let written = match waits && latency > 0 {
-                        true => Control::Row(number, ingress.begin_row(prefix, server)),
-                        false => Control::RowBehind(number, waits),
-                    };
-                    self.at(packet.arrival + latency, written);
+                    if latency > 0 {
+                        let row = ingress.begin_row(prefix, server);
+                        self.at(packet.arrival + latency, Control::Row(number, row));
+                    }
                 }
                 self.activate(number, usize::from(steered.server()), packet.arrival);
                 if let Steering::Buckets(BucketSteering {
@@ -196,6 +201,13 @@ impl Engine<'_> {
                 {
                     ingress.hold_flow(packet.flow, start.destination);
                 }
+            }
+            Steering::Buckets(BucketSteering {
+                balanced: Some(balanced),
+                ..
+            }) => {
+                let server = balanced.open(packet, start.destination);
+                self.activate(number, usize::from(server), packet.arrival);
             }
             Steering::Buckets(_) => {}
         }
@@ -213,7 +225,6 @@ impl Engine<'_> {
             return;
         };
         let pending = ingress.pending.remove(place);
-        ingress.mapper.row_written(true);
         for flow in &pending.flows {
             ingress.server_of[*flow as usize] = pending.server;
             ingress.row_of.remove(flow);
@@ -227,17 +238,6 @@ impl Engine<'_> {
             section.account.packet(now, packet.bucket(), hash);
             let core = section.table[packet.bucket()];
             self.send(number, usize::from(core), packet, now);
-        }
-    }
-
-    /// Starts a change of the default row, if one is due.
-    pub(super) fn change_default_row(&mut self, number: usize, now: u64) {
-        let Some(ingress) = self.chains[number].steering.ingress() else {
-            return;
-        };
-        if ingress.mapper.next_default(&ingress.reported).is_some() {
-            let written = now + ingress.rule_latency;
-            self.at(written, Control::DefaultRow(number));
         }
     }
 

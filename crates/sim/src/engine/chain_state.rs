@@ -4,6 +4,7 @@ use super::account::Account;
 use super::check::Checker;
 use super::machine::Speed;
 use super::meter::Meter;
+use super::row_steering::Balanced;
 use crate::chain::Costs;
 use crate::report::Decisions;
 use crate::traffic::Packet;
@@ -128,9 +129,11 @@ pub(crate) struct SteeringDomain {
 pub(crate) struct BucketSteering {
     pub sections: Vec<SteeringDomain>,
     pub ingress: Option<Ingress>,
+    /// Tailwater's, instead of `ingress`.
+    pub balanced: Option<Box<Balanced>>,
 }
 
-/// Steers destination prefixes to servers.
+/// Steers destination prefixes to servers, as NetBlaze does.
 pub(crate) struct Ingress {
     pub mapper: IngressMapper,
     /// By flow: its server, or [`HELD`] while its prefix has no row.
@@ -234,10 +237,18 @@ impl Steering {
         usize::from(holder) == core
     }
 
-    /// Returns the state that steers prefixes to servers, if any.
+    /// Returns the state of NetBlaze's ingress, if any.
     pub fn ingress(&mut self) -> Option<&mut Ingress> {
         match self {
             Steering::Buckets(steering) => steering.ingress.as_mut(),
+            Steering::Flows(_) => None,
+        }
+    }
+
+    /// Returns the state of Tailwater's ingress, if any.
+    pub fn balanced(&mut self) -> Option<&mut Balanced> {
+        match self {
+            Steering::Buckets(steering) => steering.balanced.as_deref_mut(),
             Steering::Flows(_) => None,
         }
     }

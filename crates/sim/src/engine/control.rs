@@ -37,21 +37,13 @@ impl Engine<'_> {
                 if let Some(ingress) = self.chains[chain].steering.ingress() {
                     ingress.reported[server] = cores;
                 }
-                self.change_default_row(chain, now);
             }
             Control::Row(chain, row) => self.row_written(chain, row, now),
-            Control::RowBehind(chain, waits) => {
-                if let Some(ingress) = self.chains[chain].steering.ingress() {
-                    ingress.mapper.row_written(waits);
-                }
-                self.change_default_row(chain, now);
-            }
-            Control::DefaultRow(chain) => {
-                if let Some(ingress) = self.chains[chain].steering.ingress() {
-                    ingress.mapper.default_written();
-                }
-                self.change_default_row(chain, now);
-            }
+            Control::Counters(chain) => self.report_counters(chain, now),
+            Control::Rebalance(chain, counters) => self.rebalance(chain, &counters, now),
+            Control::RowsWritten(chain) => self.rows_written(chain, now),
+            Control::RowMoves(chain) => self.look_for_moved(chain, now),
+            Control::RowMoved(chain, row) => self.row_moved(chain, row, now),
             Control::Observe(chain) => self.observe(chain, now),
             Control::DecideFlows(chain) => self.decide_flows(chain, now),
             Control::EnforceFlows(chain) => self.enforce_flows(chain, now),

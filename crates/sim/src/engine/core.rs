@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use tailwater_measure::attribution::Attribution;
 use tailwater_measure::durations::{self, QUARTERS};
 use tailwater_net::Nanos;
+use tailwater_policy::server::ServerCounters;
 
 /// Load counters of a core since the last query.
 #[derive(Clone, Debug)]
@@ -22,6 +23,8 @@ pub(crate) struct Stats {
     pub longest_queue: u32,
     pub worst_delay: u64,
     durations: Box<[u32; QUARTERS]>,
+    /// Sums before the last query.
+    before: ServerCounters,
 }
 
 impl Default for Stats {
@@ -35,6 +38,7 @@ impl Default for Stats {
             longest_queue: 0,
             worst_delay: 0,
             durations: Box::new([0; QUARTERS]),
+            before: ServerCounters::default(),
         }
     }
 }
@@ -53,10 +57,21 @@ impl Stats {
         durations::p99(self.durations.iter().map(|count| u64::from(*count)))
     }
 
+    /// Returns the sums since the start of the run.
+    pub fn totals(&self) -> ServerCounters {
+        ServerCounters {
+            offered: 0,
+            processed: self.before.processed + self.processed,
+            busy: self.before.busy + Nanos(self.busy),
+            late: self.before.late + self.late + self.lost,
+        }
+    }
+
     pub fn clear(&mut self) {
+        let before = self.totals();
         let mut durations = std::mem::take(self).durations;
         durations.fill(0);
-        self.durations = durations;
+        (self.durations, self.before) = (durations, before);
     }
 }
 
@@ -194,6 +209,19 @@ impl Core {
             return NEVER;
         }
         next.max(self.ready)
+    }
+
+    /// Returns `true` if it has a packet of a flow that `leaves`: in its ring, its own queue, on its auxiliary cores,
+    /// or buffered. If the dispatcher distinguishes flows, it must have their receipts, too.
+    pub fn has_any(&self, leaves: impl Fn(u32) -> bool) -> bool {
+        let ring = self.fifo.iter().map(|arrived| &arrived.packet);
+        let waiting = self.transit.buffered.iter().chain(&self.transit.next);
+        let mut own = ring.chain(waiting.map(|waiting| &waiting.packet));
+        let dispatched = |dispatch: &Dispatch| match dispatch.slots.is_empty() {
+            true => dispatch.inside().any(|(_, flow, _)| leaves(flow)),
+            false => dispatch.packets().any(|packet| leaves(packet.flow)),
+        };
+        own.any(|packet| leaves(packet.flow)) || self.dispatch.as_deref().is_some_and(dispatched)
     }
 
     /// Returns the arrival time of the oldest packet at the core, including packets in transfer or on auxiliary cores.

@@ -131,6 +131,12 @@ impl Dispatch {
         since.min().unwrap_or(NEVER)
     }
 
+    /// Returns all packets in the system, including completed ones without a receipt.
+    pub fn packets(&self) -> impl Iterator<Item = &Packet> {
+        let lists = self.lists.all().chain(self.machine.backlog.parked_packets());
+        lists.map(|waiting| &waiting.packet)
+    }
+
     /// Returns each flow's or bucket's packets in the own queue, on auxiliary cores and parked.
     pub fn inside(&self) -> impl Iterator<Item = (u16, u32, u32)> {
         let flows = self.machine.backlog.flows();

@@ -10,6 +10,7 @@
 //! |---|---|
 //! | `run` | passage of time |
 //! | `arrive` | from the switch to the rings: prefixes, links, bucket tables, placed flows |
+//! | `balance`, `row_steering` | flows between servers |
 //! | `turn` | a core without auxiliary cores |
 //! | `dispatching`, `dispatch` | a core with auxiliary cores, and the auxiliary cores |
 //! | `moves` | buckets and flows between cores |
@@ -20,6 +21,7 @@
 
 mod account;
 mod arrive;
+mod balance;
 mod burst;
 mod chain_state;
 mod check;
@@ -34,6 +36,7 @@ mod moves;
 mod offload_queue;
 mod packet_lists;
 mod queue;
+mod row_steering;
 mod run;
 mod sampling;
 mod tree;
@@ -53,13 +56,14 @@ use chain_state::{
 use check::Checker;
 use core::Core;
 use meter::Meter;
+use row_steering::Balanced;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 use tailwater_net::Nanos;
 use tailwater_net::toeplitz::BUCKETS;
 use tailwater_policy::core::{MakeMapper, Unit};
 use tailwater_policy::flows::{CoreSignals, FlowPlan, FlowView};
-use tailwater_policy::server::{IngressMapper, Move, ServerMapper};
+use tailwater_policy::server::{IngressMapper, Move, RowMatch, ServerCounters, ServerMapper};
 use tree::{NEVER, Tree};
 use usage::Usage;
 use waiting::Waiting;
@@ -82,10 +86,16 @@ pub(crate) enum Control {
     Reported(usize, usize, u16),
     /// A row of the switch's table that packets wait for is written: tenant, row.
     Row(usize, u32),
-    /// A row without waiting packets is written: tenant, `true` if packets were to wait for it.
-    RowBehind(usize, bool),
-    /// The default row has changed.
-    DefaultRow(usize),
+    /// Servers sample their counters for the ingress.
+    Counters(usize),
+    /// The ingress gets them.
+    Rebalance(usize, Vec<ServerCounters>),
+    /// Rows that move flows between servers are in force.
+    RowsWritten(usize),
+    /// Servers may have completed the packets of flows that leave them.
+    RowMoves(usize),
+    /// A row's flows are at their new server.
+    RowMoved(usize, RowMatch),
     /// A controller's period ends.
     Observe(usize),
     /// A controller decides.
@@ -122,6 +132,7 @@ struct Delays {
     migration: u64,
     poll_interval: u64,
     rpc: u64,
+    flow_transfer: u64,
 }
 
 /// State of a server.
@@ -226,6 +237,7 @@ impl<'r> Engine<'r> {
                 migration: t.migration.0,
                 poll_interval: t.poll_interval.0,
                 rpc: t.rpc.0,
+                flow_transfer: t.flow_transfer.0,
             },
             tree: Tree::new(cores.len()),
             usage: Usage::new(cores.len()),
@@ -283,6 +295,7 @@ impl<'r> Engine<'r> {
             Steered::Rack(mapper) => Steering::Buckets(BucketSteering {
                 sections: vec![section(all(), mapper, slowest)],
                 ingress: None,
+                balanced: None,
             }),
             Steered::Servers { ingress, make } => {
                 let servers = self.rack.servers.iter().zip(&setup.cores);
@@ -292,10 +305,13 @@ impl<'r> Engine<'r> {
                 });
                 let sections: Vec<SteeringDomain> = sections.collect();
                 let servers = sections.len();
+                // With one server there is no steering.
+                let steers = servers > 1;
+                let cores = setup.cores.iter().map(|cores| cores.len() as u16);
                 Steering::Buckets(BucketSteering {
+                    balanced: (steers && ingress.rebalance).then(|| Box::new(Balanced::new(ingress, cores))),
                     sections,
-                    // With one server there is no steering.
-                    ingress: (servers > 1).then(|| Ingress {
+                    ingress: (steers && !ingress.rebalance).then(|| Ingress {
                         mapper: IngressMapper::new(ingress, servers as u16),
                         server_of: Vec::new(),
                         reported: vec![0; servers],
@@ -354,7 +370,14 @@ impl<'r> Engine<'r> {
     /// Sets up a tenant before the first packet.
     fn start(&mut self, number: usize, start_cores: u16) {
         let alone = match &mut self.chains[number].steering {
-            Steering::Buckets(steering) => steering.ingress.is_none(),
+            Steering::Buckets(steering) => {
+                let alone = steering.ingress.is_none() && steering.balanced.is_none();
+                if let Some(balanced) = &steering.balanced {
+                    let interval = balanced.mapper.report_interval().0;
+                    self.at(interval, Control::Counters(number));
+                }
+                alone
+            }
             Steering::Flows(steering) => {
                 let period = steering.mapper.control_loop().period.0.max(1);
                 let signals = |core: usize| CoreSignals {

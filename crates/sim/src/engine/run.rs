@@ -156,15 +156,18 @@ impl Engine<'_> {
 
     /// Returns the arrival time of the oldest packet in the system.
     pub(super) fn oldest(&self) -> u64 {
-        let rows = self.chains.iter().filter_map(|chain| match &chain.steering {
-            Steering::Buckets(steering) => steering.ingress.as_ref(),
+        let steering = self.chains.iter().filter_map(|chain| match &chain.steering {
+            Steering::Buckets(steering) => Some(steering),
             Steering::Flows(_) => None,
         });
+        let held = steering.clone().filter_map(|steering| steering.balanced.as_ref());
+        let held = held.filter_map(|balanced| balanced.oldest()).min().unwrap_or(NEVER);
+        let rows = steering.filter_map(|steering| steering.ingress.as_ref());
         let buffered = rows.flat_map(|ingress| &ingress.pending);
         let buffered = buffered.filter_map(|row| row.packets.first());
         let buffered = buffered.map(|packet| packet.arrival).min().unwrap_or(NEVER);
         let cores = self.cores.iter().map(Core::oldest).min();
-        cores.unwrap_or(NEVER).min(buffered).min(self.last_arrival)
+        cores.unwrap_or(NEVER).min(buffered).min(held).min(self.last_arrival)
     }
 
     /// Returns a time before which no packet still in the system arrived.

@@ -96,7 +96,7 @@ fn link(node: &Located<'_>) -> Result<u64, SpecError> {
 
 fn switch(node: &Located<'_>) -> Result<Switch, SpecError> {
     let default = Switch::default();
-    let fields = node.fields(&["table", "ruleLatency", "held", "bufferBytes"])?;
+    let fields = node.fields(&["table", "ruleLatency", "held", "bufferBytes", "flowHash"])?;
     Ok(Switch {
         table: whole(&fields, "table", default.table as u64, 0..=MOST_ROWS)? as usize,
         rule_latency: delay(&fields, "ruleLatency", default.rule_latency)?,
@@ -108,6 +108,10 @@ fn switch(node: &Located<'_>) -> Result<Switch, SpecError> {
             // The buffer has room for a frame of any length.
             65_536..=MOST_BUFFER,
         )?,
+        flow_hash: match fields.optional("flowHash") {
+            None => default.flow_hash,
+            Some(node) => node.word(&[("true", true), ("false", false)])?,
+        },
     })
 }
 
@@ -122,6 +126,7 @@ fn timing(node: &Located<'_>) -> Result<Timing, SpecError> {
         "migration",
         "look",
         "rpc",
+        "flowTransfer",
     ])?;
     Ok(Timing {
         poll: delay(&fields, "poll", default.poll)?,
@@ -135,6 +140,7 @@ fn timing(node: &Located<'_>) -> Result<Timing, SpecError> {
             Some(node) => duration(&node, Nanos(1)..=*DELAY.end())?,
         },
         rpc: delay(&fields, "rpc", default.rpc)?,
+        flow_transfer: delay(&fields, "flowTransfer", default.flow_transfer)?,
     })
 }
 
@@ -150,7 +156,8 @@ pub(super) fn ingress(fields: &Fields<'_>, rack: &Rack, chains: usize) -> Result
         prefix_v6: 48,
         threshold: threshold as u16,
         table,
-        default_row: false,
+        flow_hash: rack.switch.flow_hash,
+        rebalance: false,
     };
     let Some(node) = fields.optional("ingress") else {
         return Ok(default);

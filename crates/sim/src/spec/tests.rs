@@ -49,9 +49,9 @@ fn everything_can_be_said() {
     let chain = "{name: a, slo: 1ms, costs: {batchNanoseconds: 320, packetNanoseconds: 500, \
                  byteNanoseconds: 0.5, newFlowNanoseconds: 7}, traffic: {source: as, \
                  flowsScale: 2, rateScale: 0.5, seed: 9}}";
-    let more = "  switch: {table: 9, ruleLatency: 2ms, held: 10, bufferBytes: 100000}\n  \
+    let more = "  switch: {table: 9, ruleLatency: 2ms, held: 10, bufferBytes: 100000, flowHash: false}\n  \
                 timing: {poll: 1ns, wake: 2ns, spin: 3ns, handOver: 4ns, receipt: 5ns, \
-                migration: 6ns, look: 7ns, rpc: 8ns}\n  \
+                migration: 6ns, look: 7ns, rpc: 8ns, flowTransfer: 9ns}\n  \
                 ingress: {prefixV4: 16, prefixV6: 32, threshold: 6}\n  \
                 policies: [tailwater, static]\n  duration: 20ms\n  \
                 warmUp: 4ms\n  window: 2ms\n  seed: 5\n";
@@ -74,6 +74,7 @@ fn everything_can_be_said() {
     assert_eq!((switch.table, switch.max_buffered), (9, 10));
     assert_eq!(switch.rule_latency, Nanos::from_millis(2));
     assert_eq!(switch.buffer_bytes, 100_000);
+    assert!(!switch.flow_hash && !spec.chains[0].ingress.flow_hash);
     let t = spec.rack.timing;
     let times = [
         t.poll,
@@ -84,8 +85,9 @@ fn everything_can_be_said() {
         t.migration,
         t.poll_interval,
         t.rpc,
+        t.flow_transfer,
     ];
-    assert_eq!(times, [1, 2, 3, 4, 5, 6, 7, 8].map(Nanos));
+    assert_eq!(times, [1, 2, 3, 4, 5, 6, 7, 8, 9].map(Nanos));
     assert_eq!(spec.policies, ["tailwater", "static"]);
     assert_eq!((spec.seed, spec.duration), (5, Some(Nanos::from_millis(20))));
     assert_eq!(spec.warm_up, Nanos::from_millis(4));

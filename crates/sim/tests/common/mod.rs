@@ -86,7 +86,8 @@ pub fn policy(name: &str) -> RackPolicy {
             prefix_v6: 32,
             threshold: 2,
             table: 60,
-            default_row: false,
+            flow_hash: true,
+            rebalance: false,
         },
     };
     RackPolicy::named(name, &objective).unwrap()

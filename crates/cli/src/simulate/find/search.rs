@@ -142,7 +142,7 @@ impl Found {
 
 /// Searches for the hardest value that holds. From the start it doubles or halves the difficulty until the answer is
 /// between two values, then bisects. It does not assume monotonicity: it also tries the answer's neighbour on the easy
-/// side, and two on the hard side.
+/// side, and two on the hard side, and fewer servers than the start if none that are as many or more hold.
 ///
 /// `probe` returns `true` if a value holds, or `None` to end the search.
 ///
@@ -163,7 +163,36 @@ pub fn search<E>(axis: &Axis, mut probe: impl FnMut(i32) -> Result<Option<bool>,
     };
     // The `good` one holds, the `bad` one does not.
     let (mut good, mut bad) = (axis.start, axis.start);
-    if holds {
+    let mut is_above = holds;
+    if !holds {
+        loop {
+            if bad == axis.easiest {
+                break;
+            }
+            good = axis.easier(bad);
+            match ask(&mut found, good)? {
+                None => return Ok(found),
+                Some(true) => break,
+                Some(false) => bad = good,
+            }
+        }
+        if bad == axis.easiest {
+            // Nothing easier than the start holds, and fewer servers may nevertheless.
+            good = axis.start;
+            while axis.goal == Goal::Servers && !is_above && good != axis.hardest {
+                good = axis.harder(good);
+                match ask(&mut found, good)? {
+                    None => return Ok(found),
+                    Some(holds) => is_above = holds,
+                }
+            }
+            if !is_above {
+                found.complete = true;
+                return Ok(found);
+            }
+        }
+    }
+    if is_above {
         loop {
             if good == axis.hardest {
                 bad = good - 1;
@@ -174,19 +203,6 @@ pub fn search<E>(axis: &Axis, mut probe: impl FnMut(i32) -> Result<Option<bool>,
                 None => return Ok(found),
                 Some(false) => break,
                 Some(true) => good = bad,
-            }
-        }
-    } else {
-        loop {
-            if bad == axis.easiest {
-                found.complete = true;
-                return Ok(found);
-            }
-            good = axis.easier(bad);
-            match ask(&mut found, good)? {
-                None => return Ok(found),
-                Some(true) => break,
-                Some(false) => bad = good,
             }
         }
     }
@@ -246,6 +262,9 @@ mod tests {
         assert_eq!((found.best, found.is_monotone()), (Some(4), false));
         let found = look(&axis, |servers| servers >= 4 || servers == 2);
         assert!(!found.is_monotone() || found.best == Some(2));
+        // More servers than hold may not.
+        let found = look(&Axis::servers(8, 64), |servers| servers == 2);
+        assert_eq!((found.best, found.is_monotone()), (Some(2), false));
         let found = look(&Axis::servers(8, 64), |servers| servers >= 7 || servers == 5);
         assert_eq!((found.best, found.is_monotone()), (Some(7), false));
     }

@@ -1,0 +1,355 @@
+//! Tailwater's ingress mapper: rows of the switch's table to servers, moved when a server has too much.
+//!
+//! The table begins with one row, the *default row*, which sends everything to the first server. No packet ever waits
+//! for a row of its own: a row is only written for flows that leave the server of the row that matched them before. So
+//! the table is small, and the default row carries what is new.
+//!
+//! **Headroom.** Servers report counters a thousand times a second. The cores that a server's load takes are its
+//! offered packets times the core time that it measures for one: no profile is needed, and slow cores show. How full a
+//! server may be depends on how bursty the traffic is, on the chain's worst packets and on the machine. So the *limit*
+//! is learnt, for each server, as the server mapper learns how full a core may be: where packets are late or lost
+//! though the load is within the limit, it falls to less than the load; after a while without, it grows again. A
+//! server that is taken into use begins with the lowest limit learnt so far.
+//!
+//! **When.** A server has too much if its mean load of a period is above the limit, or if more packets were late than
+//! its *credit* covers: late packets beyond the tolerated share add up, and others pay off. After a start there is no
+//! mean yet, and what has been measured since counts, with a margin that is the larger the shorter the time: a new
+//! ingress in front of a full load needs a few milliseconds, not periods. After moves, a new period begins when the
+//! backlogs are gone.
+//!
+//! **What.** The fewest rows that bring the server within its limit, to the servers with most room; unused ones are
+//! taken if the load exceeds the limits of those in use. Since one row can as well carry more as less, it is chosen
+//! such that both servers get equally full. Candidates are all prefixes from the default row's to the configured length; one
+//! too large for any server is divided further, down to a single destination, and then by the flow hash if the switch
+//! can. One flow that exceeds a server stays.
+//!
+//! **Order.** The mapper decides, and its caller moves: the new server is in use before the row is written, and packets
+//! that arrive by the new row wait until the old server has none of the row's and has sent their flows' state. Nothing
+//! is decided meanwhile.
+//!
+//! Servers are not emptied when the load falls.
+
+mod plan;
+mod row;
+
+pub use plan::{ClassLoad, RowMove};
+pub use row::{FlowClass, RowMatch};
+
+use super::ingress::{IngressConfig, ServerNumber};
+use plan::{Planner, Server};
+use std::collections::HashMap;
+use tailwater_net::Nanos;
+
+/// Interval at which servers report.
+const REPORT: Nanos = Nanos::from_millis(1);
+/// Period of the mean load.
+const PERIOD: Nanos = Nanos::from_millis(250);
+/// Time of which the load is unknown by its burstiness: over a period as long, it can be twice the mean.
+const UNSURE: Nanos = Nanos::from_micros(300);
+/// Time after moves in which backlogs are processed, and nothing is measured.
+const SETTLE: Nanos = Nanos::from_millis(10);
+/// Share of its cores up to which a server is filled before anything has been learnt.
+const FIRST_LIMIT: f64 = 0.85;
+/// Least and highest limit, as shares of a server's cores.
+const LIMITS: std::ops::RangeInclusive<f64> = 0.1..=0.97;
+/// Tolerated share of late packets: half of what an objective of 99 % allows.
+const TOLERATED: f64 = 0.005;
+/// Seconds of the server's packets that may be late beyond the tolerated share.
+const CREDIT: f64 = 0.001;
+/// Late packets below which none counts.
+const FEW_LATE: u64 = 64;
+/// Share of late packets above which the limit was far too high.
+const MANY: f64 = 4.0 * TOLERATED;
+/// New limit as a part of the load at which packets were late, if many or few were.
+const MUCH_LESS: f64 = 0.75;
+const LESS: f64 = 0.9;
+/// Growth of a limit after a time without late packets.
+const MORE: f64 = 1.03;
+/// Shortest and longest such time, in periods. It doubles with each failure.
+const HOLD: std::ops::RangeInclusive<u32> = 4..=64;
+
+/// Counters of a server since the start of a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ServerCounters {
+    /// Packets steered to it.
+    pub offered: u64,
+    /// Packets processed.
+    pub processed: u64,
+    /// Core time spent.
+    pub busy: Nanos,
+    /// Packets late or lost for causes that more cores can remedy.
+    pub late: u64,
+}
+
+impl ServerCounters {
+    /// Returns the difference to earlier counters.
+    fn since(&self, earlier: &ServerCounters) -> ServerCounters {
+        ServerCounters {
+            offered: self.offered.saturating_sub(earlier.offered),
+            processed: self.processed.saturating_sub(earlier.processed),
+            busy: self.busy.saturating_sub(earlier.busy),
+            late: self.late.saturating_sub(earlier.late),
+        }
+    }
+}
+
+/// What is known of a server.
+#[derive(Clone, Debug)]
+struct ServerState {
+    cores: f64,
+    used: bool,
+    /// Share of its cores to which it may be filled, and how long until it grows.
+    limit: f64,
+    hold: u32,
+    next_hold: u32,
+    /// Counters at the start of the period, and of the last report.
+    begin: ServerCounters,
+    last: ServerCounters,
+    /// Late packets in excess.
+    excess: f64,
+    /// Core time of a packet, in seconds, as last measured.
+    packet: f64,
+    /// Load in the period, in cores.
+    load: f64,
+    sheds: bool,
+}
+
+/// Tailwater's ingress mapper. See the [module](self).
+#[derive(Clone, Debug)]
+pub struct IngressBalancer {
+    config: IngressConfig,
+    servers: Vec<ServerState>,
+    /// Servers of rows other than the default row.
+    rows: HashMap<RowMatch, ServerNumber>,
+    default: ServerNumber,
+    /// Lengths of rows in the table, as a bit map.
+    lengths: u128,
+    /// Start of the period.
+    since: Nanos,
+    /// `true` until a whole period has been measured.
+    is_new: bool,
+    /// Moves that are not complete.
+    moving: Vec<RowMove>,
+    /// Completed some time ago, or `None`.
+    settles: bool,
+}
+
+impl IngressBalancer {
+    /// Creates a mapper for servers with these numbers of cores. Everything goes to the first.
+    ///
+    /// # Panics
+    /// If there is no server, or a prefix is longer than an address.
+    pub fn new(config: IngressConfig, cores: impl IntoIterator<Item = u16>) -> IngressBalancer {
+        config.check();
+        let state = |cores: u16| ServerState {
+            cores: f64::from(cores),
+            used: false,
+            limit: FIRST_LIMIT,
+            hold: 0,
+            next_hold: *HOLD.start(),
+            begin: ServerCounters::default(),
+            last: ServerCounters::default(),
+            excess: 0.0,
+            packet: 0.0,
+            load: 0.0,
+            sheds: false,
+        };
+        let mut servers: Vec<ServerState> = cores.into_iter().map(state).collect();
+        assert!(!servers.is_empty(), "a rack has servers");
+        servers[0].used = true;
+        IngressBalancer {
+            config,
+            servers,
+            rows: HashMap::new(),
+            default: 0,
+            lengths: 0,
+            since: Nanos::ZERO,
+            is_new: true,
+            moving: Vec::new(),
+            settles: false,
+        }
+    }
+
+    /// Returns the interval at which servers report.
+    pub const fn report_interval(&self) -> Nanos {
+        REPORT
+    }
+
+    /// Returns the row in force for a class of flows, and its server.
+    pub fn steer(&self, class: FlowClass) -> (RowMatch, ServerNumber) {
+        let mut lengths = self.lengths;
+        while lengths != 0 {
+            let length = lengths.ilog2();
+            let row = RowMatch::of(class, length as u8);
+            if let Some(server) = self.rows.get(&row) {
+                return (row, *server);
+            }
+            lengths &= !(1 << length);
+        }
+        (RowMatch::DEFAULT, self.default)
+    }
+
+    /// Returns the number of rows in use, without the default row.
+    pub fn rows(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Returns `true` if moves are not complete.
+    pub fn is_moving(&self) -> bool {
+        !self.moving.is_empty()
+    }
+
+    /// Takes the servers' counters as of `now`. Returns `true` if a server has too much, and [`plan`](Self::plan) is
+    /// due.
+    ///
+    /// # Panics
+    /// If the length of `counters` is not the number of servers.
+    pub fn report(&mut self, now: Nanos, counters: &[ServerCounters]) -> bool {
+        assert_eq!(counters.len(), self.servers.len(), "one report a server");
+        let elapsed = now.saturating_sub(self.since);
+        if self.is_moving() || self.settles && elapsed < SETTLE {
+            let since = if self.is_moving() { now } else { self.since };
+            self.begin(since, counters);
+            return false;
+        }
+        if std::mem::take(&mut self.settles) {
+            self.begin(now, counters);
+            return false;
+        }
+        if elapsed == Nanos::ZERO {
+            return false;
+        }
+        let is_period = elapsed >= PERIOD;
+        let judged = is_period || self.is_new;
+        let mut any = false;
+        for (server, counters) in self.servers.iter_mut().zip(counters) {
+            server.sheds = server.used && server.measure(counters, elapsed, judged);
+            any |= server.sheds;
+            if is_period && !server.sheds {
+                server.grow();
+            }
+        }
+        if is_period {
+            self.begin(now, counters);
+            self.is_new = false;
+        }
+        any
+    }
+
+    /// Begins a period.
+    fn begin(&mut self, now: Nanos, counters: &[ServerCounters]) {
+        self.since = now;
+        for (server, counters) in self.servers.iter_mut().zip(counters) {
+            (server.begin, server.last) = (*counters, *counters);
+            server.excess = 0.0;
+        }
+    }
+
+    /// Appends the moves that relieve servers with too much to `moves`, which is empty. `classes` has the load of each
+    /// class of flows. The rows are to be written, followed by [`rows_written`](Self::rows_written).
+    pub fn plan(&mut self, classes: &[ClassLoad], moves: &mut Vec<RowMove>) {
+        let used = || self.servers.iter().filter(|server| server.used);
+        let learnt = used().map(|server| server.limit).fold(FIRST_LIMIT, f64::min);
+        let servers = self.servers.iter().map(|server| Server {
+            usable: server.used,
+            cores: server.cores,
+            load: if server.used { server.load } else { 0.0 },
+            limit: server.cores * if server.used { server.limit } else { learnt },
+            sheds: server.sheds,
+        });
+        let rows_left = self.config.table.saturating_sub(self.rows.len());
+        let row_of = |class| self.steer(class);
+        Planner::new(&self.config, servers.collect(), classes, row_of, rows_left).run(moves);
+        for planned in moves.iter() {
+            let to = &mut self.servers[usize::from(planned.to)];
+            if !std::mem::replace(&mut to.used, true) {
+                to.limit = learnt;
+            }
+        }
+        self.moving.clone_from(moves);
+    }
+
+    /// Reports that the planned rows are in force. Their packets go to the new servers.
+    pub fn rows_written(&mut self) {
+        for planned in std::mem::take(&mut self.moving) {
+            if planned.row == RowMatch::DEFAULT {
+                self.default = planned.to;
+            } else {
+                self.rows.insert(planned.row, planned.to);
+            }
+            self.moving.push(planned);
+        }
+        self.remove_redundant();
+    }
+
+    /// Removes rows that say the same as the next shorter one.
+    fn remove_redundant(&mut self) {
+        let mut rows: Vec<(RowMatch, ServerNumber)> = self.rows.iter().map(|(row, server)| (*row, *server)).collect();
+        // Shorter rows stand behind longer ones that they cover.
+        rows.sort_unstable_by_key(|(row, _)| (row.length(), *row));
+        for number in 0..rows.len() {
+            let (row, server) = rows[number];
+            let covering = rows[..number].iter().rev();
+            let next = covering
+                .filter(|(other, _)| other.covers(row) && self.rows.contains_key(other))
+                .map(|(_, server)| *server)
+                .next();
+            if next.unwrap_or(self.default) == server {
+                self.rows.remove(&row);
+            }
+        }
+        let bits = self.rows.keys().map(|row| 1_u128 << row.length());
+        self.lengths = bits.fold(0, |lengths, bit| lengths | bit);
+    }
+
+    /// Reports that a move is complete: the old server has no packet of the row's, and the new one has the flows'
+    /// state.
+    pub fn moved(&mut self, row: RowMatch) {
+        self.moving.retain(|moving| moving.row != row);
+        self.settles = true;
+    }
+}
+
+impl ServerState {
+    /// Takes counters of a time `elapsed` since the period began. Returns `true` if the server has too much. Its mean
+    /// load counts if `judged`.
+    fn measure(&mut self, counters: &ServerCounters, elapsed: Nanos, judged: bool) -> bool {
+        let step = counters.since(&self.last);
+        let whole = counters.since(&self.begin);
+        self.last = *counters;
+        self.excess = (self.excess + step.late as f64 - TOLERATED * step.offered as f64).max(0.0);
+        if whole.processed > 0 {
+            self.packet = whole.busy.as_secs_f64() / whole.processed as f64;
+        }
+        let rate = whole.offered as f64 / elapsed.as_secs_f64();
+        self.load = rate * self.packet;
+        let full = self.load / self.cores;
+        let is_late = whole.late >= FEW_LATE && self.excess > CREDIT * rate;
+        if is_late && full <= self.limit {
+            let share = whole.late as f64 / whole.offered.max(1) as f64;
+            let less = if share > MANY { MUCH_LESS } else { LESS };
+            self.limit = (full * less).max(*LIMITS.start());
+            self.hold = self.next_hold;
+            self.next_hold = (2 * self.next_hold).min(*HOLD.end());
+            // The next excess is another failure.
+            self.excess = 0.0;
+        }
+        let unsure = UNSURE.as_secs_f64() / elapsed.as_secs_f64();
+        is_late || judged && full > self.limit * (1.0 + unsure)
+    }
+
+    /// Lets the limit grow after a period within it.
+    fn grow(&mut self) {
+        if self.hold > 0 {
+            self.hold -= 1;
+        } else if self.limit < *LIMITS.end() {
+            self.limit = (self.limit * MORE).min(*LIMITS.end());
+            self.hold = *HOLD.start();
+        } else {
+            self.next_hold = *HOLD.start();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

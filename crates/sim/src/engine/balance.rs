@@ -1,0 +1,264 @@
+//! Moves of flows between servers, by rows of the switch's table.
+//!
+//! A move takes these steps:
+//!
+//! 1. Servers' counters reach the mapper, one call late, and it decides. A server that had nothing takes as many cores
+//!    into use at once as the moving load takes.
+//! 2. After the time to write a row, the rows are in force: packets of the moving flows go to the new server. It holds
+//!    them, in order, in the packet buffers of its dedicated cores. Packets beyond are lost.
+//! 3. The old server processes what it has of these flows, and then sends their state: one call, and a time for each
+//!    flow.
+//! 4. The new server processes the held packets, before any that arrives later.
+//!
+//! So no two servers ever have packets of one flow, and none overtakes another.
+
+use super::chain_state::{BucketSteering, Steering, SteeringDomain};
+use super::row_steering::{ClassState, Moving, STAYS};
+use super::waiting::Waiting;
+use super::{Control, Engine};
+use crate::report::Loss;
+use crate::traffic::Packet;
+use tailwater_net::Nanos;
+use tailwater_policy::server::{ClassLoad, RowMatch, RowMove, ServerCounters};
+
+/// Interval in nanoseconds for checking that the packets of moving flows are processed.
+const LOOK: u64 = 100_000;
+
+impl SteeringDomain {
+    /// Returns the number of dedicated cores, which own buckets.
+    fn owners(&self) -> usize {
+        let owns = |core: &&u16| self.table.contains(core);
+        self.cores.iter().filter(owns).count()
+    }
+}
+
+impl Engine<'_> {
+    /// Holds a packet at the new server of its flow.
+    #[cold]
+    pub(super) fn hold_moving(&mut self, number: usize, packet: &Packet) {
+        let chain = &mut self.chains[number];
+        let Some(balanced) = chain.steering.balanced() else {
+            return;
+        };
+        match balanced.hold(packet) {
+            true => chain.decisions.held_for_move += 1,
+            false => chain.meter.lost(Loss::RingFull),
+        }
+    }
+
+    /// Samples the servers' counters. The ingress gets them a call later.
+    pub(super) fn report_counters(&mut self, number: usize, now: u64) {
+        let Steering::Buckets(BucketSteering {
+            sections,
+            balanced: Some(balanced),
+            ..
+        }) = &mut self.chains[number].steering
+        else {
+            return;
+        };
+        balanced.halve();
+        let of_section = |(section, offered): (&SteeringDomain, &u64)| {
+            let mut sum = ServerCounters {
+                offered: *offered,
+                ..ServerCounters::default()
+            };
+            if section.active {
+                for core in &section.cores {
+                    let totals = self.cores[usize::from(*core)].stats.totals();
+                    sum.processed += totals.processed;
+                    sum.busy += totals.busy;
+                    sum.late += totals.late;
+                }
+            }
+            sum
+        };
+        let counters = sections.iter().zip(&balanced.offered).map(of_section).collect();
+        let interval = balanced.mapper.report_interval().0;
+        self.at(now + self.timing.rpc, Control::Rebalance(number, counters));
+        self.at(now + interval, Control::Counters(number));
+    }
+
+    /// Lets the mapper decide, and has its rows written.
+    pub(super) fn rebalance(&mut self, number: usize, counters: &[ServerCounters], now: u64) {
+        let Some(balanced) = self.chains[number].steering.balanced() else {
+            return;
+        };
+        let sampled = Nanos(now - self.timing.rpc);
+        if !balanced.mapper.report(sampled, counters) {
+            return;
+        }
+        let classes = balanced.classes.iter().map(|state| ClassLoad {
+            class: state.class,
+            packets: state.packets,
+        });
+        let classes: Vec<ClassLoad> = classes.collect();
+        let mut moves = Vec::new();
+        balanced.mapper.plan(&classes, &mut moves);
+        if moves.is_empty() {
+            return;
+        }
+        balanced.planned.clone_from(&moves);
+        let decisions = &mut self.chains[number].decisions;
+        decisions.rules += moves.len() as u64;
+        decisions.rows_moved += moves.len() as u64;
+        for planned in &moves {
+            let to = usize::from(planned.to);
+            if let Steering::Buckets(steering) = &mut self.chains[number].steering {
+                let load: f64 = moves
+                    .iter()
+                    .filter(|other| other.to == planned.to)
+                    .map(|m| m.load)
+                    .sum();
+                steering.sections[to].start_cores = (load.ceil() as u16).max(1);
+            }
+            // A server in use keeps its cores.
+            self.activate(number, to, now);
+        }
+        self.at(now + self.rack.switch.rule_latency.0, Control::RowsWritten(number));
+    }
+
+    /// Begins the moves of flows whose rows are in force.
+    pub(super) fn rows_written(&mut self, number: usize, now: u64) {
+        let Steering::Buckets(BucketSteering {
+            sections,
+            balanced: Some(balanced),
+            ..
+        }) = &mut self.chains[number].steering
+        else {
+            return;
+        };
+        balanced.mapper.rows_written();
+        let planned = std::mem::take(&mut balanced.planned);
+        let begin = |planned: &RowMove| Moving {
+            row: planned.row,
+            from: planned.from,
+            to: planned.to,
+            since: now,
+            sent: false,
+            held: Vec::new(),
+        };
+        balanced.moving = planned.iter().map(begin).collect();
+        for planned in &planned {
+            let to = usize::from(planned.to);
+            balanced.room[to] = self.rack.servers[to].buffers as usize * sections[to].owners();
+        }
+        for state in &mut balanced.classes {
+            let server = balanced.mapper.steer(state.class).1;
+            if server == state.server {
+                continue;
+            }
+            // A row that is now redundant is not in the table, so the move is found by its match.
+            let matching = balanced.moving.iter().enumerate();
+            let mut matching = matching.filter(|(_, moving)| {
+                (moving.from, moving.to) == (state.server, server) && moving.row.matches(state.class)
+            });
+            let Some((moving, _)) = matching.next_back() else {
+                unreachable!("a class changes its server by a move only")
+            };
+            (state.server, state.moving) = (server, moving as u16);
+        }
+        self.look_for_moved(number, now);
+    }
+
+    /// Lets servers send the state of flows of which they have no packet any more.
+    pub(super) fn look_for_moved(&mut self, number: usize, now: u64) {
+        let Steering::Buckets(BucketSteering {
+            sections,
+            balanced: Some(balanced),
+            ..
+        }) = &mut self.chains[number].steering
+        else {
+            return;
+        };
+        let mut done = Vec::new();
+        let mut waits = false;
+        for (moving, state) in balanced.moving.iter().enumerate() {
+            if state.sent {
+                continue;
+            }
+            let class = |flow: u32| &balanced.classes[balanced.class_of[flow as usize] as usize];
+            let leaves = |flow: u32| usize::from(class(flow).moving) == moving;
+            let cores = || sections[usize::from(state.from)].cores.iter();
+            if cores().any(|core| self.cores[usize::from(*core)].has_any(leaves)) {
+                waits = true;
+                continue;
+            }
+            // Batches in progress may have the last packets.
+            let ready = cores().map(|core| self.cores[usize::from(*core)].ready).max();
+            let moves = |class: &&ClassState| usize::from(class.moving) == moving;
+            let flows: u64 = balanced.classes.iter().filter(moves).map(|c| u64::from(c.flows)).sum();
+            let time = self.timing.rpc + flows * self.timing.flow_transfer;
+            done.push((moving, state.row, now.max(ready.unwrap_or(0)) + time));
+        }
+        for &(moving, _, _) in &done {
+            balanced.moving[moving].sent = true;
+        }
+        for (_, row, time) in done {
+            self.at(time, Control::RowMoved(number, row));
+        }
+        if waits {
+            self.at(now + LOOK, Control::RowMoves(number));
+        }
+    }
+
+    /// Completes a move: the new server processes the held packets.
+    pub(super) fn row_moved(&mut self, number: usize, row: RowMatch, now: u64) {
+        let chain = &mut self.chains[number];
+        let Steering::Buckets(BucketSteering {
+            sections,
+            balanced: Some(balanced),
+            ..
+        }) = &mut chain.steering
+        else {
+            return;
+        };
+        let Some(moving) = balanced.moving.iter().position(|moving| moving.row == row) else {
+            return;
+        };
+        for class in &mut balanced.classes {
+            if usize::from(class.moving) == moving {
+                class.moving = STAYS;
+            }
+        }
+        balanced.mapper.moved(row);
+        let state = &mut balanced.moving[moving];
+        let (held, to) = (std::mem::take(&mut state.held), usize::from(state.to));
+        balanced.held[to] -= held.len();
+        let longest = &mut chain.decisions.longest_row_move_ns;
+        *longest = (*longest).max(now - state.since);
+        let section = &mut sections[to];
+        let mut touched = Vec::new();
+        for packet in held {
+            let bucket = packet.bucket();
+            if section.mapper.is_some() {
+                let hash = super::meter::flow_hash(packet.flow);
+                section.account.packet(now, bucket, hash);
+            }
+            let core = section.table[bucket];
+            let waiting = Waiting {
+                packet,
+                at: now,
+                slot: super::waiting::NONE,
+                last_functions: 0,
+                buffered: true,
+            };
+            let transit = &mut self.cores[usize::from(core)].transit;
+            if section.holder[bucket] == core {
+                transit.next.push_back(waiting);
+                self.resumed += 1;
+            } else {
+                // The bucket itself is on its way from another core of the server.
+                transit.buffered.push(waiting);
+            }
+            touched.push(core);
+        }
+        touched.sort_unstable();
+        touched.dedup();
+        for core in touched {
+            // An idle core continues now, not at the end of its last work.
+            let ready = &mut self.cores[usize::from(core)].ready;
+            *ready = (*ready).max(now);
+            self.schedule(usize::from(core));
+        }
+    }
+}
