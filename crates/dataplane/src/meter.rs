@@ -10,7 +10,7 @@ use crate::scaling::spans::BufferedSpans;
 use crate::telemetry::{Window, WindowSender};
 use crate::worker::config::WorkerConfig;
 use std::sync::Arc;
-use tailwater_chain::batch::Batch;
+use tailwater_chain::batch::{Batch, Packet};
 use tailwater_chain::chain::Chain;
 use tailwater_net::Nanos;
 
@@ -127,6 +127,18 @@ impl Meter {
         let window = &mut self.telemetry.window;
         window.lost_flow_overload += packets;
         window.late[Cause::QueuedBehindOwnFlow as usize] += packets;
+    }
+
+    /// Counts the first `late` packets of a batch as lost at `now`: they could not be in time any more.
+    #[cold]
+    pub(crate) fn note_too_late(&mut self, batch: &Batch, late: usize, now: Nanos) {
+        self.telemetry.window.lost_too_late += late as u64;
+        for packet in batch.iter().take(late) {
+            // Its latency would be at least this.
+            let sent = now.max(packet.arrival + self.slo + Nanos(1));
+            let cause = self.cause(packet, now, sent);
+            self.telemetry.window.late[cause as usize] += 1;
+        }
     }
 
     /// Counts packets that are not delivered to the worker.
@@ -260,22 +272,27 @@ impl Meter {
     #[cold]
     fn attribute(&mut self, batch: &Batch, received: Nanos, sent: Nanos) {
         for packet in batch.iter() {
-            let (arrival, rss_hash) = (packet.arrival, packet.rss_hash);
-            if sent.saturating_sub(arrival) > self.slo {
-                let late = LatePacket {
-                    arrival,
-                    received,
-                    sent,
-                    rss_hash,
-                    buffered: self.buffered(rss_hash, arrival, sent),
-                };
-                let cause = match self.attribution.cause(late) {
-                    cause @ Cause::Preempted => cause,
-                    _ if self.external && packet.number() & DETAINED != 0 => Cause::External,
-                    cause => cause,
-                };
+            if sent.saturating_sub(packet.arrival) > self.slo {
+                let cause = self.cause(packet, received, sent);
                 self.telemetry.window.late[cause as usize] += 1;
             }
+        }
+    }
+
+    /// Cause of a late packet.
+    fn cause(&self, packet: &Packet, received: Nanos, sent: Nanos) -> Cause {
+        let (arrival, rss_hash) = (packet.arrival, packet.rss_hash);
+        let late = LatePacket {
+            arrival,
+            received,
+            sent,
+            rss_hash,
+            buffered: self.buffered(rss_hash, arrival, sent),
+        };
+        match self.attribution.cause(late) {
+            cause @ Cause::Preempted => cause,
+            _ if self.external && packet.number() & DETAINED != 0 => Cause::External,
+            cause => cause,
         }
     }
 
@@ -426,12 +443,13 @@ impl GapDetector {
 mod tests {
     use super::*;
     use crate::telemetry::windows;
-    use tailwater_api::PacketAction;
+    use tailwater_api::{PacketAction, WhenOverloaded};
     use tailwater_chain::chain::InputPolicy;
 
     fn meter(chain: &Chain) -> Meter {
         let config = WorkerConfig {
             slo: Nanos::from_micros(200),
+            when_overloaded: WhenOverloaded::InOrder,
             window: Nanos::from_millis(100),
             start: Nanos::ZERO,
             batch: 32,
@@ -488,6 +506,7 @@ mod tests {
         let chain = no_functions();
         let config = WorkerConfig {
             slo: Nanos::from_micros(200),
+            when_overloaded: WhenOverloaded::InOrder,
             window: Nanos(100),
             start: Nanos::ZERO,
             batch: 32,

@@ -10,6 +10,7 @@ use crate::telemetry::WindowSender;
 use std::ops::{Deref, DerefMut};
 use tailwater_chain::batch::Batch;
 use tailwater_chain::chain::Chain;
+use tailwater_dispatch::Freshness;
 use tailwater_net::Nanos;
 
 /// Chain of a worker, with its loss counter when it was last read.
@@ -68,6 +69,8 @@ pub(crate) struct WorkerContext<P: ?Sized> {
     pub(crate) clock: Clock,
     pub(crate) config: WorkerConfig,
     pub(crate) meter: Meter,
+    /// Which packets are too late, if the worker may discard them.
+    pub(crate) freshness: Option<Freshness>,
     /// Record of batch times, if requested.
     pub(crate) batch_record: Option<Box<BatchRecord>>,
 }
@@ -80,10 +83,49 @@ impl<P: PortSender + ?Sized> WorkerContext<P> {
     pub(crate) fn new(port: Box<P>, clock: Clock, config: WorkerConfig, telemetry: WindowSender) -> WorkerContext<P> {
         WorkerContext {
             meter: Meter::new(&config, telemetry),
+            freshness: config.freshness(),
             port,
             clock,
             config,
             batch_record: None,
+        }
+    }
+
+    /// Returns how many of the first packets of a batch are discarded before it is processed from `now` on, since they
+    /// are too late, and counts them as lost. `is_waiting` is set if other packets wait behind the batch.
+    #[inline]
+    pub(crate) fn too_late(&mut self, batch: &Batch, is_waiting: bool, now: Nanos) -> usize {
+        let Some(freshness) = &mut self.freshness else {
+            return 0;
+        };
+        let arrivals = (0..batch.len()).map(|at| batch.packet(at).arrival);
+        let late = freshness.too_late(now, is_waiting, arrivals);
+        if late > 0 {
+            self.meter.note_too_late(batch, late, now);
+        }
+        late
+    }
+
+    /// Same as [`too_late`](WorkerContext::too_late) for received packets that are to be processed later, while other
+    /// packets wait.
+    #[inline]
+    pub(crate) fn too_late_to_queue(&mut self, batch: &Batch, now: Nanos) -> usize {
+        let arrivals = batch.iter().map(|packet| packet.arrival);
+        let late = match &self.freshness {
+            Some(freshness) => freshness.too_late_to_queue(now, arrivals),
+            None => 0,
+        };
+        if late > 0 {
+            self.meter.note_too_late(batch, late, now);
+        }
+        late
+    }
+
+    /// Notes that the rest of a batch took from `began` to `sent`, while other packets waited.
+    #[inline]
+    pub(crate) fn learn(&mut self, packets: usize, began: Nanos, sent: Nanos) {
+        if let Some(freshness) = &mut self.freshness {
+            freshness.processed(packets, sent.saturating_sub(began));
         }
     }
 

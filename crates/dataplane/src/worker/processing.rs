@@ -126,6 +126,13 @@ impl ChainProcessing {
     /// nothing to do.
     fn process_durable(&mut self, context: &mut QueueContext, now: Nanos, backlog: bool) -> Option<Nanos> {
         let durable = self.durable.as_mut()?;
+        let late = context.too_late(&self.batch, backlog, now);
+        if late > 0 {
+            let packets = self.batch.iter().take(late);
+            packets.for_each(|packet| context.meter.note_arrival(packet.arrival));
+            let receipts = self.batch.take_first(late);
+            receipts.for_each(|receipt| self.pool.give(receipt.into_buffer()));
+        }
         let mut turn = DurableTurn {
             context,
             chain: &mut self.chain,
@@ -133,8 +140,13 @@ impl ChainProcessing {
         };
         let packets = self.batch.len();
         let end = turn.process(durable, &mut self.batch, now, backlog);
-        if let (Some(buckets), Some(end)) = (&mut self.buckets, end.filter(|_| packets > 0)) {
-            buckets.note_batch(end.saturating_sub(now));
+        if let Some(end) = end.filter(|_| packets > 0) {
+            if backlog {
+                context.learn(packets, now, end);
+            }
+            if let Some(buckets) = &mut self.buckets {
+                buckets.note_batch(end.saturating_sub(now));
+            }
         }
         self.size_batch();
         end
@@ -144,9 +156,18 @@ impl ChainProcessing {
     #[inline]
     fn process_batch(&mut self, context: &mut QueueContext, began: Nanos, backlog: bool) -> Nanos {
         let (chain, batch) = (&mut self.chain, &mut self.batch);
+        context.meter.note_batch(batch);
+        let late = context.too_late(batch, backlog, began);
+        if late > 0 {
+            batch
+                .take_first(late)
+                .for_each(|receipt| self.pool.give(receipt.into_buffer()));
+            if batch.is_empty() {
+                return context.clock.now();
+            }
+        }
         let packets = batch.len();
         let arrival = batch.first().map_or(began, |first| first.arrival);
-        context.meter.note_batch(batch);
         if backlog {
             // The flows in front matter only in a backlog.
             context.meter.note_backlog(batch, began);
@@ -163,6 +184,9 @@ impl ChainProcessing {
         };
         if let Some(buckets) = &mut self.buckets {
             buckets.note_batch(sent.saturating_sub(began));
+        }
+        if backlog {
+            context.learn(packets, began, sent);
         }
         context.record(TimedPart::Whole, (packets, backlog), [arrival, began, sent]);
         batch.release(&mut self.pool);
