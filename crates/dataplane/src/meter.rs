@@ -10,7 +10,7 @@ use crate::scaling::spans::BufferedSpans;
 use crate::telemetry::{Window, WindowSender};
 use crate::worker::config::WorkerConfig;
 use std::sync::Arc;
-use tailwater_chain::batch::{Batch, Packet};
+use tailwater_chain::batch::Batch;
 use tailwater_chain::chain::Chain;
 use tailwater_net::Nanos;
 
@@ -129,16 +129,22 @@ impl Meter {
         window.late[Cause::QueuedBehindOwnFlow as usize] += packets;
     }
 
-    /// Counts the first `late` packets of a batch as lost at `now`: they could not be in time any more.
-    #[cold]
-    pub(crate) fn note_too_late(&mut self, batch: &Batch, late: usize, now: Nanos) {
-        self.telemetry.window.lost_too_late += late as u64;
-        for packet in batch.iter().take(late) {
-            // Its latency would be at least this.
-            let sent = now.max(packet.arrival + self.slo + Nanos(1));
-            let cause = self.cause(packet, now, sent);
-            self.telemetry.window.late[cause as usize] += 1;
-        }
+    /// Counts a packet lost at `now`, which could not be in time any more.
+    #[inline]
+    pub(crate) fn note_too_late(&mut self, arrival: Nanos, rss_hash: u32, now: Nanos) {
+        // Its latency would be at least this.
+        let sent = now.max(arrival + self.slo + Nanos(1));
+        let late = LatePacket {
+            arrival,
+            received: now,
+            sent,
+            rss_hash,
+            buffered: self.buffered(rss_hash, arrival, sent),
+        };
+        let cause = self.attribution.cause(late);
+        let window = &mut self.telemetry.window;
+        window.lost_too_late += 1;
+        window.late[cause as usize] += 1;
     }
 
     /// Counts packets that are not delivered to the worker.
@@ -272,27 +278,22 @@ impl Meter {
     #[cold]
     fn attribute(&mut self, batch: &Batch, received: Nanos, sent: Nanos) {
         for packet in batch.iter() {
-            if sent.saturating_sub(packet.arrival) > self.slo {
-                let cause = self.cause(packet, received, sent);
+            let (arrival, rss_hash) = (packet.arrival, packet.rss_hash);
+            if sent.saturating_sub(arrival) > self.slo {
+                let late = LatePacket {
+                    arrival,
+                    received,
+                    sent,
+                    rss_hash,
+                    buffered: self.buffered(rss_hash, arrival, sent),
+                };
+                let cause = match self.attribution.cause(late) {
+                    cause @ Cause::Preempted => cause,
+                    _ if self.external && packet.number() & DETAINED != 0 => Cause::External,
+                    cause => cause,
+                };
                 self.telemetry.window.late[cause as usize] += 1;
             }
-        }
-    }
-
-    /// Cause of a late packet.
-    fn cause(&self, packet: &Packet, received: Nanos, sent: Nanos) -> Cause {
-        let (arrival, rss_hash) = (packet.arrival, packet.rss_hash);
-        let late = LatePacket {
-            arrival,
-            received,
-            sent,
-            rss_hash,
-            buffered: self.buffered(rss_hash, arrival, sent),
-        };
-        match self.attribution.cause(late) {
-            cause @ Cause::Preempted => cause,
-            _ if self.external && packet.number() & DETAINED != 0 => Cause::External,
-            cause => cause,
         }
     }
 
@@ -487,6 +488,20 @@ mod tests {
         meter.note_arrivals(received, span, || Cause::Waking);
         assert_eq!(late(&mut meter), [3, 3, 3]);
         assert_eq!(meter.window().lost(), 9);
+    }
+
+    #[test]
+    fn what_is_too_late_has_the_cause_of_a_late_packet() {
+        let mut meter = meter(&no_functions());
+        // It has waited for less than the objective, but its processing would exceed it.
+        meter.note_too_late(Nanos::from_micros(900), 7, Nanos::from_micros(1_090));
+        let window = meter.window();
+        assert_eq!((window.lost_too_late, window.lost()), (1, 1));
+        assert_eq!(window.late[Cause::QueuedBehindOthers as usize], 1);
+        meter.note_gap(Nanos::from_micros(500), Nanos::from_micros(1_500));
+        meter.note_too_late(Nanos::from_micros(1_100), 7, Nanos::from_micros(1_500));
+        assert_eq!(meter.window().late[Cause::Preempted as usize], 1);
+        assert_eq!(meter.window().late_or_lost(), 2);
     }
 
     #[test]

@@ -53,30 +53,45 @@ impl Freshness {
             self.overloaded = false;
             return 0;
         }
+        let oldest = self.oldest_in_time(now, self.batch);
+        let late = arrivals.take_while(|arrival| *arrival < oldest).count();
+        self.discarded(late);
+        late
+    }
+
+    /// Returns the earliest arrival of packets that are in time if they are sent after the processing of `packets`
+    /// packets that begins now. Packets that are too late can be discarded before they are received, but for those that
+    /// would be alone in the next batch. Report how many [were](Freshness::discarded).
+    #[inline]
+    pub fn oldest_in_time(&self, now: Nanos, packets: u32) -> Nanos {
         let packet = match self.overloaded {
             true => self.cost + DEVIATIONS * self.deviation,
             false => self.cost,
         };
-        let late = self.first_beyond(now, packet * u64::from(self.batch), arrivals);
-        self.overloaded |= late > 0;
-        late
+        self.oldest(now, packet * u64::from(packets))
+    }
+
+    /// Notes that this many packets were too late, and discarded.
+    #[inline]
+    pub fn discarded(&mut self, packets: usize) {
+        self.overloaded |= packets > 0;
     }
 
     /// Same as [`too_late`](Freshness::too_late) for received packets that are to be processed later, here or by
     /// another core, while other packets wait: they are too late even if each is processed now, alone.
     #[inline]
     pub fn too_late_to_queue(&self, now: Nanos, arrivals: impl Iterator<Item = Nanos>) -> usize {
-        self.first_beyond(now, self.cost, arrivals)
+        let oldest = self.oldest(now, self.cost);
+        arrivals.take_while(|arrival| *arrival < oldest).count()
     }
 
-    /// Returns the number of first packets that are late if they are done after `time`, in units of a cost. With
+    /// Returns the earliest arrival of packets that are in time if they are done after `time`, in units of a cost. With
     /// batches so long that most packets could not be in time, only half of the objective is reserved for them:
     /// otherwise all packets would be discarded.
     #[inline]
-    fn first_beyond(&self, now: Nanos, time: u64, arrivals: impl Iterator<Item = Nanos>) -> usize {
+    fn oldest(&self, now: Nanos, time: u64) -> Nanos {
         let reserved = (time >> FRACTION).min(self.objective.0 / 2);
-        let oldest = now.0.saturating_sub(self.objective.0 - reserved);
-        arrivals.take_while(|arrival| arrival.0 < oldest).count()
+        Nanos(now.0.saturating_sub(self.objective.0 - reserved))
     }
 
     /// Notes that the rest of the batch, `packets` packets, took this long, while other packets waited.

@@ -220,7 +220,10 @@ impl Processing for ExternalProcessing {
     fn receive(&mut self, context: &mut QueueContext, now: Nanos) -> Received {
         self.entry.limit(&self.parts.chains[0], context.config.batch);
         let Lane { pool, batch, .. } = &mut self.entry;
-        context.port.receive(now, pool, batch)
+        let mut received = context.port.receive(now, pool, batch);
+        let packets = batch.len() + context.config.batch;
+        context.discard_waiting(&mut received, packets, now);
+        received
     }
 
     fn process(&mut self, context: &mut QueueContext, received: &mut Received, now: Nanos) -> Option<Nanos> {

@@ -5,7 +5,7 @@ use super::config::WorkerConfig;
 use crate::batches::{BatchRecord, TimedPart};
 use crate::clock::Clock;
 use crate::meter::{Counting, Meter};
-use crate::port::{PortQueue, PortSender};
+use crate::port::{PortQueue, PortSender, Received};
 use crate::telemetry::WindowSender;
 use std::ops::{Deref, DerefMut};
 use tailwater_chain::batch::Batch;
@@ -78,6 +78,31 @@ pub(crate) struct WorkerContext<P: ?Sized> {
 /// Context of a worker that polls a port queue.
 pub(crate) type QueueContext = WorkerContext<dyn PortQueue>;
 
+impl QueueContext {
+    /// Discards packets of those that wait in the port's ring that are too late, where that is cheaper than to receive
+    /// them: they could not be in time even if `packets` packets, themselves included, took from now on until they are
+    /// sent.
+    #[inline]
+    pub(crate) fn discard_waiting(&mut self, received: &mut Received, packets: usize, now: Nanos) {
+        let Some(freshness) = &mut self.freshness else {
+            return;
+        };
+        let batch = self.config.batch;
+        if received.waiting <= batch {
+            return;
+        }
+        let before = freshness.oldest_in_time(now, packets as u32);
+        let (meter, mut discarded) = (&mut self.meter, 0);
+        self.port.discard_before(before, batch, &mut |arrival, rss_hash| {
+            meter.note_arrival(arrival);
+            meter.note_too_late(arrival, rss_hash, now);
+            discarded += 1;
+        });
+        freshness.discarded(discarded);
+        received.waiting -= discarded;
+    }
+}
+
 impl<P: PortSender + ?Sized> WorkerContext<P> {
     /// Context without a record of batch times.
     pub(crate) fn new(port: Box<P>, clock: Clock, config: WorkerConfig, telemetry: WindowSender) -> WorkerContext<P> {
@@ -100,9 +125,7 @@ impl<P: PortSender + ?Sized> WorkerContext<P> {
         };
         let arrivals = (0..batch.len()).map(|at| batch.packet(at).arrival);
         let late = freshness.too_late(now, is_waiting, arrivals);
-        if late > 0 {
-            self.meter.note_too_late(batch, late, now);
-        }
+        self.note_too_late(batch, late, now);
         late
     }
 
@@ -110,15 +133,19 @@ impl<P: PortSender + ?Sized> WorkerContext<P> {
     /// packets wait.
     #[inline]
     pub(crate) fn too_late_to_queue(&mut self, batch: &Batch, now: Nanos) -> usize {
-        let arrivals = batch.iter().map(|packet| packet.arrival);
-        let late = match &self.freshness {
-            Some(freshness) => freshness.too_late_to_queue(now, arrivals),
-            None => 0,
+        let Some(freshness) = &self.freshness else {
+            return 0;
         };
-        if late > 0 {
-            self.meter.note_too_late(batch, late, now);
-        }
+        let late = freshness.too_late_to_queue(now, batch.iter().map(|packet| packet.arrival));
+        self.note_too_late(batch, late, now);
         late
+    }
+
+    /// Counts the first `late` packets of a batch as lost.
+    fn note_too_late(&mut self, batch: &Batch, late: usize, now: Nanos) {
+        for packet in batch.iter().take(late) {
+            self.meter.note_too_late(packet.arrival, packet.rss_hash, now);
+        }
     }
 
     /// Notes that the rest of a batch took from `began` to `sent`, while other packets waited.

@@ -122,7 +122,9 @@ impl DispatchTurn<'_> {
     /// Receives into the batch, which is empty.
     fn receive(&mut self, now: Nanos) -> Received {
         let queue = &mut *self.context.port;
-        receive((queue, self.buckets.as_deref_mut()), now, self.pool, self.batch)
+        let mut received = receive((queue, self.buckets.as_deref_mut()), now, self.pool, self.batch);
+        self.context.discard_waiting(&mut received, 1, now);
+        received
     }
 
     /// Processes a batch of the local queue, and the parts of split flows that are next in it, in a turn that began at

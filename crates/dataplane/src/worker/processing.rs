@@ -227,13 +227,20 @@ impl Processing for ChainProcessing {
         }
         let buckets = self.buckets.as_deref_mut();
         let (queue, pool) = (&mut *context.port, &mut self.pool);
-        match self.dispatch.as_ref().is_none_or(|dispatch| dispatch.receives()) {
+        let mut received = match self.dispatch.as_ref().is_none_or(|dispatch| dispatch.receives()) {
             true => receive((queue, buckets), now, pool, &mut self.batch),
             // Packets stay in the ring. It is looked at all the same.
             false => self
                 .batch
                 .without_room(move |batch| receive((queue, buckets), now, pool, batch)),
-        }
+        };
+        // The next batch is processed behind this one, or, with auxiliary cores, perhaps at once.
+        let packets = match self.dispatch {
+            Some(_) => 1,
+            None => self.batch.len() + context.config.batch,
+        };
+        context.discard_waiting(&mut received, packets, now);
+        received
     }
 
     fn cause_of_full(&self) -> Cause {
