@@ -8,7 +8,7 @@ use super::dispatch::{AuxiliaryLinks, Dispatch, FlowReference, LoopIteration};
 use super::late::discard_late;
 use super::meter::{Sent, flow_hash};
 use super::tree::NEVER;
-use super::turn::{record_queue, spend_at, work};
+use super::turn::{left_out, record_queue, spend_at, work};
 use super::waiting::{NONE, Waiting};
 use crate::chain::{Work, random, spend};
 use crate::report::Loss;
@@ -597,18 +597,4 @@ impl Engine<'_> {
         dispatch.lists.receipt_at = dispatch.lists.receipt_at.min(receipt_at);
         self.cores[dispatcher].dispatch = Some(dispatch);
     }
-}
-
-/// Returns the cost that packets of split flows do not incur on a core with one part of the chain.
-fn left_out(costs: &crate::chain::Costs, batch: &[Waiting], last_part: bool) -> u64 {
-    let parts = batch.iter().filter(|waiting| waiting.last_functions > 0);
-    let picos = parts.map(|waiting| {
-        let work = Work {
-            packets: 1,
-            bytes: waiting.packet.bytes.into(),
-            ..Work::default()
-        };
-        costs.left_out(work, waiting.last_functions.into(), last_part)
-    });
-    picos.sum()
 }

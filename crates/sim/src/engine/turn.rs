@@ -10,7 +10,7 @@ use super::late::discard_late;
 use super::meter::{Sent, flow_hash};
 use super::tree::NEVER;
 use super::waiting::Waiting;
-use crate::chain::{Work, random, spend};
+use crate::chain::{Costs, Work, random, spend};
 use crate::report::Loss;
 use crate::traffic::Packet;
 use tailwater_net::Nanos;
@@ -28,6 +28,20 @@ pub(super) fn work<'a>(packets: impl Iterator<Item = &'a Packet>, warmth: &mut O
         }
     }
     work
+}
+
+/// Returns the cost that packets of split flows do not incur on a core with one part of the chain.
+pub(super) fn left_out(costs: &Costs, batch: &[Waiting], last_part: bool) -> u64 {
+    let parts = batch.iter().filter(|waiting| waiting.last_functions > 0);
+    let picos = parts.map(|waiting| {
+        let work = Work {
+            packets: 1,
+            bytes: waiting.packet.bytes.into(),
+            ..Work::default()
+        };
+        costs.left_out(work, waiting.last_functions.into(), last_part)
+    });
+    picos.sum()
 }
 
 /// Lets a core work from `now` on for a cost of `picos`, and returns the end.
