@@ -357,8 +357,8 @@ impl<F, P> Backlog<F, P> {
         Some(self.forget(number))
     }
 
-    /// Counts a packet of the local queue out that is [too late](crate::Freshness) and was discarded. Returns the same as
-    /// [`done_here`](Backlog::done_here).
+    /// Counts a packet of the local queue out that is [too late](crate::Freshness) and was discarded. Returns the same
+    /// as [`done_here`](Backlog::done_here).
     #[inline]
     pub fn discarded_here(&mut self, number: u16) -> Option<&F> {
         // It was no work that this core got off its hands.

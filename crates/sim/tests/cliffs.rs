@@ -2,10 +2,10 @@
 //! (Late ones include lost ones. A flow beyond its share of the buffers may lose more of its own packets than with
 //! static RSS, since looking after others takes time, but then fewer are late.)
 //!
-//! A seed determines the cores, the chain, the machine's moods (slow cores, cores taken away for milliseconds), warm and
-//! cold starts and caches, and the traffic: levels, steps, waves, bursts of all flows at once, whales, floods of new
-//! flows. A quarter of the chains discards packets that are too late (`serve-fresh`), with both policies, and static RSS
-//! must not have more late packets than in order. All get the same packets. `make test` tries a few seeds, and
+//! A seed determines the cores, the chain, the machine's moods (slow cores, cores taken away for milliseconds), warm
+//! and cold starts and caches, and the traffic: levels, steps, waves, bursts of all flows at once, whales, floods of new
+//! flows. A quarter of the chains discard packets that are too late (`serve-fresh`), with both policies; static RSS must
+//! not have more late packets then than in order. All get the same packets. `make test` tries a few seeds, and
 //! `SOAK_MINUTES=10 cargo test --release -p tailwater-sim --test cliffs -- --nocapture` (part of `make soak`)
 //! thousands; `SOAK_SEED=n` repeats one. `SOAK_FROM=100000` tries seeds that nothing was tuned on.
 
@@ -34,8 +34,8 @@ const LOST_ALLOWED: f64 = 0.001;
 /// Factor on static RSS' late and lost packets. Buckets of the two are on other cores at times, and which flows share a
 /// core is chance.
 const MORE: f64 = 1.1;
-/// Late packets of static RSS that discards what is too late: share of the packets and factor on those in order. A batch
-/// that was discarded for nothing is one.
+/// Late packets of static RSS that discards what is too late: share of the packets beyond those in order, and factor on
+/// them. The time that a batch takes is an estimate.
 const FRESH_ALLOWED: f64 = 0.002;
 const FRESH_MORE: f64 = 1.02;
 /// The same for late packets beside a whale. Fewer are lost then, and some of them are late instead.

@@ -87,8 +87,8 @@ impl DispatchTurn<'_> {
     }
 
     /// Puts the packets of a received batch into the local queue or offloads them, after their look-up unless buckets
-    /// are lent. `is_waiting` is set if packets wait in the port. Returns the number of packets lost because their flows
-    /// have too many.
+    /// are lent. `is_waiting` is set if packets wait in the port. Returns the number of packets lost because their
+    /// flows have too many.
     fn distribute(&mut self, is_waiting: bool, time: Nanos) -> u64 {
         self.context.meter.note_batch(self.batch);
         if is_waiting || !self.dispatch.has_no_backlog() {

@@ -7,8 +7,8 @@
 //!     [--falls-to 60]
 //! ```
 //!
-//! `static+fresh` is static RSS with `whenOverloaded: serve-fresh`, and so on for all policies. `in_time` is the rate of
-//! packets in time, as a share of what the cores process. With `--falls-to`, the load falls to that percentage for
+//! `static+fresh` is static RSS with `whenOverloaded: serve-fresh`, and so on for all policies. `in_time` is the rate
+//! of packets in time, as a share of what the cores process. With `--falls-to`, the load falls to that percentage for
 //! another second, which the other figures contain, too. `recovery` is the number of epochs (half the objective) from
 //! there to the first of ten in each of which at most 1 % of the packets are late.
 //!

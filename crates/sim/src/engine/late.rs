@@ -64,8 +64,8 @@ impl<'a> From<&'a Waiting> for Sent<'a> {
 }
 
 impl Engine<'_> {
-    /// Counts the first packets of a batch that are too late as lost, which takes until the core is ready. Returns their
-    /// number.
+    /// Counts the first packets of a batch that are too late as lost, which takes until the core is ready. Returns
+    /// their number.
     pub(super) fn discard_late(
         &mut self,
         number: usize,
