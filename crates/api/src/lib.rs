@@ -25,6 +25,6 @@ pub use error::SpecError;
 pub use flows::{FlowsSpec, IdleTimeouts, PacketsSpec, WhenFull};
 pub use port_name::{PortName, PortNameError};
 pub use ports::{DdioSpec, PortSetup, PortsSpec};
-pub use slo::Slo;
+pub use slo::{Slo, WhenOverloaded};
 pub use state::{RedisAddress, RedisSpec, Secret, StateSpec, WhenUnavailable};
 pub use values::{PacketAction, Throughput};

@@ -28,6 +28,29 @@ impl Slo {
     }
 }
 
+/// Treatment of packets that cannot meet the latency objective any more, while others wait behind them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WhenOverloaded {
+    /// Processes all packets in order of arrival.
+    #[default]
+    InOrder,
+    /// Discards packets that are too late, so that those behind them are in time.
+    ServeFresh,
+}
+
+impl WhenOverloaded {
+    /// Reads it.
+    ///
+    /// # Errors
+    /// It is neither `in-order` nor `serve-fresh`.
+    pub fn parse(node: &Located<'_>) -> Result<WhenOverloaded, SpecError> {
+        node.word(&[
+            ("in-order", WhenOverloaded::InOrder),
+            ("serve-fresh", WhenOverloaded::ServeFresh),
+        ])
+    }
+}
+
 /// Reads `slo`.
 ///
 /// # Errors

@@ -470,6 +470,16 @@ impl Batch {
         self.packets.push(Slot { packet, buffer });
     }
 
+    /// Removes the first `count` packets, and yields each's buffer with its flow's number.
+    ///
+    /// # Panics
+    /// If there are fewer.
+    #[inline]
+    pub fn take_first(&mut self, count: usize) -> impl Iterator<Item = Receipt> {
+        let first = self.packets.drain(..count);
+        first.map(|slot| Receipt::new(slot.buffer, slot.packet.number))
+    }
+
     /// Empties the batch: yields every buffer, including those of dropped packets, with its flow's number.
     #[inline]
     pub fn return_buffers(&mut self) -> impl Iterator<Item = Receipt> {

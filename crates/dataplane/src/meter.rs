@@ -129,6 +129,24 @@ impl Meter {
         window.late[Cause::QueuedBehindOwnFlow as usize] += packets;
     }
 
+    /// Counts a packet lost at `now`, which could not be in time any more.
+    #[inline]
+    pub(crate) fn note_too_late(&mut self, arrival: Nanos, rss_hash: u32, now: Nanos) {
+        // Its latency would be at least this.
+        let sent = now.max(arrival + self.slo + Nanos(1));
+        let late = LatePacket {
+            arrival,
+            received: now,
+            sent,
+            rss_hash,
+            buffered: self.buffered(rss_hash, arrival, sent),
+        };
+        let cause = self.attribution.cause(late);
+        let window = &mut self.telemetry.window;
+        window.lost_too_late += 1;
+        window.late[cause as usize] += 1;
+    }
+
     /// Counts packets that are not delivered to the worker.
     #[cold]
     fn note_refused(&mut self, Refused { in_pieces, damaged }: Refused, now: Nanos) {
@@ -426,12 +444,13 @@ impl GapDetector {
 mod tests {
     use super::*;
     use crate::telemetry::windows;
-    use tailwater_api::PacketAction;
+    use tailwater_api::{PacketAction, WhenOverloaded};
     use tailwater_chain::chain::InputPolicy;
 
     fn meter(chain: &Chain) -> Meter {
         let config = WorkerConfig {
             slo: Nanos::from_micros(200),
+            when_overloaded: WhenOverloaded::InOrder,
             window: Nanos::from_millis(100),
             start: Nanos::ZERO,
             batch: 32,
@@ -472,6 +491,20 @@ mod tests {
     }
 
     #[test]
+    fn what_is_too_late_has_the_cause_of_a_late_packet() {
+        let mut meter = meter(&no_functions());
+        // It has waited for less than the objective, but its processing would exceed it.
+        meter.note_too_late(Nanos::from_micros(900), 7, Nanos::from_micros(1_090));
+        let window = meter.window();
+        assert_eq!((window.lost_too_late, window.lost()), (1, 1));
+        assert_eq!(window.late[Cause::QueuedBehindOthers as usize], 1);
+        meter.note_gap(Nanos::from_micros(500), Nanos::from_micros(1_500));
+        meter.note_too_late(Nanos::from_micros(1_100), 7, Nanos::from_micros(1_500));
+        assert_eq!(meter.window().late[Cause::Preempted as usize], 1);
+        assert_eq!(meter.window().late_or_lost(), 2);
+    }
+
+    #[test]
     fn what_a_dead_worker_never_did_is_lost_with_it() {
         let mut meter = meter(&no_functions());
         meter.note_undrained(Nanos(1), 7, Nanos::from_millis(1));
@@ -488,6 +521,7 @@ mod tests {
         let chain = no_functions();
         let config = WorkerConfig {
             slo: Nanos::from_micros(200),
+            when_overloaded: WhenOverloaded::InOrder,
             window: Nanos(100),
             start: Nanos::ZERO,
             batch: 32,

@@ -63,6 +63,13 @@ pub trait PortQueue: PortSender {
     /// Adds packets that have arrived by `now` to `batch`, up to its room, in buffers of `pool`.
     fn receive(&mut self, now: Nanos, pool: &mut BufferPool, batch: &mut Batch) -> Received;
 
+    /// Drops the first packets in the ring that arrived before this time, but not the last `leave` packets there, and
+    /// reports each one's arrival and RSS hash to `lost`. A port that does not know the arrivals of packets in the ring
+    /// drops none.
+    fn discard_before(&mut self, before: Nanos, leave: usize, lost: &mut dyn FnMut(Nanos, u32)) {
+        let _ = (before, leave, lost);
+    }
+
     /// Time before which every packet of this queue has been received. [`Nanos::MAX`] once none is left.
     fn received_before(&self) -> Nanos;
 

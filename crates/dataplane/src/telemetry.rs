@@ -41,6 +41,8 @@ pub struct Window {
     pub lost_in_pieces: u64,
     /// Packets of flows with more than their share of the packet buffers, of which few were left.
     pub lost_flow_overload: u64,
+    /// Packets that could not be in time any more, discarded under overload since the chain's spec allows it.
+    pub lost_too_late: u64,
     /// Dropped packets whose checksums a device found wrong.
     pub dropped_damaged: u64,
     /// Packets beyond the SLO, and lost ones, by [`Cause`].
@@ -92,6 +94,7 @@ impl Window {
             + self.lost_unsent
             + self.lost_in_pieces
             + self.lost_flow_overload
+            + self.lost_too_late
             + self.lost_in_chain
     }
 
@@ -121,6 +124,7 @@ impl Window {
         self.lost_unsent += other.lost_unsent;
         self.lost_in_pieces += other.lost_in_pieces;
         self.lost_flow_overload += other.lost_flow_overload;
+        self.lost_too_late += other.lost_too_late;
         self.dropped_damaged += other.dropped_damaged;
         self.late
             .iter_mut()

@@ -2,7 +2,9 @@
 
 use crate::attribution::Cause;
 use crate::histogram::LatencyHistogram;
-use crate::report::reasons::{DAMAGED, FLOW_OVERLOAD, IN_PIECES, NOT_DRAINED, NOT_SENT, RING_FULL, WORKER_DIED};
+use crate::report::reasons::{
+    DAMAGED, FLOW_OVERLOAD, IN_PIECES, NOT_DRAINED, NOT_SENT, RING_FULL, TOO_LATE, WORKER_DIED,
+};
 use crate::report::{LatencyReport, StepReport, TimelineReport};
 use crate::telemetry::Window;
 use std::collections::BTreeMap;
@@ -36,6 +38,7 @@ struct Step {
     lost_unsent: u64,
     lost_in_pieces: u64,
     lost_flow_overload: u64,
+    lost_too_late: u64,
     dropped_damaged: u64,
     late: [u64; Cause::ALL.len()],
     busy: Nanos,
@@ -58,6 +61,7 @@ impl Step {
         self.lost_unsent += other.lost_unsent;
         self.lost_in_pieces += other.lost_in_pieces;
         self.lost_flow_overload += other.lost_flow_overload;
+        self.lost_too_late += other.lost_too_late;
         self.dropped_damaged += other.dropped_damaged;
         self.busy += other.busy;
         self.late
@@ -107,6 +111,7 @@ impl Timeline {
         step.lost_unsent += sum.lost_unsent;
         step.lost_in_pieces += sum.lost_in_pieces;
         step.lost_flow_overload += sum.lost_flow_overload;
+        step.lost_too_late += sum.lost_too_late;
         step.dropped_damaged += sum.dropped_damaged;
         step.busy += sum.busy;
         step.late
@@ -175,6 +180,7 @@ fn by_reason(step: &Step, reasons: &[Reason], outcome: Outcome) -> BTreeMap<Stri
         (NOT_SENT, lost, step.lost_unsent),
         (IN_PIECES, lost, step.lost_in_pieces),
         (FLOW_OVERLOAD, lost, step.lost_flow_overload),
+        (TOO_LATE, lost, step.lost_too_late),
         (DAMAGED, Outcome::Dropped, step.dropped_damaged),
     ];
     let nic = nic.into_iter().filter(|(_, of, _)| *of == outcome);

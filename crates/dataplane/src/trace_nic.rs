@@ -477,6 +477,13 @@ impl PortQueue for TraceQueue {
         }
     }
 
+    fn discard_before(&mut self, before: Nanos, leave: usize, lost: &mut dyn FnMut(Nanos, u32)) {
+        while self.ring.len() > leave && self.ring.first().is_some_and(|first| first.arrival < before) {
+            let Arrived { arrival, index, .. } = self.ring.pop();
+            lost(arrival, self.image.descriptors[index as usize].rss_hash);
+        }
+    }
+
     fn received_before(&self) -> Nanos {
         if let Some(first) = self.ring.first() {
             return first.arrival;

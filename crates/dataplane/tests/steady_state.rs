@@ -5,6 +5,7 @@ mod library;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
+use tailwater_api::WhenOverloaded;
 use tailwater_baselines::netblaze::{NetBlazeMapper, NetBlazeOptions};
 use tailwater_chain::buffer::BufferPool;
 use tailwater_dataplane::batches::{BatchRecorder, TimedPart};
@@ -132,6 +133,7 @@ fn allocations(functions: &str, packets: u64) -> u64 {
     let (slo, window) = (Nanos::from_micros(200), Nanos::from_millis(1));
     let config = WorkerConfig {
         slo,
+        when_overloaded: WhenOverloaded::InOrder,
         window,
         start,
         batch: 32,

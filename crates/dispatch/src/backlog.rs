@@ -352,7 +352,7 @@ impl<F, P> Backlog<F, P> {
     #[inline]
     pub fn done_here(&mut self, number: u16) -> Option<&F> {
         self.inside -= 1;
-        self.left_system += 1;
+        self.left_system = self.left_system.wrapping_add(1);
         self.leave_queue(number);
         let flow = &self.flows[usize::from(number)];
         if !flow.is_gone() {
@@ -360,6 +360,15 @@ impl<F, P> Backlog<F, P> {
         }
         self.left += 1;
         Some(self.forget(number))
+    }
+
+    /// Counts a packet of the local queue out that is [too late](crate::Freshness) and was discarded. Returns the same
+    /// as [`done_here`](Backlog::done_here).
+    #[inline]
+    pub fn discarded_here(&mut self, number: u16) -> Option<&F> {
+        // It was no work that this core got off its hands.
+        self.left_system = self.left_system.wrapping_sub(1);
+        self.done_here(number)
     }
 
     /// Counts a packet out of the local queue.

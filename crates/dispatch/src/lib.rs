@@ -28,6 +28,8 @@
 //! - Auxiliary cores that do clear harm are withdrawn for a while: see [benefit](Dispatcher::turned).
 //! - A third of the buffers at most is for the local queue, and for each auxiliary core: beyond that, packets are not
 //!   [received](Backlog::receives). They wait in the ring, or are lost there, as without a mapper.
+//! - If the chain's spec allows it, every core with too much load, with or without a mapper, dedicated or auxiliary,
+//!   discards packets that are too late: see [`Freshness`].
 //!
 //! # Loop iteration
 //! 1. Receive a batch. [Open](Backlog::open) and [place](Dispatcher::place) new flows, and sort each packet by
@@ -49,6 +51,7 @@ mod benefit;
 mod dispatcher;
 mod fairness;
 mod flow;
+mod freshness;
 mod iteration;
 mod parked;
 
@@ -56,4 +59,5 @@ pub use auxiliary::{AuxiliaryCores, Availability};
 pub use backlog::Backlog;
 pub use dispatcher::{Decision, Dispatcher};
 pub use flow::{Flow, OWN};
+pub use freshness::Freshness;
 pub use iteration::{Iteration, MOST_RECEIVED};

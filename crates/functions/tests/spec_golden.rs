@@ -7,10 +7,10 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use tailwater_api::WhenFull;
 use tailwater_api::{
     DdioSpec, PacketAction, PortSetup, RedisAddress, RedisSpec, Secret, StateSpec, Throughput, WhenUnavailable,
 };
+use tailwater_api::{WhenFull, WhenOverloaded};
 use tailwater_functions::acl::{AclConfig, Action};
 use tailwater_functions::classifier::{ClassifierConfig, Target};
 use tailwater_functions::flow_stats::{Outlet, Transport};
@@ -258,6 +258,7 @@ fn full_spec_keeps_every_field() {
     assert_eq!(forward.destination_mac, Some([2, 0, 0, 0, 0, 0xfe]));
 
     assert_eq!(spec.slo.latency, Nanos(1_500_000));
+    assert_eq!(spec.when_overloaded, WhenOverloaded::ServeFresh);
     assert_eq!(spec.slo.percentile, 99.9);
     assert_eq!(spec.slo.throughput, Some(Throughput::PacketsPerSecond(2_500_000)));
     assert_eq!((spec.flows.capacity, spec.flows.when_full), (1 << 20, WhenFull::Refuse));

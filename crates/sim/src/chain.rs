@@ -2,6 +2,7 @@
 
 use crate::pauses::Pauses;
 use serde::Serialize;
+use tailwater_api::WhenOverloaded;
 use tailwater_net::Nanos;
 use tailwater_policy::capacity::{CapacityProfile, DetailedCosts, Pause, RECEIVE_BATCH, ServiceCosts, Wake};
 use tailwater_policy::core::Unit;
@@ -70,6 +71,9 @@ pub struct ChainModel {
     pub batch: u16,
     /// Variation of the batch time.
     pub jitter: Option<Jitter>,
+    /// Treatment of packets that are too late under overload. A discarded packet costs
+    /// [`receive_packet`](ChainModel::receive_packet).
+    pub when_overloaded: WhenOverloaded,
 }
 
 /// Split point of the chain.
@@ -263,6 +267,7 @@ impl ChainModel {
             unit: Unit::Flow,
             most: usize::from(if self.batch == 0 { BATCH } else { self.batch }),
             jitter: self.jitter.clone(),
+            when_overloaded: self.when_overloaded,
         };
         if costs.batch + costs.packet == 0 {
             return Err(ChainError::Nothing);
@@ -340,6 +345,7 @@ pub(crate) struct Costs {
     /// Maximum packets per batch.
     pub most: usize,
     pub jitter: Option<Jitter>,
+    pub when_overloaded: WhenOverloaded,
 }
 
 impl Costs {
@@ -408,6 +414,12 @@ impl Costs {
             Unit::Bucket => self.lease_packet,
         };
         self.receive_batch + packets * sorting
+    }
+
+    /// Returns the cost of discarding packets that are too late.
+    #[inline]
+    pub fn discard(&self, packets: usize) -> u64 {
+        packets as u64 * self.receive_packet
     }
 
     /// Returns the cost of the functions, for a batch that was received before. With bucket leases this includes

@@ -23,17 +23,20 @@ pub enum Loss {
     NotDrained,
     /// Its flow had more than its share of the packet buffers, of which few were left.
     FlowOverload,
+    /// It could not meet its objective any more, and others waited behind it.
+    TooLate,
 }
 
 impl Loss {
     /// All reasons, in numerical order.
-    pub const ALL: [Loss; 6] = [
+    pub const ALL: [Loss; 7] = [
         Loss::RingFull,
         Loss::Link,
         Loss::Table,
         Loss::FlowTableFull,
         Loss::NotDrained,
         Loss::FlowOverload,
+        Loss::TooLate,
     ];
 
     /// Returns the stable name. It equals that of the live report where one exists.
@@ -45,16 +48,17 @@ impl Loss {
             Loss::FlowTableFull => "no-resources",
             Loss::NotDrained => "not-drained",
             Loss::FlowOverload => "flow-overload",
+            Loss::TooLate => "too-late",
         }
     }
 
-    /// Returns the cause of lateness: a lost packet counts as late.
+    /// Returns the cause of lateness: a lost packet counts as late. One that is too late has the cause of a late one.
     pub(crate) const fn cause(self) -> Cause {
         match self {
             Loss::RingFull => Cause::Live(attribution::Cause::RingFull),
             Loss::Link | Loss::Table => Cause::Network,
             Loss::FlowTableFull => Cause::Live(attribution::Cause::ResourceExhausted),
-            Loss::NotDrained => Cause::Live(attribution::Cause::QueuedBehindOthers),
+            Loss::NotDrained | Loss::TooLate => Cause::Live(attribution::Cause::QueuedBehindOthers),
             Loss::FlowOverload => Cause::Live(attribution::Cause::QueuedBehindOwnFlow),
         }
     }

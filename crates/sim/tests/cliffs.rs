@@ -2,8 +2,10 @@
 //! (Late ones include lost ones. A flow beyond its share of the buffers may lose more of its own packets than with
 //! static RSS, since looking after others takes time, but then fewer are late.)
 //!
-//! A seed determines the cores, the chain, the machine's moods and the traffic: levels, steps, waves, bursts of all
-//! flows at once, whales, floods of new flows. Both policies get the same packets. `make test` tries a few seeds, and
+//! A seed determines the cores, the chain, the machine's moods (slow cores, cores taken away for milliseconds), warm
+//! and cold starts and caches, and the traffic: levels, steps, waves, bursts of all flows at once, whales, floods of new
+//! flows. A quarter of the chains discard packets that are too late (`serve-fresh`), with both policies; static RSS must
+//! not have more late packets then than in order. All get the same packets. `make test` tries a few seeds, and
 //! `SOAK_MINUTES=10 cargo test --release -p tailwater-sim --test cliffs -- --nocapture` (part of `make soak`)
 //! thousands; `SOAK_SEED=n` repeats one. `SOAK_FROM=100000` tries seeds that nothing was tuned on.
 
@@ -13,6 +15,7 @@ use common::{MS, Random, costs, policy, run, static_rss};
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tailwater_api::WhenOverloaded;
 use tailwater_net::Nanos;
 use tailwater_policy::capacity::Pause;
 use tailwater_sim::{ChainModel, ChainReport, Rack, Recording, RunOptions, SpeedProfile};
@@ -31,6 +34,10 @@ const LOST_ALLOWED: f64 = 0.001;
 /// Factor on static RSS' late and lost packets. Buckets of the two are on other cores at times, and which flows share a
 /// core is chance.
 const MORE: f64 = 1.1;
+/// Late packets of static RSS that discards what is too late: share of the packets beyond those in order, and factor on
+/// them. The time that a batch takes is an estimate.
+const FRESH_ALLOWED: f64 = 0.002;
+const FRESH_MORE: f64 = 1.02;
 /// The same for late packets beside a whale. Fewer are lost then, and some of them are late instead.
 const MORE_BESIDE_A_WHALE: f64 = 1.25;
 
@@ -61,8 +68,16 @@ struct Case {
     opening: u64,
     /// Cores are this much slower than thought, in percent, every other 100 ms.
     slow: u64,
-    /// Pauses of milliseconds.
-    pauses: bool,
+    /// Milliseconds for which a core is taken away, 15 of a thousand in all.
+    pauses: Option<u64>,
+    /// All packets open a flow for a tenth of this period, at twice the load.
+    flood: Option<u64>,
+    /// Percent of a packet's cost that is added for cold caches.
+    cold: u64,
+    /// Starts on all cores instead of one.
+    warm: bool,
+    /// Discards packets that are too late.
+    fresh: bool,
 }
 
 impl fmt::Display for Case {
@@ -91,7 +106,12 @@ impl Case {
             dispatch: [1 + below(10), 1 + below(6), 1 + below(6)],
             opening: below(100),
             slow: [0, 0, 20, 50][below(4) as usize],
-            pauses: below(4) == 0,
+            pauses: (below(4) == 0).then(|| [1, 3, 3, 10][below(4) as usize]),
+            // Earlier seeds have the same cases but for what follows.
+            flood: (below(6) == 0).then_some(period),
+            cold: [0, 0, 0, 50][below(4) as usize],
+            warm: below(3) == 0,
+            fresh: below(4) == 0,
         }
     }
 
@@ -120,17 +140,32 @@ impl Case {
         model.decide = 500.0;
         model.decide_flow = 4.0;
         model.move_packet = 5.0;
-        if self.pauses {
+        if self.cold > 0 {
+            model.cold_after = 500;
+            model.cold_packet = part(self.cold);
+        }
+        if let Some(length) = self.pauses {
             model.pauses = vec![Pause {
-                per_second: 5.0,
-                nanos: 3 * MS,
+                per_second: 15.0 / length as f64,
+                nanos: length * MS,
             }];
+        }
+        if self.fresh {
+            model.when_overloaded = WhenOverloaded::ServeFresh;
         }
         model
     }
 
+    /// Returns `true` if all packets open flows at a time.
+    fn is_flood(&self, now: u64) -> bool {
+        self.flood.is_some_and(|period| now % period < period / 10)
+    }
+
     /// Returns the load at a time, as a factor.
     fn factor(&self, now: u64) -> f64 {
+        if self.is_flood(now) {
+            return 2.0;
+        }
         match self.shape {
             Shape::Level => 1.0,
             Shape::Steps(period) => [0.5, 1.5][(now / period % 2) as usize],
@@ -149,7 +184,7 @@ impl Case {
             now += random.gap(mean / self.factor(now)).max(1);
             // Some flows have more packets than others.
             let at = (random.below(1000) * random.below(1000) / 1000) as usize;
-            if random.below(100) < self.new_flows {
+            if random.below(100) < self.new_flows || self.is_flood(now) {
                 flows[at] = next_flow;
                 next_flow += 1;
             }
@@ -175,13 +210,18 @@ impl Case {
         };
         let shares = |report: &ChainReport| {
             let share = |count: u64| count as f64 / report.packets.offered.max(1) as f64;
-            // A flow beyond its share loses its own packets: they are late, but no other flow lost them.
-            let its_own = report.packets.lost_by_reason.get("flow-overload").copied().unwrap_or(0);
-            let late = report.late_by_cause.values().sum();
-            (share(late), share(report.packets.lost - its_own))
+            let lost_by = |reason| report.packets.lost_by_reason.get(reason).copied().unwrap_or(0);
+            // A flow beyond its share loses its own packets: they are late, but no other flow lost them. What is too
+            // late is late either way.
+            let lost = report.packets.lost - lost_by("flow-overload") - lost_by("too-late");
+            (share(report.late_by_cause.values().sum()), share(lost))
         };
         let of = |policy| run(&self.rack(), self.model(), policy, &packets, &options);
-        let (alone, with) = (of(static_rss(self.cores)), of(policy(name)));
+        let mut policy = policy(name);
+        if self.warm {
+            policy.start_cores = Some(self.cores);
+        }
+        let (alone, with) = (of(static_rss(self.cores)), of(policy));
         let ((late, lost), (most_late, most_lost)) = (shares(&with.chains[0]), shares(&alone.chains[0]));
         let line = format!(
             "{name}: late {late:.4}, lost {lost:.4}, {:.2} cores; static: late {most_late:.4}, lost {most_lost:.4}: {self}",
@@ -193,7 +233,20 @@ impl Case {
             MORE
         };
         let holds = late <= most_late * more_late + LATE_ALLOWED && lost <= most_lost * MORE + LOST_ALLOWED;
-        (line, holds)
+        if !self.fresh {
+            return (line, holds);
+        }
+        let in_order = ChainModel {
+            when_overloaded: WhenOverloaded::InOrder,
+            ..self.model()
+        };
+        let in_order = run(&self.rack(), in_order, static_rss(self.cores), &packets, &options);
+        let late_in_order = shares(&in_order.chains[0]).0;
+        let helps = most_late <= late_in_order * FRESH_MORE + FRESH_ALLOWED;
+        (
+            format!("{line}; static in order: late {late_in_order:.4}"),
+            holds && helps,
+        )
     }
 }
 

@@ -6,7 +6,7 @@ use crate::flows::{FlowsSpec, PacketsSpec, flows, packets};
 use crate::located::{Fields, Located};
 use crate::port_name::PortName;
 use crate::ports::{PortsSpec, port_taken, ports_of};
-use crate::slo::{Slo, slo};
+use crate::slo::{Slo, WhenOverloaded, slo};
 use crate::state::{StateSpec, state};
 use crate::values::{prefix, protocol};
 use ipnet::IpNet;
@@ -17,7 +17,16 @@ pub const DESCRIPTION: &str = "a chain spec";
 /// `kind` of chain specs.
 const KIND: &str = "Chain";
 /// Fields of `spec`.
-const FIELDS: &[&str] = &["match", "functions", "slo", "flows", "packets", "ports", "state"];
+const FIELDS: &[&str] = &[
+    "match",
+    "functions",
+    "slo",
+    "whenOverloaded",
+    "flows",
+    "packets",
+    "ports",
+    "state",
+];
 /// Maximum number of entries in a list of `match`.
 const MAX_MATCHES: usize = 1024;
 
@@ -32,6 +41,8 @@ pub struct ChainSettings {
     pub match_: Match,
     /// Service level objectives.
     pub slo: Slo,
+    /// Treatment of packets that are too late under overload.
+    pub when_overloaded: WhenOverloaded,
     /// Flow table.
     pub flows: FlowsSpec,
     /// Input policy for packets.
@@ -109,6 +120,7 @@ impl<'d> ChainNode<'d> {
             metadata,
             match_: optional(&spec, "match", match_)?,
             slo: slo(&spec.required("slo", "a map with latency")?)?,
+            when_overloaded: optional(&spec, "whenOverloaded", WhenOverloaded::parse)?,
             flows: optional(&spec, "flows", flows)?,
             packets: optional(&spec, "packets", packets)?,
             ports,

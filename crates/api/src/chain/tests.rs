@@ -3,6 +3,7 @@
 use super::*;
 use crate::SpecError;
 use crate::document::Document;
+use crate::slo::WhenOverloaded;
 use std::fs;
 use std::path::Path;
 
@@ -64,6 +65,7 @@ fn functions_are_kept_as_written() {
     let settings = &chain.settings;
     assert_eq!((&*settings.name, &*settings.metadata.labels["tier"]), ("test", "gold"));
     assert_eq!((settings.slo.latency.0, settings.flows.capacity), (1_000_000, 512));
+    assert_eq!(settings.when_overloaded, WhenOverloaded::InOrder);
     assert_eq!(
         (&settings.match_, &settings.ports, &settings.state),
         (&Match::default(), &None, &None)

@@ -9,6 +9,7 @@ use crate::{library, routes};
 use connections::Connections;
 use std::process::Command;
 use std::time::Duration;
+use tailwater_api::WhenOverloaded;
 use tailwater_chain::buffer::BufferPool;
 use tailwater_chain::chain::Chain;
 use tailwater_dataplane::clock::Clock;
@@ -354,6 +355,7 @@ pub fn run(
 ) -> (Window, Nanos) {
     let config = WorkerConfig {
         slo: Nanos::from_micros(200),
+        when_overloaded: WhenOverloaded::InOrder,
         window: Nanos::from_secs(3600),
         start,
         batch,

@@ -69,15 +69,28 @@ impl ExternalWorker {
 impl ExternalProcessing {
     /// Runs received packets through the first part. Returns the end time.
     fn process_received(&mut self, context: &mut QueueContext, now: Nanos, backlog: bool) -> Nanos {
-        let batch = &mut self.entry.batch;
-        let packets = batch.len();
+        let Lane { pool, batch, .. } = &mut self.entry;
         context.meter.note_batch(batch);
+        // The time that they will be outside is not known.
+        let late = context.too_late(batch, backlog, now);
+        if late > 0 {
+            let receipts = batch.take_first(late);
+            receipts.for_each(|receipt| pool.give(receipt.into_buffer()));
+            if batch.is_empty() {
+                return context.clock.now();
+            }
+        }
+        let packets = batch.len();
         if backlog {
             context.meter.note_backlog(batch, now);
         }
         context.port.complete(batch);
         self.parts.chains[0].process(batch, now);
-        self.send_on(context, 0, packets, now)
+        let sent = self.send_on(context, 0, packets, now);
+        if backlog {
+            context.learn(packets, now, sent);
+        }
+        sent
     }
 
     /// Runs packets that come back from an external function in this direction through the part behind it. Returns the
@@ -207,7 +220,10 @@ impl Processing for ExternalProcessing {
     fn receive(&mut self, context: &mut QueueContext, now: Nanos) -> Received {
         self.entry.limit(&self.parts.chains[0], context.config.batch);
         let Lane { pool, batch, .. } = &mut self.entry;
-        context.port.receive(now, pool, batch)
+        let mut received = context.port.receive(now, pool, batch);
+        let packets = batch.len() + context.config.batch;
+        context.discard_waiting(&mut received, packets, now);
+        received
     }
 
     fn process(&mut self, context: &mut QueueContext, received: &mut Received, now: Nanos) -> Option<Nanos> {
@@ -274,6 +290,7 @@ mod tests {
     use crate::trace_nic::{Pacing, TraceNic, TraceNicConfig};
     use std::path::Path;
     use std::sync::atomic::AtomicBool;
+    use tailwater_api::WhenOverloaded;
     use tailwater_chain::batch::{Batch, MAX_BATCH};
     use tailwater_chain::chain::Chain;
     use tailwater_functions::build::ChainBuilder;
@@ -354,6 +371,7 @@ mod tests {
         let nic = nic.unwrap();
         let config = WorkerConfig {
             slo: spec.slo.budget(),
+            when_overloaded: WhenOverloaded::InOrder,
             window: Nanos::from_secs(100),
             start: clock.now(),
             batch: 32,

@@ -1,6 +1,6 @@
 //! Collector: sums up the workers' windows into a report.
 
-use super::reasons::{DAMAGED, FLOW_OVERLOAD, IN_PIECES, NOT_DRAINED, NOT_SENT, RING_FULL, WORKER_DIED};
+use super::reasons::{DAMAGED, FLOW_OVERLOAD, IN_PIECES, NOT_DRAINED, NOT_SENT, RING_FULL, TOO_LATE, WORKER_DIED};
 use super::{
     ArrivalReport, DistributionPoint, LatencyReport, PacketReport, TimelineReport, WindowReport, WindowsReport,
 };
@@ -174,6 +174,7 @@ impl Collector {
             (NOT_SENT, Outcome::Lost, self.total.lost_unsent),
             (IN_PIECES, Outcome::Lost, self.total.lost_in_pieces),
             (FLOW_OVERLOAD, Outcome::Lost, self.total.lost_flow_overload),
+            (TOO_LATE, Outcome::Lost, self.total.lost_too_late),
             (DAMAGED, Outcome::Dropped, self.total.dropped_damaged),
         ];
         let outside = outside.map(|(name, outcome, count)| {

@@ -103,6 +103,7 @@ pub(super) fn set_up<'r>(
     let mut worker_factory = WorkerFactory {
         config: WorkerConfig {
             slo: spec.slo.budget(),
+            when_overloaded: spec.when_overloaded,
             window: config.window,
             start,
             batch,

@@ -198,6 +198,10 @@ impl AuxiliaryWorker {
         let (context, chain) = (&mut self.context, &mut self.chain);
         let mut time = now;
         for (from, batch) in batches.iter_mut().enumerate() {
+            let late = context.too_late(batch, waiting > popped, time);
+            if late > 0 {
+                link.receipts.push_from(&mut batch.take_first(late));
+            }
             let packets = batch.len();
             if packets == 0 {
                 continue;
@@ -218,6 +222,9 @@ impl AuxiliaryWorker {
             }
             let sent = context.pass(chain, batch, packets, time, run);
             let began = std::mem::replace(&mut time, sent);
+            if waiting > popped {
+                context.learn(packets, began, sent);
+            }
             if from == 0 {
                 let times = [arrival, began, sent];
                 context.record(TimedPart::Helped, (packets, waiting > popped), times);

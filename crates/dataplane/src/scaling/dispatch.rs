@@ -459,6 +459,17 @@ impl Dispatch {
         }
     }
 
+    /// Discards the first `count` packets of a batch from the local queue, and counts them out.
+    #[cold]
+    pub(crate) fn discard(&mut self, count: usize, batch: &mut Batch, pool: &mut BufferPool, chain: &mut Chain) {
+        for receipt in batch.take_first(count) {
+            if let Some(flow) = self.machine.backlog.discarded_here(receipt.number()) {
+                self.flow_numbers.remove(*flow, chain);
+            }
+            pool.give(receipt.into_buffer());
+        }
+    }
+
     /// Stages the remaining packets for the auxiliary cores, and counts out dropped ones.
     pub(crate) fn pass_on(&mut self, from: usize, pool: &mut BufferPool, chain: &mut Chain) {
         let Dispatch {

@@ -11,7 +11,7 @@ use crate::worker::{Worker, WorkerConfig};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
-use tailwater_api::PacketAction;
+use tailwater_api::{PacketAction, WhenOverloaded};
 use tailwater_chain::batch::Batch;
 use tailwater_chain::buffer::BufferPool;
 use tailwater_chain::chain::{Chain, Cuts, InputPolicy};
@@ -151,6 +151,7 @@ fn a_split_flow_is_processed_by_two_cores_at_once() {
     let start = clock.now();
     let config = WorkerConfig {
         slo: Nanos::from_secs(60),
+        when_overloaded: WhenOverloaded::InOrder,
         window: Nanos::from_secs(60),
         start,
         batch: 32,

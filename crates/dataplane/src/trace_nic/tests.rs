@@ -266,6 +266,23 @@ fn after_a_stop_nothing_arrives_and_the_ring_is_drained_or_discarded() {
 }
 
 #[test]
+fn old_packets_leave_the_ring_but_for_the_last() {
+    let times: Vec<u64> = (0..100).collect();
+    let mut rig = Rig::new(trace(&times), 1, TraceNicConfig::default());
+    assert_eq!(rig.poll(0, 59).0.waiting, 28);
+    let mut discard = |before, leave| {
+        let mut lost = Vec::new();
+        rig.queues[0].discard_before(Nanos(before), leave, &mut |arrival, _| lost.push(arrival.0));
+        lost
+    };
+    assert_eq!(discard(35, 0), [32, 33, 34]);
+    assert_eq!(discard(1000, 20), [35, 36, 37, 38, 39]);
+    assert_eq!(discard(1000, 20), [0; 0]);
+    let (received, packets) = rig.poll(0, 59);
+    assert_eq!((received.offered, packets[0].1, packets.len()), (0, 40, 20));
+}
+
+#[test]
 fn without_buffers_packets_stay_in_the_ring() {
     let times: Vec<u64> = (0..20).collect();
     let mut rig = Rig::new(trace(&times), 1, TraceNicConfig::default());

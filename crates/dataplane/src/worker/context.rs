@@ -5,11 +5,12 @@ use super::config::WorkerConfig;
 use crate::batches::{BatchRecord, TimedPart};
 use crate::clock::Clock;
 use crate::meter::{Counting, Meter};
-use crate::port::{PortQueue, PortSender};
+use crate::port::{PortQueue, PortSender, Received};
 use crate::telemetry::WindowSender;
 use std::ops::{Deref, DerefMut};
 use tailwater_chain::batch::Batch;
 use tailwater_chain::chain::Chain;
+use tailwater_dispatch::Freshness;
 use tailwater_net::Nanos;
 
 /// Chain of a worker, with its loss counter when it was last read.
@@ -68,6 +69,8 @@ pub(crate) struct WorkerContext<P: ?Sized> {
     pub(crate) clock: Clock,
     pub(crate) config: WorkerConfig,
     pub(crate) meter: Meter,
+    /// Which packets are too late, if the worker may discard them.
+    pub(crate) freshness: Option<Freshness>,
     /// Record of batch times, if requested.
     pub(crate) batch_record: Option<Box<BatchRecord>>,
 }
@@ -75,15 +78,81 @@ pub(crate) struct WorkerContext<P: ?Sized> {
 /// Context of a worker that polls a port queue.
 pub(crate) type QueueContext = WorkerContext<dyn PortQueue>;
 
+impl QueueContext {
+    /// Discards packets of those that wait in the port's ring that are too late, where that is cheaper than to receive
+    /// them: they could not be in time even if `packets` packets, themselves included, took from now on until they are
+    /// sent.
+    #[inline]
+    pub(crate) fn discard_waiting(&mut self, received: &mut Received, packets: usize, now: Nanos) {
+        let Some(freshness) = &mut self.freshness else {
+            return;
+        };
+        let batch = self.config.batch;
+        if received.waiting <= batch {
+            return;
+        }
+        let before = freshness.oldest_in_time(now, packets as u32);
+        let (meter, mut discarded) = (&mut self.meter, 0);
+        self.port.discard_before(before, batch, &mut |arrival, rss_hash| {
+            meter.note_arrival(arrival);
+            meter.note_too_late(arrival, rss_hash, now);
+            discarded += 1;
+        });
+        freshness.discarded(discarded);
+        received.waiting -= discarded;
+    }
+}
+
 impl<P: PortSender + ?Sized> WorkerContext<P> {
     /// Context without a record of batch times.
     pub(crate) fn new(port: Box<P>, clock: Clock, config: WorkerConfig, telemetry: WindowSender) -> WorkerContext<P> {
         WorkerContext {
             meter: Meter::new(&config, telemetry),
+            freshness: config.freshness(),
             port,
             clock,
             config,
             batch_record: None,
+        }
+    }
+
+    /// Returns how many of the first packets of a batch are discarded before it is processed from `now` on, since they
+    /// are too late, and counts them as lost. `is_waiting` is set if other packets wait behind the batch.
+    #[inline]
+    pub(crate) fn too_late(&mut self, batch: &Batch, is_waiting: bool, now: Nanos) -> usize {
+        let Some(freshness) = &mut self.freshness else {
+            return 0;
+        };
+        let arrivals = (0..batch.len()).map(|at| batch.packet(at).arrival);
+        let late = freshness.too_late(now, is_waiting, arrivals);
+        self.note_too_late(batch, late, now);
+        late
+    }
+
+    /// Same as [`too_late`](WorkerContext::too_late) for received packets that are to be processed later, while other
+    /// packets wait.
+    #[inline]
+    pub(crate) fn too_late_to_queue(&mut self, batch: &Batch, now: Nanos) -> usize {
+        let Some(freshness) = &self.freshness else {
+            return 0;
+        };
+        let late = freshness.too_late_to_queue(now, batch.iter().map(|packet| packet.arrival));
+        self.note_too_late(batch, late, now);
+        late
+    }
+
+    /// Counts the first `late` packets of a batch as lost.
+    fn note_too_late(&mut self, batch: &Batch, late: usize, now: Nanos) {
+        for packet in batch.iter().take(late) {
+            self.meter.note_too_late(packet.arrival, packet.rss_hash, now);
+        }
+    }
+
+    /// Notes that the rest of a batch took from `began` to `sent`, while other packets waited.
+    #[inline]
+    pub(crate) fn learn(&mut self, packets: usize, began: Nanos, sent: Nanos) {
+        if let Some(freshness) = &mut self.freshness {
+            freshness.processed(packets, sent.saturating_sub(began));
         }
     }
 

@@ -59,7 +59,10 @@ impl DispatchTurn<'_> {
             let packets = self.batch.len();
             all += packets;
             let arrival = self.first_arrival(time);
-            let refused = if packets > 0 { self.distribute(packets, time) } else { 0 };
+            let refused = match packets {
+                0 => 0,
+                _ => self.distribute(received.waiting > 0, time),
+            };
             self.dispatch.collect(self.pool, self.chain, time);
             // A turn that only received what it refuses would process nothing.
             let has_room = refused == 0 && self.has_room();
@@ -84,9 +87,17 @@ impl DispatchTurn<'_> {
     }
 
     /// Puts the packets of a received batch into the local queue or offloads them, after their look-up unless buckets
-    /// are lent. Returns the number of packets lost because their flows have too many.
-    fn distribute(&mut self, packets: usize, time: Nanos) -> u64 {
+    /// are lent. `is_waiting` is set if packets wait in the port. Returns the number of packets lost because their
+    /// flows have too many.
+    fn distribute(&mut self, is_waiting: bool, time: Nanos) -> u64 {
         self.context.meter.note_batch(self.batch);
+        if is_waiting || !self.dispatch.has_no_backlog() {
+            let late = self.context.too_late_to_queue(self.batch, time);
+            for receipt in self.batch.take_first(late) {
+                self.pool.give(receipt.into_buffer());
+            }
+        }
+        let packets = self.batch.len();
         let lends = self.dispatch.lends_buckets();
         if !lends {
             self.chain.look_up(self.batch, time);
@@ -111,7 +122,9 @@ impl DispatchTurn<'_> {
     /// Receives into the batch, which is empty.
     fn receive(&mut self, now: Nanos) -> Received {
         let queue = &mut *self.context.port;
-        receive((queue, self.buckets.as_deref_mut()), now, self.pool, self.batch)
+        let mut received = receive((queue, self.buckets.as_deref_mut()), now, self.pool, self.batch);
+        self.context.discard_waiting(&mut received, 1, now);
+        received
     }
 
     /// Processes a batch of the local queue, and the parts of split flows that are next in it, in a turn that began at
@@ -132,6 +145,13 @@ impl DispatchTurn<'_> {
 
     /// Runs the batch of the local queue through the chain. Returns the end time.
     fn process_batch(&mut self, turn: Nanos, time: Nanos, backlog: bool) -> Nanos {
+        let late = self.context.too_late(self.batch, backlog, time);
+        if late > 0 {
+            self.dispatch.discard(late, self.batch, self.pool, self.chain);
+            if self.batch.is_empty() {
+                return self.context.clock.now();
+            }
+        }
         let packets = self.batch.len();
         if backlog {
             self.context.meter.note_backlog(self.batch, time);
@@ -156,6 +176,9 @@ impl DispatchTurn<'_> {
         // A turn in which other packets were split gives no per-packet cost.
         if self.dispatch.parts().next().is_none() {
             self.dispatch.learn(packets, new, sent.saturating_sub(turn));
+        }
+        if backlog {
+            self.context.learn(packets, time, sent);
         }
         self.note_batch(began, sent);
         self.dispatch.done(self.batch, self.pool, self.chain);

@@ -127,6 +127,13 @@ impl ChainProcessing {
     /// nothing to do.
     fn process_durable(&mut self, context: &mut QueueContext, now: Nanos, backlog: bool) -> Option<Nanos> {
         let durable = self.durable.as_mut()?;
+        let late = context.too_late(&self.batch, backlog, now);
+        if late > 0 {
+            let packets = self.batch.iter().take(late);
+            packets.for_each(|packet| context.meter.note_arrival(packet.arrival));
+            let receipts = self.batch.take_first(late);
+            receipts.for_each(|receipt| self.pool.give(receipt.into_buffer()));
+        }
         let mut turn = DurableTurn {
             context,
             chain: &mut self.chain,
@@ -134,8 +141,13 @@ impl ChainProcessing {
         };
         let packets = self.batch.len();
         let end = turn.process(durable, &mut self.batch, now, backlog);
-        if let (Some(buckets), Some(end)) = (&mut self.buckets, end.filter(|_| packets > 0)) {
-            buckets.note_batch(end.saturating_sub(now));
+        if let Some(end) = end.filter(|_| packets > 0) {
+            if backlog {
+                context.learn(packets, now, end);
+            }
+            if let Some(buckets) = &mut self.buckets {
+                buckets.note_batch(end.saturating_sub(now));
+            }
         }
         self.size_batch();
         end
@@ -145,9 +157,18 @@ impl ChainProcessing {
     #[inline]
     fn process_batch(&mut self, context: &mut QueueContext, began: Nanos, backlog: bool) -> Nanos {
         let (chain, batch) = (&mut self.chain, &mut self.batch);
+        context.meter.note_batch(batch);
+        let late = context.too_late(batch, backlog, began);
+        if late > 0 {
+            batch
+                .take_first(late)
+                .for_each(|receipt| self.pool.give(receipt.into_buffer()));
+            if batch.is_empty() {
+                return context.clock.now();
+            }
+        }
         let packets = batch.len();
         let arrival = batch.first().map_or(began, |first| first.arrival);
-        context.meter.note_batch(batch);
         if backlog {
             // The flows in front matter only in a backlog.
             context.meter.note_backlog(batch, began);
@@ -167,6 +188,9 @@ impl ChainProcessing {
         }
         if let Some(buckets) = &mut self.buckets {
             buckets.note_batch(sent.saturating_sub(began));
+        }
+        if backlog {
+            context.learn(packets, began, sent);
         }
         context.record(TimedPart::Whole, (packets, backlog), [arrival, began, sent]);
         batch.release(&mut self.pool);
@@ -207,13 +231,20 @@ impl Processing for ChainProcessing {
         }
         let buckets = self.buckets.as_deref_mut();
         let (queue, pool) = (&mut *context.port, &mut self.pool);
-        match self.dispatch.as_ref().is_none_or(|dispatch| dispatch.receives()) {
+        let mut received = match self.dispatch.as_ref().is_none_or(|dispatch| dispatch.receives()) {
             true => receive((queue, buckets), now, pool, &mut self.batch),
             // Packets stay in the ring. It is looked at all the same.
             false => self
                 .batch
                 .without_room(move |batch| receive((queue, buckets), now, pool, batch)),
-        }
+        };
+        // The next batch is processed behind this one, or, with auxiliary cores, perhaps at once.
+        let packets = match self.dispatch {
+            Some(_) => 1,
+            None => self.batch.len() + context.config.batch,
+        };
+        context.discard_waiting(&mut received, packets, now);
+        received
     }
 
     fn cause_of_full(&self) -> Cause {

@@ -4,18 +4,26 @@
 //! ```sh
 //! cargo bench -p tailwater-sim --bench load-curve -- [--cores 4] [--chains 250,840,1350] [--loads 60,...] [--slo 200]
 //!     [--traffic backbone] [--seconds 1] [--warm-up 2] [--seed 11] [--policies static,tailwater] [--dispatch live]
+//!     [--falls-to 60]
 //! ```
+//!
+//! `static+fresh` is static RSS with `whenOverloaded: serve-fresh`, and so on for all policies. `in_time` is the rate
+//! of packets in time, as a share of what the cores process. With `--falls-to`, the load falls to that percentage for
+//! another second, which the other figures contain, too. `recovery` is the number of epochs (half the objective) from
+//! there to the first of ten in each of which at most 1 % of the packets are late.
 //!
 //! `tailwater-flows` is Tailwater with flows as the unit of offloading, instead of RSS buckets.
 //!
 //! Each figure is a line of JSON: `load-curve/<cores>-cores/<chain>/<load>/<policy>/<late|lost|p99-us|cores>`.
 
 use std::sync::Arc;
+use tailwater_api::WhenOverloaded;
 use tailwater_net::Nanos;
 use tailwater_policy::capacity::{CapacityProfile, DetailedCosts, EpochFrontier, RateFrontier, ServiceCosts};
 use tailwater_policy::core::Unit;
 use tailwater_policy::server::IngressConfig;
 use tailwater_policy::tailwater::{TailwaterMapper, TailwaterOptions};
+use tailwater_sim::report::WindowReport;
 use tailwater_sim::{
     ChainModel, ChainRun, FlowOptions, Objective, Rack, RackPolicy, Recording, RunOptions, Workload, simulate,
 };
@@ -41,6 +49,7 @@ struct Arguments {
     dispatch: [f64; 3],
     ring: u32,
     whale: f64,
+    falls_to: Option<f64>,
 }
 
 fn arguments() -> Arguments {
@@ -57,6 +66,7 @@ fn arguments() -> Arguments {
         dispatch: DISPATCH[1].1,
         ring: 1024,
         whale: 0.0,
+        falls_to: None,
     };
     let mut words = std::env::args().skip(1);
     let list = |text: String| {
@@ -83,6 +93,7 @@ fn arguments() -> Arguments {
             "--seconds" => found.seconds = number(),
             "--warm-up" => found.warm_up = number(),
             "--seed" => found.seed = number() as u64,
+            "--falls-to" => found.falls_to = Some(number()),
             "--whale" => found.whale = number(),
             "--ring" => found.ring = number() as u32,
             "--policies" => found.policies = value.split(',').map(str::to_owned).collect(),
@@ -112,7 +123,29 @@ fn record(arguments: &Arguments, rate: f64) -> Arc<Recording> {
     };
     let one = make(1.0, 2.0);
     let own = one.packets() as f64 / one.duration().as_secs_f64();
-    Arc::new(make(rate / own, arguments.warm_up + arguments.seconds))
+    let fallen = arguments.falls_to.map_or(0.0, |_| FALLEN.as_secs_f64());
+    Arc::new(make(rate / own, arguments.warm_up + arguments.seconds + fallen))
+}
+
+/// Time for which the load is lower.
+const FALLEN: Nanos = Nanos::from_secs(1);
+/// Epochs without more than a share of late packets after which a policy has recovered.
+const RECOVERED: usize = 10;
+const RECOVERED_LATE: f64 = 0.01;
+
+/// Lets the time from `since` on pass at `speed`.
+fn falling(packets: &Recording, since: Nanos, speed: f64) -> Arc<Recording> {
+    let all = packets.iter().map(|(time, flow, bytes)| {
+        let after = time.saturating_sub(since).0 as f64 / speed;
+        (time.min(since) + Nanos(after as u64), flow, bytes)
+    });
+    Arc::new(Recording::of_packets("falling", all, 50))
+}
+
+/// Returns the number of windows until the packets are in time again.
+fn recovery(windows: &[WindowReport]) -> Option<usize> {
+    let is_late = |window: &WindowReport| window.late as f64 > RECOVERED_LATE * window.offered as f64;
+    windows.windows(RECOVERED).position(|next| !next.iter().any(is_late))
 }
 
 /// Adds a flow with a packet every `gap` nanoseconds.
@@ -157,10 +190,22 @@ fn main() {
                 true => with_whale(&packets, nanos / arguments.whale),
                 false => packets,
             };
+            let falls_at = Nanos::from_secs_f64(arguments.warm_up + arguments.seconds);
+            let packets = match arguments.falls_to {
+                Some(to) => falling(&packets, falls_at, to / load),
+                None => packets,
+            };
             let mut rack = Rack::of_one(arguments.cores);
             rack.servers[0].ring = arguments.ring;
             for name in &arguments.policies {
-                let model = ChainModel::from_profile(&profile).unwrap_or_else(|error| panic!("{error}"));
+                let mut model = ChainModel::from_profile(&profile).unwrap_or_else(|error| panic!("{error}"));
+                let (name, fresh) = match name.strip_suffix("+fresh") {
+                    Some(name) => (name, "+fresh"),
+                    None => (name.as_str(), ""),
+                };
+                if !fresh.is_empty() {
+                    model.when_overloaded = WhenOverloaded::ServeFresh;
+                }
                 let objective = Objective {
                     slo: arguments.slo,
                     profile: &profile,
@@ -200,6 +245,10 @@ fn main() {
                     workload: Workload::from(Arc::clone(&packets)),
                 };
                 let options = RunOptions {
+                    window: match arguments.falls_to {
+                        Some(_) => profile.epoch,
+                        None => RunOptions::default().window,
+                    },
                     warm_up: Nanos::from_secs_f64(arguments.warm_up),
                     ..RunOptions::default()
                 };
@@ -207,12 +256,17 @@ fn main() {
                 let chain = &report.chains[0];
                 let late: u64 = chain.late_by_cause.values().sum();
                 let share = |count: u64| count as f64 / chain.packets.offered.max(1) as f64;
-                let cell = format!("load-curve/{}-cores/{nanos}ns/{load}/{name}", arguments.cores);
+                let cell = format!("load-curve/{}-cores/{nanos}ns/{load}/{name}{fresh}", arguments.cores);
+                let after = falls_at.saturating_sub(options.warm_up).0 / options.window.0;
+                let recovery = arguments.falls_to.map(|_| recovery(&chain.windows[after as usize..]));
                 println!(
-                    "{{\"name\": \"{cell}/late\", \"value\": {:.5}, \"unit\": \"share\", \"lost\": {:.5}, \"p50_us\": {:.1}, \"p99_us\": {:.1}, \
+                    "{{\"name\": \"{cell}/late\", \"value\": {:.5}, \"unit\": \"share\", \"lost\": {:.5}, \"in_time\": {:.3}, \"recovery\": {}, \"p50_us\": {:.1}, \"p99_us\": {:.1}, \
                      \"cores\": {:.2}, \"dedicated\": {:.2}, \"auxiliary\": {:.2}, \"busy\": {:.2}, \"offloaded\": {:.3}, \"causes\": {:?}}}",
                     share(late),
                     chain.loss_rate,
+                    (1.0 - share(late)) * load / 100.0,
+                    recovery.map_or("null".to_owned(), |epochs| epochs
+                        .map_or("\"never\"".to_owned(), |n| n.to_string())),
                     chain.latency_us.p50,
                     chain.latency_us.p99,
                     report.cores.average,

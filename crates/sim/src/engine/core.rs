@@ -6,6 +6,7 @@ use super::machine::Pausing;
 use super::tree::NEVER;
 use super::waiting::Waiting;
 use std::collections::VecDeque;
+use tailwater_dispatch::Freshness;
 use tailwater_measure::attribution::Attribution;
 use tailwater_measure::durations::{self, QUARTERS};
 use tailwater_net::Nanos;
@@ -142,6 +143,8 @@ pub(crate) struct Core {
     pub last_was_offloaded: bool,
     pub transit: Transit,
     pub attribution: Attribution,
+    /// Which packets are too late, if the chain's model allows to discard them.
+    pub freshness: Option<Freshness>,
     pub stats: Stats,
     /// Last time at which it had no backlog.
     pub through: u64,
@@ -171,6 +174,7 @@ impl Core {
             last_was_offloaded: false,
             transit: Transit::default(),
             attribution: Attribution::new(slo),
+            freshness: None,
             stats: Stats::default(),
             through: 0,
             watch: NEVER,

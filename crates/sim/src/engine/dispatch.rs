@@ -91,7 +91,9 @@ impl Dispatch {
 
     /// Reports a batch that was processed straight from the ring in `took` nanoseconds, while others waited.
     pub fn learn(&mut self, done: Option<(Work, bool)>, took: u64) {
-        if let Some((work, true)) = done {
+        if let Some((work, true)) = done
+            && work.packets > 0
+        {
             let (packets, new) = (work.packets as u32, work.new as u32);
             self.machine.completed_straight(packets, new, Nanos(took));
         }

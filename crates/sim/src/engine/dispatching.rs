@@ -5,9 +5,10 @@ use super::Engine;
 use super::check::Segment;
 use super::core::Activation;
 use super::dispatch::{AuxiliaryLinks, Dispatch, FlowReference, LoopIteration};
+use super::late::discard_late;
 use super::meter::{Sent, flow_hash};
 use super::tree::NEVER;
-use super::turn::{record_queue, spend_at, work};
+use super::turn::{left_out, record_queue, spend_at, work};
 use super::waiting::{NONE, Waiting};
 use crate::chain::{Work, random, spend};
 use crate::report::Loss;
@@ -196,6 +197,11 @@ impl Engine<'_> {
         let mut fifo = std::mem::take(&mut core.fifo);
         let arrived = fifo.arrived(now, room.min(self.chains[chain].costs.most));
         let count = arrived.len();
+        let is_waiting = fifo.has_more(now, count) || dispatch.machine.backlog.waiting() > 0;
+        let arrived = match is_waiting {
+            true => &arrived[self.discard_received(number, chain, now, arrived)..],
+            false => arrived,
+        };
         self.distribute(number, chain, dispatch, now, arrived.iter().map(Waiting::new));
         fifo.take(count);
         let more = fifo.has_more(now, 0);
@@ -295,7 +301,12 @@ impl Engine<'_> {
 
     /// Returns the entry of a flow's or bucket's slot.
     #[inline]
-    fn slot_of<'s>(&'s mut self, chain: usize, by_bucket: &'s mut [u16], known: &FlowReference) -> &'s mut u16 {
+    pub(super) fn slot_of<'s>(
+        &'s mut self,
+        chain: usize,
+        by_bucket: &'s mut [u16],
+        known: &FlowReference,
+    ) -> &'s mut u16 {
         match self.chains[chain].costs.unit {
             Unit::Flow => &mut self.chains[chain].slots[known.flow as usize],
             Unit::Bucket => &mut by_bucket[usize::from(known.bucket)],
@@ -483,6 +494,12 @@ impl Engine<'_> {
             .backlog
             .next_list(self.cores[number].transit.leaving > 0);
         dispatch.lists.take(list, most, &mut batch);
+        let more = dispatch.machine.backlog.waiting() as usize > batch.len();
+        let now = self.discard_queued(number, chain, dispatch, now, &mut batch, more);
+        if batch.is_empty() {
+            self.batch = batch;
+            return;
+        }
         let mut split = false;
         if dispatch.machine.backlog.has_splits() {
             for waiting in &mut batch {
@@ -498,7 +515,6 @@ impl Engine<'_> {
         if split {
             picos -= left_out(costs, &batch, false).min(picos);
         }
-        let more = dispatch.machine.backlog.waiting() as usize > batch.len();
         self.process(number, chain, (now, picos), &batch, more);
         let mut end = self.cores[number].ready;
         for waiting in &batch {
@@ -539,13 +555,25 @@ impl Engine<'_> {
         let core = &mut self.cores[number];
         let batch = lane.arrived(now, chain.costs.most.min(dispatch.batch));
         let count = batch.len();
+        let more = lane.has_more(now, count);
+        let late = discard_late(
+            (&mut core.freshness, &core.attribution, &mut core.stats),
+            &mut chain.meter,
+            batch.iter().map(Sent::offloaded),
+            (now, more),
+        );
+        let batch = &batch[late..];
         let packets = batch.iter().map(|waiting| &waiting.packet);
         let work = work(packets, &mut chain.warmth);
-        let mut picos = chain.costs.help(work, claim.other_node);
+        let mut picos = match batch.is_empty() {
+            true => 0,
+            false => chain.costs.help(work, claim.other_node),
+        };
         if dispatch.machine.backlog.has_splits() {
             picos -= left_out(&chain.costs, batch, true).min(picos);
         }
-        if lane.has_more(now, count) {
+        picos += chain.costs.discard(late);
+        if more {
             for waiting in batch {
                 let hash = flow_hash(waiting.packet.flow);
                 core.attribution.served(hash, Nanos(now));
@@ -564,15 +592,14 @@ impl Engine<'_> {
                 check.processed(flow, segment, number, (now, end));
             }
         }
-        let packets = batch.iter().map(|waiting| Sent {
-            packet: &waiting.packet,
-            // The delay on the way to an auxiliary core is not attributed to the network.
-            at: waiting.packet.arrival,
-            buffered: false,
-        });
-        core.stats.late += chain.meter.sent(&core.attribution, packets, now, end);
+        core.stats.late += chain
+            .meter
+            .sent(&core.attribution, batch.iter().map(Sent::offloaded), now, end);
+        if let Some(freshness) = core.freshness.as_mut().filter(|_| more) {
+            freshness.processed(batch.len(), Nanos(end - now));
+        }
         chain.worked += end - now;
-        core.stats.batch(count, end - now);
+        core.stats.batch(batch.len(), end - now);
         core.ready = end;
         let receipt_at = end + self.timing.receipt;
         lane.finish(count, receipt_at);
@@ -583,18 +610,4 @@ impl Engine<'_> {
         dispatch.lists.receipt_at = dispatch.lists.receipt_at.min(receipt_at);
         self.cores[dispatcher].dispatch = Some(dispatch);
     }
-}
-
-/// Returns the cost that packets of split flows do not incur on a core with one part of the chain.
-fn left_out(costs: &crate::chain::Costs, batch: &[Waiting], last_part: bool) -> u64 {
-    let parts = batch.iter().filter(|waiting| waiting.last_functions > 0);
-    let picos = parts.map(|waiting| {
-        let work = Work {
-            packets: 1,
-            bytes: waiting.packet.bytes.into(),
-            ..Work::default()
-        };
-        costs.left_out(work, waiting.last_functions.into(), last_part)
-    });
-    picos.sum()
 }

@@ -110,30 +110,50 @@ impl Meter {
         received: u64,
         sent: u64,
     ) -> u64 {
-        let mut remediable = 0;
-        for Sent { packet, at, buffered } in packets {
-            let latency = sent - packet.arrival;
-            if latency <= self.slo.0 {
-                continue;
-            }
-            // The packet may have arrived at the core too late for its processing time there.
-            let before = at.saturating_sub(packet.arrival);
-            let in_time = before > 0 && latency.saturating_sub(before) <= self.slo.0;
-            let cause = match in_time && !buffered {
-                true => Cause::Network,
-                false => Cause::Live(attribution.cause(LatePacket {
-                    arrival: Nanos(packet.arrival),
-                    received: Nanos(received),
-                    sent: Nanos(sent),
-                    rss_hash: flow_hash(packet.flow),
-                    buffered: Nanos(if buffered { before } else { 0 }),
-                })),
-            };
-            self.window.late[cause.number()] += 1;
-            let causes = [attribution::Cause::QueuedBehindOthers, attribution::Cause::Waking];
-            remediable += u64::from(causes.iter().any(|remediable| cause == Cause::Live(*remediable)));
-        }
-        remediable
+        let slo = self.slo.0;
+        let late = packets.filter(|entry| sent - entry.packet.arrival > slo);
+        let remediable = late.map(|entry| u64::from(self.late(attribution, entry, received, sent)));
+        remediable.sum()
+    }
+
+    /// Counts a late packet that a core had from `received` to `sent` by its cause. Returns `true` if more cores can
+    /// remedy that.
+    fn late(&mut self, attribution: &Attribution, entry: Sent<'_>, received: u64, sent: u64) -> bool {
+        let Sent { packet, at, buffered } = entry;
+        // The packet may have arrived at the core too late for its processing time there.
+        let before = at.saturating_sub(packet.arrival);
+        let in_time = before > 0 && (sent - packet.arrival).saturating_sub(before) <= self.slo.0;
+        let cause = match in_time && !buffered {
+            true => Cause::Network,
+            false => Cause::Live(attribution.cause(LatePacket {
+                arrival: Nanos(packet.arrival),
+                received: Nanos(received),
+                sent: Nanos(sent),
+                rss_hash: flow_hash(packet.flow),
+                buffered: Nanos(if buffered { before } else { 0 }),
+            })),
+        };
+        self.window.late[cause.number()] += 1;
+        let causes = [attribution::Cause::QueuedBehindOthers, attribution::Cause::Waking];
+        causes.iter().any(|remediable| cause == Cause::Live(*remediable))
+    }
+
+    /// Counts packets lost at `now` since they could not be in time any more. Returns the number of those for a cause
+    /// that more cores can remedy.
+    #[cold]
+    pub fn too_late<'a>(
+        &mut self,
+        attribution: &Attribution,
+        packets: impl Iterator<Item = Sent<'a>>,
+        now: u64,
+    ) -> u64 {
+        let remediable = packets.map(|entry| {
+            self.window.lost[Loss::TooLate as usize] += 1;
+            // Its latency would be at least this.
+            let sent = now.max(entry.packet.arrival + self.slo.0 + 1);
+            u64::from(self.late(attribution, entry, now, sent))
+        });
+        remediable.sum()
     }
 
     /// Restarts the counters with the window that begins now, and `offered` packets in the system.

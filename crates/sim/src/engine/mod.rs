@@ -14,6 +14,7 @@
 //! | `turn` | a core without auxiliary cores |
 //! | `dispatching`, `dispatch` | a core with auxiliary cores, and the auxiliary cores |
 //! | `moves` | buckets and flows between cores |
+//! | `late` | packets that are discarded since they are too late |
 //! | `machine` | interruptions of a core, and its speed |
 //! | `control` | mappers, controllers, windows |
 //! | `sampling` | the burst shown in a report |
@@ -30,6 +31,7 @@ mod core;
 mod dispatch;
 mod dispatching;
 mod fifo;
+mod late;
 mod machine;
 mod meter;
 mod moves;
@@ -59,6 +61,8 @@ use meter::Meter;
 use row_steering::Balanced;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
+use tailwater_api::WhenOverloaded;
+use tailwater_dispatch::Freshness;
 use tailwater_net::Nanos;
 use tailwater_net::toeplitz::BUCKETS;
 use tailwater_policy::core::{MakeMapper, Unit};
@@ -345,6 +349,11 @@ impl<'r> Engine<'r> {
             (Steering::Flows(_), _) | (_, None) => Unit::Flow,
             (Steering::Buckets(_), Some(make)) => make().unit(),
         };
+        if setup.costs.when_overloaded == WhenOverloaded::ServeFresh {
+            for core in setup.cores.iter().flatten() {
+                self.cores[usize::from(*core)].freshness = Some(Freshness::new(setup.slo));
+            }
+        }
         let warmth = CacheResidency::new(setup.costs.cold_after);
         self.chains.push(ChainState {
             costs: setup.costs.with_unit(unit),

@@ -6,10 +6,11 @@ use super::check::Segment;
 use super::core::Core;
 use super::dispatch::Dispatch;
 use super::fifo::Arrived;
+use super::late::discard_late;
 use super::meter::{Sent, flow_hash};
 use super::tree::NEVER;
 use super::waiting::Waiting;
-use crate::chain::{Work, random, spend};
+use crate::chain::{Costs, Work, random, spend};
 use crate::report::Loss;
 use crate::traffic::Packet;
 use tailwater_net::Nanos;
@@ -27,6 +28,20 @@ pub(super) fn work<'a>(packets: impl Iterator<Item = &'a Packet>, warmth: &mut O
         }
     }
     work
+}
+
+/// Returns the cost that packets of split flows do not incur on a core with one part of the chain.
+pub(super) fn left_out(costs: &Costs, batch: &[Waiting], last_part: bool) -> u64 {
+    let parts = batch.iter().filter(|waiting| waiting.last_functions > 0);
+    let picos = parts.map(|waiting| {
+        let work = Work {
+            packets: 1,
+            bytes: waiting.packet.bytes.into(),
+            ..Work::default()
+        };
+        costs.left_out(work, waiting.last_functions.into(), last_part)
+    });
+    picos.sum()
 }
 
 /// Lets a core work from `now` on for a cost of `picos`, and returns the end.
@@ -69,13 +84,33 @@ pub(super) fn direct(core: &mut Core, chain: &mut ChainState, number: usize, now
         stats.lost += 1;
     });
     let batch = core.fifo.arrived(now, chain.costs.most);
-    let count = batch.len();
+    let mut count = batch.len();
     if count == 0 {
         return None;
     }
+    let more = core.fifo.has_more(now, count);
+    let began = now;
+    let late = discard_late(
+        (&mut core.freshness, &core.attribution, stats),
+        meter,
+        batch.iter().map(Sent::from),
+        (now, more),
+    );
+    let now = now + spend(&mut core.carry, chain.costs.discard(late));
+    if late > 0 {
+        core.fifo.take(late);
+        core.stats.received += late as u64;
+        count -= late;
+        if count == 0 {
+            chain.worked += now - began;
+            core.stats.busy += now - began;
+            core.ready = now;
+            return Some((Work::default(), more));
+        }
+    }
+    let batch = core.fifo.arrived(now, count);
     let packets = batch.iter().map(|arrived| &arrived.packet);
     let work = work(packets, &mut chain.warmth);
-    let more = core.fifo.has_more(now, count);
     let picos = chain.costs.whole(work, more);
     let first = batch[0].packet.arrival;
     if more {
@@ -97,14 +132,13 @@ pub(super) fn direct(core: &mut Core, chain: &mut ChainState, number: usize, now
             check.processed(flow, Segment::Whole, number, (now, end));
         }
     }
-    let packets = batch.iter().map(|arrived| Sent {
-        packet: &arrived.packet,
-        at: arrived.at,
-        buffered: false,
-    });
+    let packets = batch.iter().map(Sent::from);
     core.stats.late += chain.meter.sent(&core.attribution, packets, now, end);
-    chain.worked += end - now;
-    core.stats.batch(count, end - now);
+    if let Some(freshness) = core.freshness.as_mut().filter(|_| more) {
+        freshness.processed(count, Nanos(end - now));
+    }
+    chain.worked += end - began;
+    core.stats.batch(count, end - began);
     core.stats.received += count as u64;
     core.stats.worst_delay = core.stats.worst_delay.max(end - first);
     core.fifo.take(count);
@@ -255,10 +289,17 @@ impl Engine<'_> {
             self.cores[number].through = now;
             return;
         }
-        let batch = std::mem::take(&mut self.batch);
-        let work = self.work_here(chain, &batch);
-        let picos = self.chains[chain].costs.whole(work, more);
-        self.process(number, chain, (now, picos), &batch, more);
+        let mut batch = std::mem::take(&mut self.batch);
+        let late = self.discard_late(number, chain, now, &batch, more);
+        let now = self.cores[number].ready.max(now);
+        for waiting in batch.drain(..late) {
+            self.left(number, &waiting.packet, now);
+        }
+        if !batch.is_empty() {
+            let work = self.work_here(chain, &batch);
+            let picos = self.chains[chain].costs.whole(work, more);
+            self.process(number, chain, (now, picos), &batch, more);
+        }
         for waiting in &batch {
             self.left(number, &waiting.packet, self.cores[number].ready);
         }
@@ -307,12 +348,10 @@ impl Engine<'_> {
             }
         }
         let whole = batch.iter().filter(|waiting| waiting.last_functions == 0);
-        let packets = whole.map(|waiting| Sent {
-            packet: &waiting.packet,
-            at: waiting.at,
-            buffered: waiting.buffered,
-        });
-        core.stats.late += chain.meter.sent(&core.attribution, packets, now, end);
+        core.stats.late += chain.meter.sent(&core.attribution, whole.map(Sent::from), now, end);
+        if let Some(freshness) = core.freshness.as_mut().filter(|_| more) {
+            freshness.processed(batch.len(), Nanos(end - now));
+        }
         chain.worked += end - now;
         core.stats.batch(batch.len(), end - now);
         let first = batch.first().map_or(end, |first| first.packet.arrival);

@@ -7,8 +7,8 @@ use std::fs::File;
 use std::io::Read;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
-use tailwater_api::SpecError;
 use tailwater_api::document::{Fields, Located, duration, label, nearest};
+use tailwater_api::{SpecError, WhenOverloaded};
 use tailwater_baselines::catalog::epoch;
 use tailwater_net::Nanos;
 use tailwater_policy::capacity::{
@@ -194,6 +194,7 @@ const FIELDS: &[&str] = &[
     "count",
     "servers",
     "slo",
+    "whenOverloaded",
     "profile",
     "costs",
     "frontier",
@@ -226,7 +227,10 @@ pub(super) fn chain(
         ..profile
     };
     let model = ChainModel::from_profile(&profile).map_err(|error| node.error(error.to_string()))?;
-    let model = costs::beside(&fields, model)?;
+    let mut model = costs::beside(&fields, model)?;
+    if let Some(node) = fields.optional("whenOverloaded") {
+        model.when_overloaded = WhenOverloaded::parse(&node)?;
+    }
     // A check across fields: packets must take time.
     let compiled = model.compile();
     compiled.map_err(|error| node.error(error.to_string()))?;

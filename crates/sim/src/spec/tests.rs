@@ -194,6 +194,9 @@ fn what_is_beside_the_costs_can_be_said() {
     assert_eq!(points, [(1, 404, 336), (2, 808, 224)]);
 
     assert!(read(", jitter: 0").model().jitter.is_none());
+    assert_eq!(live.when_overloaded, WhenOverloaded::InOrder);
+    let fresh = read(", whenOverloaded: serve-fresh");
+    assert_eq!(fresh.model().when_overloaded, WhenOverloaded::ServeFresh);
 }
 
 #[test]

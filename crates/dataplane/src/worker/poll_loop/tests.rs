@@ -6,6 +6,7 @@ use crate::telemetry::{Window, windows};
 use crate::worker::WorkerConfig;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
+use tailwater_api::WhenOverloaded;
 use tailwater_chain::batch::Batch;
 use tailwater_chain::buffer::BufferPool;
 
@@ -115,6 +116,7 @@ fn run(script: impl FnOnce(&mut Scripted), stop: impl Fn() -> bool) -> Ran {
     let (calls, clock) = (Calls::default(), Clock::start());
     let config = WorkerConfig {
         slo: Nanos::from_millis(1),
+        when_overloaded: WhenOverloaded::InOrder,
         window: Nanos::from_secs(100),
         start: Nanos::ZERO,
         batch: 32,
