@@ -53,6 +53,8 @@ pub struct Backlog<F, P> {
     relieved: u64,
     /// Active auxiliary cores that are withdrawn, as a bit map.
     withdrawn: u64,
+    /// Active auxiliary cores that are dedicated cores, as a bit map.
+    helping: u64,
     /// Auxiliary cores that flows can be placed on, as a bit map.
     usable: u64,
     /// Packets in the system, and the number of them beyond which nothing is received.
@@ -95,6 +97,7 @@ impl<F, P> Backlog<F, P> {
             split: 0,
             relieved: 0,
             withdrawn: 0,
+            helping: 0,
             usable: !(u64::MAX << auxiliaries),
             inside: 0,
             packets: (packets as u32).saturating_sub(RESERVE).max(1),

@@ -69,6 +69,13 @@ impl<F, P> Dispatcher<F, P> {
         self.mapper.is_in_time(packets as u32)
     }
 
+    /// Returns `true` if this core may process buckets of other dedicated cores: it has no packet in the system, and
+    /// `packets` in the port are few.
+    #[inline]
+    pub fn can_help(&self, packets: usize) -> bool {
+        self.is_quiet() && self.mapper.can_help(packets as u32)
+    }
+
     /// Returns `true` if the local queue is to be processed now. In boost mode, while packets wait in the port that
     /// `can_receive`, this is so only for packets that no other core may process.
     #[inline]

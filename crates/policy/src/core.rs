@@ -81,6 +81,9 @@ pub struct AuxiliaryCore {
     /// `true` if nothing can be placed there: another core has activated it, or it has a queue of its own now and is
     /// released as soon as it is done.
     pub taken: bool,
+    /// `true` if it is another dedicated core, with few packets of its own. It polls, so it need not be woken, and it
+    /// is released as soon as it is done. What is placed there delays its own packets.
+    pub dedicated: bool,
     /// Offloaded and not yet done. For split flows, the packets that have passed the first functions.
     pub load: Load,
     /// Time of its last completion report. If the load is zero, it has been idle since then.
@@ -232,6 +235,14 @@ pub trait CoreMapper: Send {
     /// system and no auxiliary core is active.
     #[inline]
     fn is_in_time(&self, packets: u32) -> bool {
+        let _ = packets;
+        false
+    }
+
+    /// Returns `true` if this core, with `packets` packets of its own, may process buckets of other dedicated cores
+    /// that are behind.
+    #[inline]
+    fn can_help(&self, packets: u32) -> bool {
         let _ = packets;
         false
     }

@@ -27,8 +27,9 @@ impl TailwaterMapper {
         let mut left = wait;
         let (mut used, largest) = self.move_whales(view, plan, &mut left);
         let age = view.now.saturating_sub(view.oldest).0 / u64::from(view.packets.max(1));
+        let env_first = view.auxiliaries.iter().any(|auxiliary| auxiliary.dedicated && !auxiliary.taken);
         for activate in [false, true] {
-            if !activate && self.working == 0 {
+            if !activate && self.working == 0 && !env_first {
                 continue;
             }
             let enough = match (self.boosting, activate) {
@@ -66,7 +67,7 @@ impl TailwaterMapper {
                 continue;
             }
             let waits = self.waits[..view.auxiliaries.len()].iter().enumerate();
-            let usable = waits.filter(|(i, _)| !view.auxiliaries[*i].taken);
+            let usable = waits.filter(|(i, _)| !view.auxiliaries[*i].taken && !view.auxiliaries[*i].dedicated);
             let Some((i, _)) = usable.min_by_key(|(_, wait)| **wait) else {
                 return used;
             };
@@ -102,6 +103,7 @@ impl TailwaterMapper {
                 let mut idle = auxiliaries.filter(|(i, auxiliary)| {
                     auxiliary.active == activated
                         && !auxiliary.taken
+                        && !auxiliary.dedicated
                         && auxiliary.load.packets == 0
                         && self.waits[*i] < FULL
                 });
@@ -166,10 +168,14 @@ impl TailwaterMapper {
             let budget = self.budget.saturating_sub(age * behind);
             let fits = |i: &usize| {
                 let end = self.waits[*i].saturating_add(cost);
-                let open = activate || view.auxiliaries[*i].active;
-                open && end <= budget && (end < *left || self.boosting)
+                let auxiliary = &view.auxiliaries[*i];
+                let open = activate || auxiliary.active || auxiliary.dedicated;
+                let most = if auxiliary.dedicated { self.lend.min(budget) } else { budget };
+                open && end <= most && (end < *left || self.boosting)
             };
-            let found = (0..view.auxiliaries.len()).find(fits);
+            let all = 0..view.auxiliaries.len();
+            let dedicated = all.clone().find(|i| view.auxiliaries[*i].dedicated && fits(i));
+            let found = dedicated.or_else(|| all.clone().find(fits));
             let Some(i) = found else { continue };
             self.use_auxiliary(i, &view.auxiliaries[i], view.now);
             plan.destinations[flow] = Destination::auxiliary(i);

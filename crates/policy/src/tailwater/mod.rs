@@ -175,6 +175,10 @@ pub enum TailwaterError {
     },
 }
 
+fn env(name: &str, default: u32) -> u32 {
+    std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(default)
+}
+
 /// Maximum and minimum batch size. The minimum limits the overhead of batches per packet.
 const BATCH: u64 = 32;
 const LEAST_BATCH: u64 = 12;
@@ -208,6 +212,9 @@ pub struct TailwaterMapper {
     straight: u64,
     /// Wait up to which auxiliary cores are filled.
     fill: u64,
+    /// Work that a dedicated core takes from others at a time, and its own work up to which it does.
+    lend: u64,
+    help: u64,
     /// Maximum number of packets of a batch, and their time.
     batch: u64,
     full_batch: u64,
@@ -268,6 +275,8 @@ impl TailwaterMapper {
             share: 0,
             straight: 0,
             fill: 0,
+            lend: part(env("LEND", 20)),
+            help: part(env("HELP", 10)),
             batch: 0,
             full_batch: 0,
             queue: u64::from(options.buffers / QUEUES).max(1),
@@ -338,6 +347,9 @@ impl TailwaterMapper {
     #[inline]
     fn wait(&self, i: usize, auxiliary: &AuxiliaryCore, now: Nanos) -> u64 {
         let load = self.costs.of(auxiliary.load);
+        if auxiliary.dedicated {
+            return load;
+        }
         if !auxiliary.active || auxiliary.load.packets == 0 {
             // It sleeps, or is about to.
             return self.wake + load;
@@ -364,6 +376,9 @@ impl TailwaterMapper {
     /// Updates the state for an auxiliary core that is about to get work.
     #[inline]
     fn use_auxiliary(&mut self, i: usize, auxiliary: &AuxiliaryCore, now: Nanos) {
+        if auxiliary.dedicated {
+            return;
+        }
         if !auxiliary.active {
             self.working += 1;
         }
@@ -380,8 +395,16 @@ impl TailwaterMapper {
         let activate = self.activation_limit();
         let mut least: Option<(u64, usize)> = None;
         let mut idle: Option<usize> = None;
+        let mut helping: Option<(u64, usize)> = None;
         for (i, auxiliary) in loads.auxiliaries.iter().enumerate() {
             if auxiliary.taken {
+                continue;
+            }
+            if auxiliary.dedicated {
+                let end = self.costs.of(auxiliary.load) + self.costs.flowlet(flowlet);
+                if end <= self.lend && helping.is_none_or(|helping| end < helping.0) {
+                    helping = Some((end, i));
+                }
                 continue;
             }
             if !auxiliary.active {
@@ -401,6 +424,11 @@ impl TailwaterMapper {
             if least.is_none_or(|least| wait < least.0) {
                 least = Some((wait, i));
             }
+        }
+        if let Some((end, i)) = helping
+            && end < here
+        {
+            return Destination::auxiliary(i);
         }
         if here <= activate {
             return Destination::OWN_CORE;
@@ -427,7 +455,7 @@ impl TailwaterMapper {
         let activate = self.activation_limit();
         let (mut overloaded, mut room) = (0, wait <= activate);
         for (i, auxiliary) in view.auxiliaries.iter().enumerate() {
-            if auxiliary.taken {
+            if auxiliary.taken || auxiliary.dedicated {
                 continue;
             }
             let wait = self.wait(i, auxiliary, view.now);
@@ -497,6 +525,15 @@ impl CoreMapper for TailwaterMapper {
     }
 
     #[inline]
+    fn can_help(&self, packets: u32) -> bool {
+        let load = Load {
+            flows: packets,
+            packets,
+        };
+        self.unit == Unit::Bucket && !self.boosting && self.costs.of(load) <= self.help
+    }
+
+    #[inline]
     fn due(&self, now: Nanos, packets: u32) -> bool {
         if now.0 < self.next {
             return false;
@@ -528,6 +565,9 @@ impl CoreMapper for TailwaterMapper {
         plan.boost = self.boosting;
         self.working = 0;
         for (i, auxiliary) in view.auxiliaries.iter().enumerate() {
+            if auxiliary.dedicated {
+                continue;
+            }
             if !auxiliary.active {
                 self.working += used >> i & 1;
                 continue;

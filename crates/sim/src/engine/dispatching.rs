@@ -57,7 +57,7 @@ impl AuxiliaryCores for Activations<'_, '_> {
     fn activate(&mut self, auxiliary: usize) -> bool {
         let Activations { engine, links, now, .. } = self;
         let serving = usize::from(links.cores[auxiliary]);
-        if !engine.is_free(serving) {
+        if !engine.is_free(serving, *now) {
             return false;
         }
         links.active |= 1 << auxiliary;
@@ -65,7 +65,11 @@ impl AuxiliaryCores for Activations<'_, '_> {
         engine.cores[serving].activation = Some(Activation {
             dispatcher: self.number as u16,
             auxiliary: auxiliary as u16,
-            since: *now,
+            // A dedicated core counts as such.
+            since: match engine.cores[serving].dedicated {
+                Some(_) => NEVER,
+                None => *now,
+            },
             other_node: engine.cores[serving].node != core,
         });
         engine.servers[usize::from(server)].claims += 1;
@@ -301,7 +305,11 @@ impl Engine<'_> {
         let server = usize::from(self.cores[number].server);
         let claims = self.servers[server].claims;
         let is_pause = dispatch.machine.is_pause(Nanos(now));
-        if (dispatch.seen_claims, dispatch.was_pause) != (claims, is_pause) {
+        let core = &self.cores[number];
+        let is_easy = dispatch.links.active == 0
+            && dispatch.machine.is_quiet()
+            && dispatch.machine.is_in_time(core.fifo.waiting(now).min(core.ring));
+        if !is_easy || (dispatch.seen_claims, dispatch.was_pause) != (claims, is_pause) {
             (dispatch.seen_claims, dispatch.was_pause) = (claims, is_pause);
             self.look_for_taken(number, chain, dispatch, now);
         }
@@ -313,6 +321,8 @@ impl Engine<'_> {
         let availability = |auxiliary: usize| {
             let core = &self.cores[usize::from(cores[auxiliary])];
             match (core.dedicated, core.activation) {
+                (Some(_), Some(claim)) if usize::from(claim.dispatcher) != number => Availability::Taken,
+                (Some((tenant, _)), _) if usize::from(tenant) == chain && core.can_help(now) => Availability::Helpful,
                 (Some(_), _) => Availability::Withdrawn,
                 (None, Some(_)) => Availability::Taken,
                 (None, None) => Availability::Free,
@@ -329,9 +339,9 @@ impl Engine<'_> {
     }
 
     /// Returns `true` if a core can be activated as an auxiliary core.
-    fn is_free(&self, number: usize) -> bool {
+    fn is_free(&self, number: usize, now: u64) -> bool {
         let core = &self.cores[number];
-        core.activation.is_none() && core.dedicated.is_none()
+        core.activation.is_none() && (core.dedicated.is_none() || core.can_help(now))
     }
 
     /// Releases all auxiliary cores of a dispatcher, which has no packets any more.
