@@ -216,11 +216,13 @@ impl<F, P> Backlog<F, P> {
         &self.flows[usize::from(number)]
     }
 
-    /// Returns the list of a flow's packets: [`OWN`](crate::OWN), that [behind](Backlog::behind) it, or that of an
-    /// auxiliary core.
+    /// Returns the list of a flow's packets, if that is an auxiliary core's.
     #[inline]
-    pub fn list_of(&self, number: u16) -> usize {
-        self.flow(number).list(self.behind())
+    pub fn auxiliary_list_of(&self, number: u16) -> Option<usize> {
+        match self.flow(number).placement() {
+            Placement::Auxiliary(auxiliary) => Some(usize::from(auxiliary) + 1),
+            Placement::Home | Placement::Split { .. } => None,
+        }
     }
 
     /// Returns `true` if a list is that of an auxiliary core.
@@ -290,21 +292,20 @@ impl<F, P> Backlog<F, P> {
     /// Counts an arrived packet of a flow in. Returns the list that it joins: [`OWN`](crate::OWN), that of an auxiliary
     /// core, [`behind`](Backlog::behind) (see there), [`parking`](Backlog::parking), for which the caller
     /// [parks](Backlog::park) it before the end of its batch, or [`refusing`](Backlog::refusing): it was not counted
-    /// in, and is lost.
+    /// in, and is lost. `hash` tells the packets of flows in one bucket apart; where flows are the unit, all packets
+    /// have the same.
     #[inline]
-    pub fn receive(&mut self, number: u16) -> usize {
+    pub fn receive(&mut self, number: u16, hash: u32) -> usize {
+        if self.fairness.concerns(&self.flows[usize::from(number)])
+            && let Some(list) = self.receive_of_many(number, hash)
+        {
+            return list;
+        }
         let flow = &mut self.flows[usize::from(number)];
         match flow.placement() {
-            Placement::Home | Placement::Split { .. } if self.fairness.concerns(flow) => {
-                return self.receive_behind(number);
-            }
             Placement::Home | Placement::Split { .. } => {
                 self.queue(number);
                 return OWN;
-            }
-            Placement::Auxiliary(_) if self.fairness.is_excess(flow, self.inside) => {
-                self.fairness.others -= 1;
-                return self.refusing();
             }
             // A flow that was just placed there has no packets to wait for.
             Placement::Auxiliary(auxiliary)
@@ -367,15 +368,11 @@ impl<F, P> Backlog<F, P> {
         flow.queued -= 1;
         self.bound -= u32::from(flow.is_bound());
         self.queued[usize::from(flow.at)].packets = flow.queued.into();
-        let load = match flow.is_behind() {
-            true => self.fairness.behind_mut(),
-            false => &mut self.here,
-        };
-        load.packets -= 1;
-        if flow.queued == 0 {
-            load.flows -= 1;
-            flow.set_behind(false);
+        if flow.is_behind() {
+            return self.leave_beside_behind(number);
         }
+        self.here.packets -= 1;
+        self.here.flows -= u32::from(flow.queued == 0);
     }
 
     /// Moves a packet of a split flow, which has passed this core's segments, from the local queue to its auxiliary
@@ -428,6 +425,9 @@ impl<F, P> Backlog<F, P> {
         self.active -= 1;
         let flow = &mut self.flows[usize::from(number)];
         flow.end();
+        if flow.is_voted() {
+            self.fairness.end_vote(number);
+        }
         if flow.at == UNLISTED {
             self.free.push(number);
         }

@@ -93,13 +93,8 @@ impl<F, P> Backlog<F, P> {
             if self.split > 0 {
                 self.make_whole(number);
             }
+            self.leave_all(number);
             let (flow, queued) = (&mut self.flows[usize::from(number)], &mut self.queued[at]);
-            let here = match flow.is_behind() {
-                true => self.fairness.behind_mut(),
-                false => &mut self.here,
-            };
-            here.flows -= 1;
-            here.packets -= u32::from(flow.queued);
             let is_there = flow.go_to(Placement::Auxiliary(to as u8));
             assert!(is_there, "a flow moves that has packets in flight");
             flow.sent_many(flow.queued);

@@ -27,9 +27,9 @@ impl TailwaterMapper {
         let mut left = wait;
         let (mut used, largest) = self.move_whales(view, plan, &mut left);
         let age = view.now.saturating_sub(view.oldest).0 / u64::from(view.packets.max(1));
-        let env_first = view.auxiliaries.iter().any(|auxiliary| auxiliary.dedicated && !auxiliary.taken);
+        let is_helped = view.auxiliaries.iter().any(|auxiliary| auxiliary.dedicated && !auxiliary.taken);
         for activate in [false, true] {
-            if !activate && self.working == 0 && !env_first {
+            if !activate && self.working == 0 && !is_helped {
                 continue;
             }
             let enough = match (self.boosting, activate) {
@@ -170,7 +170,7 @@ impl TailwaterMapper {
                 let end = self.waits[*i].saturating_add(cost);
                 let auxiliary = &view.auxiliaries[*i];
                 let open = activate || auxiliary.active || auxiliary.dedicated;
-                let most = if auxiliary.dedicated { self.lend.min(budget) } else { budget };
+                let most = if auxiliary.dedicated { self.share.min(budget) } else { budget };
                 open && end <= most && (end < *left || self.boosting)
             };
             let all = 0..view.auxiliaries.len();

@@ -175,10 +175,7 @@ pub enum TailwaterError {
     },
 }
 
-fn env(name: &str, default: u32) -> u32 {
-    std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(default)
-}
-
+static FROM: std::sync::LazyLock<u64> = std::sync::LazyLock::new(|| std::env::var("FROM").map_or(100, |v| v.parse().unwrap()));
 /// Maximum and minimum batch size. The minimum limits the overhead of batches per packet.
 const BATCH: u64 = 32;
 const LEAST_BATCH: u64 = 12;
@@ -212,9 +209,7 @@ pub struct TailwaterMapper {
     straight: u64,
     /// Wait up to which auxiliary cores are filled.
     fill: u64,
-    /// Work that a dedicated core takes from others at a time, and its own work up to which it does.
-    lend: u64,
-    help: u64,
+
     /// Maximum number of packets of a batch, and their time.
     batch: u64,
     full_batch: u64,
@@ -275,8 +270,6 @@ impl TailwaterMapper {
             share: 0,
             straight: 0,
             fill: 0,
-            lend: part(env("LEND", 20)),
-            help: part(env("HELP", 10)),
             batch: 0,
             full_batch: 0,
             queue: u64::from(options.buffers / QUEUES).max(1),
@@ -402,7 +395,7 @@ impl TailwaterMapper {
             }
             if auxiliary.dedicated {
                 let end = self.costs.of(auxiliary.load) + self.costs.flowlet(flowlet);
-                if end <= self.lend && helping.is_none_or(|helping| end < helping.0) {
+                if end <= self.share && helping.is_none_or(|helping| end < helping.0) {
                     helping = Some((end, i));
                 }
                 continue;
@@ -484,7 +477,8 @@ impl TailwaterMapper {
         self.late = if late { self.late.saturating_add(1) } else { 0 };
         let now = view.now.0;
         self.note_dispatching(now);
-        let usable = view.auxiliaries.iter().filter(|auxiliary| !auxiliary.taken).count() >= 2;
+        let usable = |auxiliary: &&AuxiliaryCore| !auxiliary.taken && !auxiliary.dedicated;
+        let usable = view.auxiliaries.iter().filter(usable).count() >= 2;
         let usable = usable && self.dispatch_percent >= if self.boosting { BOOST_WHILE } else { BOOST_FROM };
         if !self.boosting {
             self.boosting = usable && self.boost_after.is_some_and(|after| self.late >= after);
@@ -530,7 +524,7 @@ impl CoreMapper for TailwaterMapper {
             flows: packets,
             packets,
         };
-        self.unit == Unit::Bucket && !self.boosting && self.costs.of(load) <= self.help
+        self.unit == Unit::Bucket && !self.boosting && self.costs.of(load) <= self.share
     }
 
     #[inline]
@@ -600,7 +594,7 @@ impl CoreMapper for TailwaterMapper {
         }
         let own = self.lag_of(flowlet, loads) + self.costs.flowlet(flowlet);
         let mine = own + self.costs.of(loads.here);
-        if mine <= self.limit() && !self.boosting {
+        if mine <= self.limit().min(*FROM * self.budget / 100) && !self.boosting {
             return Destination::OWN_CORE;
         }
         self.place_elsewhere(flowlet, loads, mine)

@@ -16,6 +16,15 @@ use tailwater_dispatch::{AuxiliaryCores, Availability, Dispatcher, Iteration};
 use tailwater_net::Nanos;
 use tailwater_policy::core::{Flowlet, Notice, Unit};
 
+/// Returns the hash that tells the packets of flows in one unit of offloading apart.
+#[inline]
+fn hash_of(unit: Unit, packet: &Packet) -> u32 {
+    match unit {
+        Unit::Flow => 0,
+        Unit::Bucket => flow_hash(packet.flow),
+    }
+}
+
 /// Returns the set bits of a map.
 fn bits(mut map: u64) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
@@ -106,10 +115,7 @@ impl Engine<'_> {
             let core = &self.cores[number];
             let is_long = core.fifo.has_more(now, core.ring / 2);
             if let Some(first) = core.fifo.first().filter(|_| core.fifo.has_more(now, 1)) {
-                dispatch.machine.backlog.sample(match self.chains[chain].costs.unit {
-                    Unit::Flow => flow_hash(first.packet.flow),
-                    Unit::Bucket => first.packet.bucket() as u32,
-                });
+                dispatch.machine.backlog.sample(flow_hash(first.packet.flow));
             }
             if !dispatch.machine.backlog.looks_for_whales(Nanos(now), is_long) {
                 let done = self.plain(number, chain, now);
@@ -242,12 +248,16 @@ impl Engine<'_> {
             }
             let slot = *known;
             let waiting = Waiting { slot, ..waiting };
-            match machine.backlog.receive(slot) {
+            let hash = hash_of(unit, &packet);
+            match machine.backlog.receive(slot, hash) {
                 list if list == parking => machine.backlog.park(slot, waiting),
                 list if list == refusing => refused.push(packet),
                 list => {
                     if let Some(overtaken) = machine.backlog.take_overtaken() {
-                        lists.overtake(overtaken);
+                        let is_overtaken =
+                            |waiting: &Waiting| overtaken.concerns(waiting.slot, hash_of(unit, &waiting.packet));
+                        let moved = lists.overtake(is_overtaken);
+                        machine.backlog.overtook(overtaken.number, moved);
                     }
                     lists.push(list, waiting);
                 }
@@ -418,7 +428,7 @@ impl Engine<'_> {
         let decision = machine.decide(Nanos(now), lists.oldest(), first_segment, &mut activations);
         let moved = match decision.flows_moved {
             0 => 0,
-            _ => lists.sort(|slot| machine.backlog.list_of(slot)),
+            _ => lists.sort(|slot| machine.backlog.auxiliary_list_of(slot)),
         };
         let chain = &mut self.chains[chain];
         let decisions = &mut chain.decisions;
