@@ -34,7 +34,6 @@ impl Vote {
             (false, excess) => self.excess = excess - 1,
         }
     }
-
 }
 
 /// Packets that are to be moved, in order, from the local queue to that behind: those of a flow (if buckets are the
@@ -171,11 +170,6 @@ impl Fairness {
     #[inline]
     pub(crate) fn is_excess<F>(&self, flow: &Flow<F>, inside: u32) -> bool {
         inside > self.scarce && flow.packets() >= self.most && self.others > 0
-    }
-
-    #[inline]
-    pub(crate) fn behind_mut(&mut self) -> &mut Load {
-        &mut self.behind
     }
 
     #[inline]

@@ -27,6 +27,7 @@ impl TailwaterMapper {
         let mut left = wait;
         let (mut used, largest) = self.move_whales(view, plan, &mut left);
         let age = view.now.saturating_sub(view.oldest).0 / u64::from(view.packets.max(1));
+        // Dedicated cores take flows before an auxiliary core is activated.
         let is_helped = view.auxiliaries.iter().any(|auxiliary| auxiliary.dedicated && !auxiliary.taken);
         for activate in [false, true] {
             if !activate && self.working == 0 && !is_helped {

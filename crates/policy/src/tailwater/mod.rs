@@ -43,6 +43,12 @@
 //! - Another auxiliary core is activated once the wait reaches `activate_percent` less a third, or the time of a filled
 //!   auxiliary core plus a batch.
 //!
+//! **Dedicated cores** that have few packets of their own [help](CoreMapper::can_help) others. They poll and are paid
+//! for, so they come before an auxiliary core that is to be activated. A core helps while its own packets take at most
+//! `share_percent` of the budget, and takes at most as much at a time: that is how much later its own packets can be.
+//! A flow beyond that, such as a whale, stays, and the flows beside it go. With more load than all cores can do, none
+//! has few packets, and each core works for itself.
+//!
 //! **Batches** take a tenth of the budget at most, but have at least 12 packets. Packets that arrive meanwhile wait for
 //! the whole batch.
 //!
@@ -175,7 +181,6 @@ pub enum TailwaterError {
     },
 }
 
-static FROM: std::sync::LazyLock<u64> = std::sync::LazyLock::new(|| std::env::var("FROM").map_or(100, |v| v.parse().unwrap()));
 /// Maximum and minimum batch size. The minimum limits the overhead of batches per packet.
 const BATCH: u64 = 32;
 const LEAST_BATCH: u64 = 12;
@@ -594,7 +599,7 @@ impl CoreMapper for TailwaterMapper {
         }
         let own = self.lag_of(flowlet, loads) + self.costs.flowlet(flowlet);
         let mine = own + self.costs.of(loads.here);
-        if mine <= self.limit().min(*FROM * self.budget / 100) && !self.boosting {
+        if mine <= self.limit() && !self.boosting {
             return Destination::OWN_CORE;
         }
         self.place_elsewhere(flowlet, loads, mine)
