@@ -309,17 +309,20 @@ impl Engine<'_> {
         }
     }
 
-    /// Updates a dispatcher's view of its auxiliary cores, if some core was activated, released or dedicated.
+    /// Updates a dispatcher's view of its auxiliary cores, if some core was activated, released or dedicated, or if
+    /// other dedicated cores may help.
     #[inline]
     fn see_claims(&mut self, number: usize, chain: usize, dispatch: &mut Dispatch, now: u64) {
         let server = usize::from(self.cores[number].server);
         let claims = self.servers[server].claims;
         let is_pause = dispatch.machine.is_pause(Nanos(now));
         let core = &self.cores[number];
-        let is_easy = dispatch.links.active == 0
-            && dispatch.machine.is_quiet()
-            && dispatch.machine.is_in_time(core.fifo.waiting(now).min(core.ring));
-        if !is_easy || (dispatch.seen_claims, dispatch.was_pause) != (claims, is_pause) {
+        // Other dedicated cores have few packets at one time and many at another.
+        let may_be_helped = dispatch.helps
+            && (dispatch.links.active != 0
+                || !dispatch.machine.is_quiet()
+                || !dispatch.machine.is_in_time(core.fifo.waiting(now).min(core.ring)));
+        if may_be_helped || (dispatch.seen_claims, dispatch.was_pause) != (claims, is_pause) {
             (dispatch.seen_claims, dispatch.was_pause) = (claims, is_pause);
             self.look_for_taken(number, chain, dispatch, now);
         }
