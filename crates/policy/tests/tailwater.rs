@@ -130,7 +130,13 @@ fn other_dedicated_cores_take_a_little_at_a_time() {
     let queued = [flow(1000), flow(50), flow(50), flow(79)];
     let plan = decide(&mut mapper, Nanos::from_millis(2), &queued, &[dedicated(0)]);
     assert_eq!(plan.destinations[0], Destination::OWN_CORE);
-    assert_eq!(plan.destinations.iter().filter(|to| to.as_auxiliary().is_some()).count(), 1);
+    assert_eq!(
+        plan.destinations
+            .iter()
+            .filter(|to| to.as_auxiliary().is_some())
+            .count(),
+        1
+    );
     assert_eq!((plan.relieve, plan.release), (0, 0));
     // A core does so while its own packets take no longer.
     assert!(mapper.can_help(80) && !mapper.can_help(81));

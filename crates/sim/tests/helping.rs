@@ -55,7 +55,12 @@ fn dedicated_cores_process_buckets_of_those_that_are_behind() {
 #[test]
 fn beyond_capacity_dedicated_cores_do_what_static_rss_does() {
     let [alone, helped] = compared(3, &bursty(4, 300 * MS, 130, 3));
-    assert!(late(&helped) < late(&alone) + 0.01, "{} of {}", late(&helped), late(&alone));
+    assert!(
+        late(&helped) < late(&alone) + 0.01,
+        "{} of {}",
+        late(&helped),
+        late(&alone)
+    );
     assert!(helped.packets.lost as f64 <= 1.01 * alone.packets.lost as f64);
 }
 
@@ -63,7 +68,11 @@ fn beyond_capacity_dedicated_cores_do_what_static_rss_does() {
 #[test]
 fn flows_in_a_whales_bucket_keep_the_objective() {
     const WHALE: u32 = 5000;
-    let one_each = Recording::of_packets("numbers", (0..=WHALE).map(|flow| (Nanos(u64::from(flow)), flow, 500)), 50);
+    let one_each = Recording::of_packets(
+        "numbers",
+        (0..=WHALE).map(|flow| (Nanos(u64::from(flow)), flow, 500)),
+        50,
+    );
     let bucket_of: Vec<u16> = one_each.buckets().collect();
     let its = bucket_of[WHALE as usize];
     let mates: Vec<u32> = (0..WHALE).filter(|flow| bucket_of[*flow as usize] == its).collect();
@@ -82,11 +91,23 @@ fn flows_in_a_whales_bucket_keep_the_objective() {
     for cores in [1, 2] {
         let [alone, helped] = compared(cores, &packets);
         let others = |report: &ChainReport| report.late_by_cause.get("queued-behind-others").copied().unwrap_or(0);
-        assert!(others(&alone) > small / 2, "{cores} cores, static: {} of {small}", others(&alone));
+        assert!(
+            others(&alone) > small / 2,
+            "{cores} cores, static: {} of {small}",
+            others(&alone)
+        );
         // Until the whale is found, they wait in the ring behind it.
-        assert!(others(&helped) < small / 20, "{cores} cores: {} of {small}", others(&helped));
+        assert!(
+            others(&helped) < small / 20,
+            "{cores} cores: {} of {small}",
+            others(&helped)
+        );
         let lost = |report: &ChainReport, reason: &str| report.packets.lost_by_reason.get(reason).copied().unwrap_or(0);
         let elsewhere = helped.packets.lost - lost(&helped, "flow-overload");
-        assert!(elsewhere < small / 10, "{cores} cores: {:?}", helped.packets.lost_by_reason);
+        assert!(
+            elsewhere < small / 10,
+            "{cores} cores: {:?}",
+            helped.packets.lost_by_reason
+        );
     }
 }

@@ -125,7 +125,8 @@ impl<F, P> Backlog<F, P> {
         }
         flow.set_voted(true);
         let flows = &self.flows;
-        self.fairness.count_vote(number, hash, |other| &flows[usize::from(other)])
+        self.fairness
+            .count_vote(number, hash, |other| &flows[usize::from(other)])
     }
 
     /// Counts a packet out of one of the two queues, of a flow or bucket with packets in the queue behind.

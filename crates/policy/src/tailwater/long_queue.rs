@@ -1,5 +1,5 @@
-//! Long queues: selection of queued flows to offload, when they will not be done in time. The limit of auxiliary cores,
-//! `relieve_percent`, applies in `TailwaterMapper::overloaded`.
+//! Long queues: selection of queued flows to offload, when they will not be done in time, and of auxiliary cores to
+//! relieve.
 
 use super::TailwaterMapper;
 use crate::core::{Destination, Load, Notice, Plan, Split, View};
@@ -28,7 +28,10 @@ impl TailwaterMapper {
         let (mut used, largest) = self.move_whales(view, plan, &mut left);
         let age = view.now.saturating_sub(view.oldest).0 / u64::from(view.packets.max(1));
         // Dedicated cores take flows before an auxiliary core is activated.
-        let is_helped = view.auxiliaries.iter().any(|auxiliary| auxiliary.dedicated && !auxiliary.taken);
+        let is_helped = view
+            .auxiliaries
+            .iter()
+            .any(|auxiliary| auxiliary.dedicated && !auxiliary.taken);
         for activate in [false, true] {
             if !activate && self.working == 0 && !is_helped {
                 continue;
@@ -58,6 +61,23 @@ impl TailwaterMapper {
             });
         }
         used
+    }
+
+    /// Returns the auxiliary cores whose wait is too long, as a bit map, if another core would be sooner. This core
+    /// takes `wait` nanoseconds for its queue.
+    pub(super) fn overloaded(&self, view: &View<'_>, wait: u64) -> u64 {
+        let activate = self.activation_limit();
+        let (mut overloaded, mut room) = (0, wait <= activate);
+        for (i, auxiliary) in view.auxiliaries.iter().enumerate() {
+            if auxiliary.taken || auxiliary.dedicated {
+                continue;
+            }
+            let wait = self.wait(i, auxiliary, view.now);
+            // A single flow would take as long on another core.
+            overloaded |= u64::from(wait > self.relieve && auxiliary.load.flows > 1) << i;
+            room |= wait <= activate;
+        }
+        if room { overloaded } else { 0 }
     }
 
     /// Moves all remaining flows to the auxiliary cores that are done first, in time or not.
@@ -171,7 +191,11 @@ impl TailwaterMapper {
                 let end = self.waits[*i].saturating_add(cost);
                 let auxiliary = &view.auxiliaries[*i];
                 let open = activate || auxiliary.active || auxiliary.dedicated;
-                let most = if auxiliary.dedicated { self.share.min(budget) } else { budget };
+                let most = if auxiliary.dedicated {
+                    self.share.min(budget)
+                } else {
+                    budget
+                };
                 open && end <= most && (end < *left || self.boosting)
             };
             let all = 0..view.auxiliaries.len();

@@ -447,23 +447,6 @@ impl TailwaterMapper {
         }
     }
 
-    /// Returns the auxiliary cores whose wait is too long, as a bit map, if another core would be sooner. This core
-    /// takes `wait` nanoseconds for its queue.
-    fn overloaded(&self, view: &View<'_>, wait: u64) -> u64 {
-        let activate = self.activation_limit();
-        let (mut overloaded, mut room) = (0, wait <= activate);
-        for (i, auxiliary) in view.auxiliaries.iter().enumerate() {
-            if auxiliary.taken || auxiliary.dedicated {
-                continue;
-            }
-            let wait = self.wait(i, auxiliary, view.now);
-            // A single flow would take as long on another core.
-            overloaded |= u64::from(wait > self.relieve && auxiliary.load.flows > 1) << i;
-            room |= wait <= activate;
-        }
-        if room { overloaded } else { 0 }
-    }
-
     /// Updates the share of time that dispatching takes, about twice per budget.
     fn note_dispatching(&mut self, now: u64) {
         let elapsed = now.saturating_sub(self.measured_from);

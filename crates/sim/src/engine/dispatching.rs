@@ -4,7 +4,7 @@
 use super::Engine;
 use super::check::Segment;
 use super::core::Activation;
-use super::dispatch::{AuxiliaryLinks, Dispatch, FlowReference, LoopIteration};
+use super::dispatch::{AuxiliaryLinks, Dispatch, FlowReference, LoopIteration, hash_of};
 use super::meter::{Sent, flow_hash};
 use super::tree::NEVER;
 use super::turn::{record_queue, spend_at, work};
@@ -15,15 +15,6 @@ use crate::traffic::Packet;
 use tailwater_dispatch::{AuxiliaryCores, Availability, Dispatcher, Iteration};
 use tailwater_net::Nanos;
 use tailwater_policy::core::{Flowlet, Notice, Unit};
-
-/// Returns the hash that tells the packets of flows in one unit of offloading apart.
-#[inline]
-fn hash_of(unit: Unit, packet: &Packet) -> u32 {
-    match unit {
-        Unit::Flow => 0,
-        Unit::Bucket => flow_hash(packet.flow),
-    }
-}
 
 /// Returns the set bits of a map.
 fn bits(mut map: u64) -> impl Iterator<Item = usize> {
