@@ -39,9 +39,10 @@ fn compared(cores: u16, packets: &Arc<Recording>) -> [ChainReport; 2] {
     [static_rss(cores), all_dedicated(cores)].map(|policy| checked(&rack, model(), policy, packets))
 }
 
+/// Trains and crowds come on top of these loads, with another fifth of them.
 #[test]
 fn dedicated_cores_process_buckets_of_those_that_are_behind() {
-    for (load, seed) in [(60, 1), (75, 2), (90, 3)] {
+    for (load, seed) in [(50, 1), (60, 2), (70, 3)] {
         let [alone, helped] = compared(4, &bursty(seed, 400 * MS, load, 4));
         let (most, few) = (late(&alone), late(&helped));
         assert!(helped.decisions.packets_handed > 0 && most > 0.005, "{load} %: {most}");
