@@ -69,6 +69,12 @@ impl<F, P> Dispatcher<F, P> {
         self.mapper.is_in_time(packets as u32)
     }
 
+    /// Returns `true` if dedicated cores with this core's mapper help each other.
+    #[inline]
+    pub fn is_helped(&self) -> bool {
+        self.mapper.can_help(0)
+    }
+
     /// Returns `true` if this core may process buckets of other dedicated cores: it has no packet in the system, and
     /// `packets` in the port are few.
     #[inline]

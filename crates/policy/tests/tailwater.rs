@@ -140,6 +140,16 @@ fn other_dedicated_cores_take_a_little_at_a_time() {
     assert_eq!((plan.relieve, plan.release), (0, 0));
     // A core does so while its own packets take no longer.
     assert!(mapper.can_help(80) && !mapper.can_help(81));
+    // Cheap packets are processed sooner than they are handed over.
+    let costs = ServiceCosts {
+        packet: 370.0,
+        ..ServiceCosts::default()
+    };
+    let options = TailwaterOptions {
+        costs: Some(costs),
+        ..TailwaterOptions::new(SLO)
+    };
+    assert!(!TailwaterMapper::new(options, SplitProfile::new()).unwrap().can_help(0));
 }
 
 #[test]

@@ -74,8 +74,6 @@ pub(crate) struct Dispatch {
     pub links: AuxiliaryLinks,
     /// Maximum batch size set by the mapper.
     pub batch: usize,
-    /// `true` if dedicated cores with this mapper help each other.
-    pub helps: bool,
     pub iteration: Option<LoopIteration>,
     /// Value of the server's claim counter at the last check.
     pub seen_claims: u64,
@@ -92,7 +90,6 @@ impl Dispatch {
                 Unit::Bucket => vec![NONE; BUCKETS],
             },
             batch: mapper.batch(),
-            helps: mapper.can_help(0),
             machine: Dispatcher::new(mapper, Backlog::new(cores.len(), buffers)),
             lists: PacketLists::new(cores.len()),
             links: AuxiliaryLinks { cores, active: 0 },

@@ -309,7 +309,7 @@ impl Engine<'_> {
         let is_pause = dispatch.machine.is_pause(Nanos(now));
         let core = &self.cores[number];
         // Other dedicated cores have few packets at one time and many at another.
-        let may_be_helped = dispatch.helps
+        let may_be_helped = dispatch.machine.is_helped()
             && (dispatch.links.active != 0
                 || !dispatch.machine.is_quiet()
                 || !dispatch.machine.is_in_time(core.fifo.waiting(now).min(core.ring)));
