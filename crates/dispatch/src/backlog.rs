@@ -171,7 +171,8 @@ impl<F, P> Backlog<F, P> {
     #[cold]
     fn has_room_elsewhere(&self) -> bool {
         let mut auxiliaries = self.auxiliaries.iter();
-        auxiliaries.any(|auxiliary| !auxiliary.taken && auxiliary.load.packets < self.share)
+        // Dedicated cores take little at a time.
+        auxiliaries.any(|auxiliary| !auxiliary.taken && !auxiliary.dedicated && auxiliary.load.packets < self.share)
     }
 
     /// Returns the number of packets so far that this core has done, or that auxiliary cores have.

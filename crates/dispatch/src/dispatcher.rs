@@ -69,10 +69,11 @@ impl<F, P> Dispatcher<F, P> {
         self.mapper.is_in_time(packets as u32)
     }
 
-    /// Returns `true` if dedicated cores with this core's mapper help each other.
+    /// Returns `true` if other dedicated cores may process buckets of this one, in whose port a *long* queue waits or
+    /// not. With a long one packets are very late anyway, and it is shorter sooner if they pass no queue of this core.
     #[inline]
-    pub fn is_helped(&self) -> bool {
-        self.mapper.can_help(0)
+    pub fn may_be_helped(&self, is_long: bool) -> bool {
+        !is_long && self.mapper.can_help(0)
     }
 
     /// Returns `true` if this core may process buckets of other dedicated cores: it has no packet in the system, and

@@ -309,7 +309,7 @@ impl Engine<'_> {
         let is_pause = dispatch.machine.is_pause(Nanos(now));
         let core = &self.cores[number];
         // Other dedicated cores have few packets at one time and many at another.
-        let may_be_helped = dispatch.machine.is_helped()
+        let may_be_helped = dispatch.machine.may_be_helped(false)
             && (dispatch.links.active != 0
                 || !dispatch.machine.is_quiet()
                 || !dispatch.machine.is_in_time(core.fifo.waiting(now).min(core.ring)));
@@ -322,11 +322,14 @@ impl Engine<'_> {
     #[cold]
     fn look_for_taken(&mut self, number: usize, chain: usize, dispatch: &mut Dispatch, now: u64) {
         let cores = &dispatch.links.cores;
+        let core = &self.cores[number];
+        let may_be_helped = dispatch.machine.may_be_helped(core.fifo.has_more(now, core.ring / 2));
+        let is_helpful = |core: &super::core::Core| may_be_helped && core.can_help(now);
         let availability = |auxiliary: usize| {
             let core = &self.cores[usize::from(cores[auxiliary])];
             match (core.dedicated, core.activation) {
                 (Some(_), Some(claim)) if usize::from(claim.dispatcher) != number => Availability::Taken,
-                (Some((tenant, _)), _) if usize::from(tenant) == chain && core.can_help(now) => Availability::Helpful,
+                (Some((tenant, _)), _) if usize::from(tenant) == chain && is_helpful(core) => Availability::Helpful,
                 (Some(_), _) => Availability::Withdrawn,
                 (None, Some(_)) => Availability::Taken,
                 (None, None) => Availability::Free,
