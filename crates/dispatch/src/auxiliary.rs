@@ -7,6 +7,9 @@ pub enum Availability {
     Free,
     /// A dispatcher has activated it, this one or another.
     Taken,
+    /// It is another dedicated core, with few packets of its own, and works for this dispatcher or for none. It
+    /// takes some buckets for a while.
+    Helpful,
     /// It has a port queue of its own now. A dispatcher that has activated it sends nothing new, but for flows split
     /// with it before, and releases it once it is done.
     Withdrawn,

@@ -53,6 +53,8 @@ pub struct Backlog<F, P> {
     relieved: u64,
     /// Active auxiliary cores that are withdrawn, as a bit map.
     withdrawn: u64,
+    /// Active auxiliary cores that are dedicated cores, as a bit map.
+    helping: u64,
     /// Auxiliary cores that flows can be placed on, as a bit map.
     usable: u64,
     /// Packets in the system, and the number of them beyond which nothing is received.
@@ -95,6 +97,7 @@ impl<F, P> Backlog<F, P> {
             split: 0,
             relieved: 0,
             withdrawn: 0,
+            helping: 0,
             usable: !(u64::MAX << auxiliaries),
             inside: 0,
             packets: (packets as u32).saturating_sub(RESERVE).max(1),
@@ -173,7 +176,8 @@ impl<F, P> Backlog<F, P> {
     #[cold]
     fn has_room_elsewhere(&self) -> bool {
         let mut auxiliaries = self.auxiliaries.iter();
-        auxiliaries.any(|auxiliary| !auxiliary.taken && auxiliary.load.packets < self.share)
+        // Dedicated cores take little at a time.
+        auxiliaries.any(|auxiliary| !auxiliary.taken && !auxiliary.dedicated && auxiliary.load.packets < self.share)
     }
 
     /// Returns the number of packets so far that this core has done, or that auxiliary cores have.
@@ -218,11 +222,13 @@ impl<F, P> Backlog<F, P> {
         &self.flows[usize::from(number)]
     }
 
-    /// Returns the list of a flow's packets: [`OWN`](crate::OWN), that [behind](Backlog::behind) it, or that of an
-    /// auxiliary core.
+    /// Returns the list of a flow's packets, if that is an auxiliary core's.
     #[inline]
-    pub fn list_of(&self, number: u16) -> usize {
-        self.flow(number).list(self.behind())
+    pub fn auxiliary_list_of(&self, number: u16) -> Option<usize> {
+        match self.flow(number).placement() {
+            Placement::Auxiliary(auxiliary) => Some(usize::from(auxiliary) + 1),
+            Placement::Home | Placement::Split { .. } => None,
+        }
     }
 
     /// Returns `true` if a list is that of an auxiliary core.
@@ -292,21 +298,20 @@ impl<F, P> Backlog<F, P> {
     /// Counts an arrived packet of a flow in. Returns the list that it joins: [`OWN`](crate::OWN), that of an auxiliary
     /// core, [`behind`](Backlog::behind) (see there), [`parking`](Backlog::parking), for which the caller
     /// [parks](Backlog::park) it before the end of its batch, or [`refusing`](Backlog::refusing): it was not counted
-    /// in, and is lost.
+    /// in, and is lost. `hash` tells the packets of flows in one bucket apart; where flows are the unit, all packets
+    /// have the same.
     #[inline]
-    pub fn receive(&mut self, number: u16) -> usize {
+    pub fn receive(&mut self, number: u16, hash: u32) -> usize {
+        if self.fairness.concerns(&self.flows[usize::from(number)])
+            && let Some(list) = self.receive_of_many(number, hash)
+        {
+            return list;
+        }
         let flow = &mut self.flows[usize::from(number)];
         match flow.placement() {
-            Placement::Home | Placement::Split { .. } if self.fairness.concerns(flow) => {
-                return self.receive_behind(number);
-            }
             Placement::Home | Placement::Split { .. } => {
                 self.queue(number);
                 return OWN;
-            }
-            Placement::Auxiliary(_) if self.fairness.is_excess(flow, self.inside) => {
-                self.fairness.others -= 1;
-                return self.refusing();
             }
             // A flow that was just placed there has no packets to wait for.
             Placement::Auxiliary(auxiliary)
@@ -378,15 +383,11 @@ impl<F, P> Backlog<F, P> {
         flow.queued -= 1;
         self.bound -= u32::from(flow.is_bound());
         self.queued[usize::from(flow.at)].packets = flow.queued.into();
-        let load = match flow.is_behind() {
-            true => self.fairness.behind_mut(),
-            false => &mut self.here,
-        };
-        load.packets -= 1;
-        if flow.queued == 0 {
-            load.flows -= 1;
-            flow.set_behind(false);
+        if flow.is_behind() {
+            return self.leave_beside_behind(number);
         }
+        self.here.packets -= 1;
+        self.here.flows -= u32::from(flow.queued == 0);
     }
 
     /// Moves a packet of a split flow, which has passed this core's segments, from the local queue to its auxiliary
@@ -439,6 +440,9 @@ impl<F, P> Backlog<F, P> {
         self.active -= 1;
         let flow = &mut self.flows[usize::from(number)];
         flow.end();
+        if flow.is_voted() {
+            self.fairness.end_vote(number);
+        }
         if flow.at == UNLISTED {
             self.free.push(number);
         }

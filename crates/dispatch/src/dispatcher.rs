@@ -75,6 +75,20 @@ impl<F, P> Dispatcher<F, P> {
         self.mapper.is_in_time(packets as u32)
     }
 
+    /// Returns `true` if other dedicated cores may process buckets of this one, in whose port a *long* queue waits or
+    /// not. With a long one packets are very late anyway, and it is shorter sooner if they pass no queue of this core.
+    #[inline]
+    pub fn may_be_helped(&self, is_long: bool) -> bool {
+        !is_long && self.mapper.can_help(0)
+    }
+
+    /// Returns `true` if this core may process buckets of other dedicated cores: it has no packet in the system, and
+    /// `packets` in the port are few.
+    #[inline]
+    pub fn can_help(&self, packets: usize) -> bool {
+        self.is_quiet() && self.mapper.can_help(packets as u32)
+    }
+
     /// Returns `true` if the local queue is to be processed now. In boost mode, while packets wait in the port that
     /// `can_receive`, this is so only for packets that no other core may process.
     #[inline]

@@ -1,13 +1,18 @@
 //! Flow with packets in the system.
 
 use tailwater_handover::owner::{Owner, Placement};
-use tailwater_policy::core::Destination;
+use tailwater_policy::core::{Destination, MAX_AUXILIARY_CORES};
 
 /// Index of the local queue's packet list. That of auxiliary core `i` is `i + 1`.
 pub const OWN: usize = Destination::OWN_CORE.index();
 
 /// Flag of a flow's list: its queued packets are behind those of other flows.
 const BEHIND: u8 = 0x80;
+
+/// Flag of a flow's list: a vote finds the hash that most of its packets have.
+const VOTED: u8 = 0x40;
+
+const _: () = assert!(MAX_AUXILIARY_CORES < VOTED as usize, "flags and lists are apart");
 
 /// No index in the list of queued flows.
 pub(crate) const UNLISTED: u16 = u16::MAX;
@@ -81,7 +86,10 @@ impl<F> Flow<F> {
     /// Returns the list of its packets, given that of the queue behind.
     #[inline]
     pub(crate) fn list(&self, behind: usize) -> usize {
-        if self.is_behind() { behind } else { self.list.into() }
+        match self.is_behind() {
+            true => behind,
+            false => (self.list & !VOTED).into(),
+        }
     }
 
     /// Returns `true` if its queued packets are behind those of other flows.
@@ -93,6 +101,17 @@ impl<F> Flow<F> {
     #[inline]
     pub(crate) fn set_behind(&mut self, is_behind: bool) {
         self.list = self.list & !BEHIND | if is_behind { BEHIND } else { 0 };
+    }
+
+    /// Returns `true` if a [vote](crate::fairness::Vote) finds the hash that most of its packets have.
+    #[inline]
+    pub(crate) fn is_voted(&self) -> bool {
+        self.list & VOTED != 0
+    }
+
+    #[inline]
+    pub(crate) fn set_voted(&mut self, is_voted: bool) {
+        self.list = self.list & !VOTED | if is_voted { VOTED } else { 0 };
     }
 
     #[inline]
@@ -111,8 +130,8 @@ impl<F> Flow<F> {
         self.owner.settle(wanted);
         self.list = match self.owner.placement() {
             // Packets behind stay there.
-            Placement::Home | Placement::Split { .. } => OWN as u8 | self.list & BEHIND,
-            Placement::Auxiliary(auxiliary) => auxiliary + 1,
+            Placement::Home | Placement::Split { .. } => OWN as u8 | self.list & (BEHIND | VOTED),
+            Placement::Auxiliary(auxiliary) => (auxiliary + 1) | (self.list & VOTED),
         };
         self.owner.placement() == wanted
     }

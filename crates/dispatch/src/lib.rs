@@ -23,8 +23,11 @@
 //!   local queue is empty, like a core without a mapper. So at a load that takes all cores, no packet waits longer than
 //!   in the port's ring, and none passes the local queue.
 //! - A flow with too many queued packets is [behind](Backlog::behind) all others, and one with more than its share of
-//!   scarce buffers loses its own packets, never another's (those of other flows in its bucket, if buckets are the unit).
+//!   scarce buffers loses its own packets, never another's. If buckets are the unit, a majority vote over the hashes of
+//!   a large bucket's packets finds that flow; without a majority, all of the bucket are behind.
 //!   A single dispatcher with a long queue in the port looks for such flows now and then.
+//! - A dedicated core with few packets of its own can process flows of others that are behind. It is released as soon as
+//!   it has none, and withdrawn once it has more of its own.
 //! - Auxiliary cores that do clear harm are withdrawn for a while: see [benefit](Dispatcher::turned).
 //! - A third of the buffers at most is for the local queue, and for each auxiliary core: beyond that, packets are not
 //!   [received](Backlog::receives). They wait in the ring, or are lost there, as without a mapper.
@@ -58,6 +61,7 @@ mod parked;
 pub use auxiliary::{AuxiliaryCores, Availability};
 pub use backlog::Backlog;
 pub use dispatcher::{Decision, Dispatcher};
+pub use fairness::Overtaken;
 pub use flow::{Flow, OWN};
 pub use freshness::Freshness;
 pub use iteration::{Iteration, MOST_RECEIVED};

@@ -5,7 +5,8 @@
 //! place changes only when no packet of the flow has left the core's own queue: either all packets in the system still
 //! wait there, or there are none. Packets on an auxiliary core cannot be recalled. When an auxiliary core is
 //! overloaded, the dispatching core [relieves](Plan::relieve) it: it parks later packets until the flow can move. So
-//! auxiliary cores shed flows to each other by decisions of the one core that has the state of all of them.
+//! auxiliary cores shed flows to each other by decisions of the one core that has the state of all of them. Another
+//! dedicated core can be an auxiliary core for a while, if it has few packets of its own.
 
 use std::sync::Arc;
 use tailwater_net::Nanos;
@@ -81,6 +82,9 @@ pub struct AuxiliaryCore {
     /// `true` if nothing can be placed there: another core has activated it, or it has a queue of its own now and is
     /// released as soon as it is done.
     pub taken: bool,
+    /// `true` if it is another dedicated core, with few packets of its own (or, if it is `taken`, with more by now). It
+    /// polls, so it need not be woken, and it is released as soon as it is done. Packets placed there delay its own.
+    pub dedicated: bool,
     /// Offloaded and not yet done. For split flows, the packets that have passed the first functions.
     pub load: Load,
     /// Time of its last completion report. If the load is zero, it has been idle since then.
@@ -232,6 +236,14 @@ pub trait CoreMapper: Send {
     /// system; auxiliary cores that are active have no work.
     #[inline]
     fn is_in_time(&self, packets: u32) -> bool {
+        let _ = packets;
+        false
+    }
+
+    /// Returns `true` if this core, with `packets` packets of its own, may process buckets of other dedicated cores
+    /// that are behind.
+    #[inline]
+    fn can_help(&self, packets: u32) -> bool {
         let _ = packets;
         false
     }

@@ -37,9 +37,23 @@ fn working(packets: u32) -> AuxiliaryCore {
     }
 }
 
+/// Dedicated core that processes `packets` packets for this one.
+fn dedicated(packets: u32) -> AuxiliaryCore {
+    AuxiliaryCore {
+        active: packets > 0,
+        dedicated: true,
+        load: Load {
+            flows: packets.min(1),
+            packets,
+        },
+        ..AuxiliaryCore::default()
+    }
+}
+
 const TAKEN: AuxiliaryCore = AuxiliaryCore {
     active: false,
     taken: true,
+    dedicated: false,
     load: Load { flows: 0, packets: 0 },
     last_done: Nanos::ZERO,
 };
@@ -100,6 +114,42 @@ fn flowlets_stay_until_they_would_be_late_and_then_activate_one_auxiliary_core()
     // Full auxiliary cores are skipped.
     let auxiliaries = [working(300), working(150), working(0)];
     assert_eq!(place(&mut mapper, 245, &auxiliaries), Some(1));
+}
+
+/// Other dedicated cores take a share of the budget (32 µs, 80 packets) at a time, however late a packet would be here.
+/// They are awake, and cost nothing more, so they come before an auxiliary core that is to be activated.
+#[test]
+fn other_dedicated_cores_take_a_little_at_a_time() {
+    let mut mapper = mapper(SplitProfile::new());
+    let cores = [dedicated(79), AuxiliaryCore::default(), dedicated(0), dedicated(10)];
+    assert_eq!(place(&mut mapper, 230, &cores), None);
+    assert_eq!(place(&mut mapper, 245, &cores), Some(2), "the one that is done first");
+    assert_eq!(place(&mut mapper, 230, &cores), None, "no core was activated");
+    assert_eq!(place(&mut mapper, 5000, &[dedicated(80), TAKEN]), None);
+    // The latest flows of a long queue, but no flow that would take a dedicated core more than its share.
+    let queued = [flow(1000), flow(50), flow(50), flow(79)];
+    let plan = decide(&mut mapper, Nanos::from_millis(2), &queued, &[dedicated(0)]);
+    assert_eq!(plan.destinations[0], Destination::OWN_CORE);
+    assert_eq!(
+        plan.destinations
+            .iter()
+            .filter(|to| to.as_auxiliary().is_some())
+            .count(),
+        1
+    );
+    assert_eq!((plan.relieve, plan.release), (0, 0));
+    // A core does so while its own packets take no longer.
+    assert!(mapper.can_help(80) && !mapper.can_help(81));
+    // Cheap packets are processed sooner than they are handed over.
+    let costs = ServiceCosts {
+        packet: 370.0,
+        ..ServiceCosts::default()
+    };
+    let options = TailwaterOptions {
+        costs: Some(costs),
+        ..TailwaterOptions::new(SLO)
+    };
+    assert!(!TailwaterMapper::new(options, SplitProfile::new()).unwrap().can_help(0));
 }
 
 #[test]
@@ -331,6 +381,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let auxiliary = prop_oneof![
         2 => Just(AuxiliaryCore::default()),
         1 => Just(TAKEN),
+        1 => (0_u32..200).prop_map(dedicated),
         3 => (0_u32..5, 0_u32..300, 0_u64..1_000_000).prop_map(|(flows, more, since)| AuxiliaryCore {
             active: true,
             load: Load { flows, packets: if flows == 0 { 0 } else { flows + more } },

@@ -167,7 +167,8 @@ fn main() {
                                     prefix_v6: 48,
                                     threshold: (cores / 2).max(1),
                                     table: 2000,
-                                    default_row: false,
+                                    flow_hash: false,
+                                    rebalance: false,
                                 },
                             };
                             let policy = || RackPolicy::named(policy, &objective).expect("a policy");

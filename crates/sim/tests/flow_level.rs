@@ -47,7 +47,8 @@ fn both(name: &str, traffic: &str, load: f64) -> [[f64; 3]; 2] {
             prefix_v6: 48,
             threshold: CORES,
             table: 2000,
-            default_row: false,
+            flow_hash: false,
+            rebalance: false,
         },
     };
     let policy = || RackPolicy::named(name, &objective).unwrap();

@@ -201,8 +201,15 @@ impl Dispatch {
             links,
             counters,
         };
-        let (list, overtaken) = (Cell::new(OWN), Cell::new(None));
+        let (list, overtaken, moved) = (Cell::new(OWN), Cell::new(None), Cell::new(None));
+        let hash_of = |rss_hash| match unit {
+            Unit::Flow => 0,
+            Unit::Bucket => rss_hash,
+        };
         let number = |packet: &Packet| {
+            if let Some((number, packets)) = moved.take() {
+                machine.backlog.overtook(number, packets);
+            }
             let number = match flow_numbers.find(packet, chain) {
                 Some(number) => number,
                 None => {
@@ -226,7 +233,7 @@ impl Dispatch {
                     number
                 }
             };
-            let to = machine.backlog.receive(number);
+            let to = machine.backlog.receive(number, hash_of(packet.rss_hash));
             if *unit == Unit::Bucket && machine.backlog.is_elsewhere(to) {
                 chain.lend(bucket_of(packet.rss_hash));
             }
@@ -235,11 +242,16 @@ impl Dispatch {
             Some(number)
         };
         batch.offload(store, number, |parcel| {
-            if let Some(number) = overtaken.take() {
-                lists.overtake(number);
+            if let Some(overtaken) = overtaken.take() {
+                let is_overtaken =
+                    |parcel: &Parcel| overtaken.concerns(parcel.number(), hash_of(store.rss_hash(parcel)));
+                moved.set(Some((overtaken.number, lists.overtake(is_overtaken))));
             }
             lists.push(list.get(), parcel);
         });
+        if let Some((number, packets)) = moved.take() {
+            self.machine.backlog.overtook(number, packets);
+        }
         self.machine.backlog.end_look(now);
         self.park();
         self.counters.packets_parked += u64::from(self.machine.backlog.parked().packets - before);
@@ -349,8 +361,8 @@ impl Dispatch {
         if decision.flows_moved > 0 {
             let backlog = &self.machine.backlog;
             self.lists.sort(|number| {
-                let list = backlog.list_of(number);
-                if lends && backlog.is_elsewhere(list) {
+                let list = backlog.auxiliary_list_of(number);
+                if lends && list.is_some() {
                     chain.lend(backlog.flow(number).key().bucket());
                 }
                 list

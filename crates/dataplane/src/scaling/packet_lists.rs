@@ -67,21 +67,22 @@ impl PacketLists {
         self.lists[refused].drain(..)
     }
 
-    /// Moves the packets of a flow from the local queue to that behind, where it has none yet.
+    /// Moves packets from the local queue to that behind, in order. Returns their number.
     #[cold]
-    pub(super) fn overtake(&mut self, number: u16) {
+    pub(super) fn overtake(&mut self, is_overtaken: impl Fn(&Parcel) -> bool) -> u32 {
         let behind = self.behind();
         let PacketLists { front, lists, .. } = self;
         let [own, back] = lists.get_disjoint_mut([OWN, behind]).expect("two lists");
         // The front is in reverse order.
         let before = back.len();
-        back.extend(front.extract_if(.., |parcel| parcel.number() == number));
+        back.extend(front.extract_if(.., |parcel| is_overtaken(parcel)));
         back[before..].reverse();
-        back.extend(own.extract_if(.., |parcel| parcel.number() == number));
+        back.extend(own.extract_if(.., |parcel| is_overtaken(parcel)));
+        (back.len() - before) as u32
     }
 
-    /// Moves the packets of both local queues to the lists that `list_of` returns for their flows.
-    pub(super) fn sort(&mut self, mut list_of: impl FnMut(u16) -> usize) {
+    /// Moves the packets of both local queues to the lists that `list_of` returns for their flows, if it returns one.
+    pub(super) fn sort(&mut self, mut list_of: impl FnMut(u16) -> Option<usize>) {
         let behind = self.behind();
         let PacketLists {
             front,
@@ -92,7 +93,7 @@ impl PacketLists {
         for (front, own) in [(front, OWN), (front_behind, behind)] {
             std::mem::swap(&mut lists[own], spare);
             let mut put = |parcel: Parcel| {
-                let list = list_of(parcel.number());
+                let list = list_of(parcel.number()).unwrap_or(own);
                 lists[list].push(parcel);
             };
             front.drain(..).rev().for_each(&mut put);

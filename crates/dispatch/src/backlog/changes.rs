@@ -9,25 +9,31 @@ impl<F, P> Backlog<F, P> {
     /// Updates which auxiliary cores can be used.
     #[inline]
     pub(crate) fn update_available(&mut self, availability: impl Fn(usize) -> Availability) {
-        let (mut withdrawn, mut usable) = (0, 0);
+        let (mut withdrawn, mut usable, mut dedicated) = (0, 0, 0);
         for (auxiliary, known) in self.auxiliaries.iter_mut().enumerate() {
             let availability = availability(auxiliary);
             known.taken = match known.active {
                 true => availability == Availability::Withdrawn,
-                false => availability != Availability::Free,
+                false => !matches!(availability, Availability::Free | Availability::Helpful),
             };
+            known.dedicated = match availability {
+                Availability::Helpful => true,
+                Availability::Withdrawn => known.dedicated,
+                Availability::Free | Availability::Taken => false,
+            };
+            dedicated |= u64::from(known.active && known.dedicated) << auxiliary;
             withdrawn |= u64::from(known.active && known.taken) << auxiliary;
             usable |= u64::from(!known.taken) << auxiliary;
         }
         self.relieved = self.relieved & !self.withdrawn | withdrawn;
-        (self.withdrawn, self.usable) = (withdrawn, usable);
+        (self.withdrawn, self.usable, self.helping) = (withdrawn, usable, dedicated);
     }
 
-    /// Releases withdrawn auxiliary cores that are done.
+    /// Releases withdrawn auxiliary cores, and dedicated ones, that are done.
     #[inline]
     pub fn release_withdrawn(&mut self, cores: &mut impl AuxiliaryCores) {
-        if self.withdrawn > 0 {
-            self.release(self.withdrawn, cores);
+        if self.withdrawn | self.helping > 0 {
+            self.release(self.withdrawn | self.helping, cores);
         }
     }
 
@@ -39,6 +45,7 @@ impl<F, P> Backlog<F, P> {
         if !known.active {
             known.active = cores.activate(auxiliary);
             known.taken = !known.active;
+            self.helping |= u64::from(known.active && known.dedicated) << auxiliary;
             if known.taken {
                 self.usable &= !(1 << auxiliary);
             }
@@ -52,6 +59,7 @@ impl<F, P> Backlog<F, P> {
             let is_idle = known.load.packets == 0 && self.split_with[auxiliary] == 0;
             if auxiliaries >> auxiliary & 1 != 0 && known.active && is_idle {
                 known.active = false;
+                self.helping &= !(1 << auxiliary);
                 if self.withdrawn >> auxiliary & 1 != 0 {
                     self.withdrawn &= !(1 << auxiliary);
                     self.relieved &= !(1 << auxiliary);
@@ -85,13 +93,8 @@ impl<F, P> Backlog<F, P> {
             if self.split > 0 {
                 self.make_whole(number);
             }
+            self.leave_all(number);
             let (flow, queued) = (&mut self.flows[usize::from(number)], &mut self.queued[at]);
-            let here = match flow.is_behind() {
-                true => self.fairness.behind_mut(),
-                false => &mut self.here,
-            };
-            here.flows -= 1;
-            here.packets -= u32::from(flow.queued);
             let is_there = flow.go_to(Placement::Auxiliary(to as u8));
             assert!(is_there, "a flow moves that has packets in flight");
             flow.sent_many(flow.queued);

@@ -12,7 +12,7 @@ use tailwater_policy::core::{Load, Split};
 
 #[derive(Clone, Debug)]
 enum Step {
-    Receive(Vec<(usize, bool)>),
+    Receive(Vec<(usize, bool, u32)>),
     Decide(Script),
     Process(usize),
     Help(usize, usize),
@@ -21,6 +21,8 @@ enum Step {
     Take(u64),
     /// These auxiliary cores have a queue of their own from now on, others have none.
     Withdraw(u64),
+    /// These are dedicated cores with few packets of their own.
+    Dedicate(u64),
 }
 
 fn script() -> impl Strategy<Value = Script> {
@@ -44,14 +46,16 @@ fn script() -> impl Strategy<Value = Script> {
 fn step() -> impl Strategy<Value = Step> {
     // A few flows have most packets.
     let flow = (0..FLOWS, 0..FLOWS).prop_map(|(a, b)| a * b / FLOWS);
+    let hash = prop_oneof![4 => Just(0), 1 => 0..HASHES];
     prop_oneof![
-        3 => vec((flow, proptest::bool::weighted(0.1)), 1..16).prop_map(Step::Receive),
+        3 => vec((flow, proptest::bool::weighted(0.1), hash), 1..16).prop_map(Step::Receive),
         2 => script().prop_map(Step::Decide),
         2 => (1..12_usize).prop_map(Step::Process),
         3 => (0..AUXILIARIES, 1..12_usize).prop_map(|(auxiliary, most)| Step::Help(auxiliary, most)),
         3 => (0..AUXILIARIES, 1..12_usize).prop_map(|(auxiliary, most)| Step::Collect(auxiliary, most)),
         1 => (0..1_u64 << AUXILIARIES).prop_map(Step::Take),
         1 => (0..1_u64 << AUXILIARIES).prop_map(Step::Withdraw),
+        1 => (0..1_u64 << AUXILIARIES).prop_map(Step::Dedicate),
     ]
 }
 
@@ -61,13 +65,14 @@ proptest! {
         let mut rig = Rig::new(grows);
         for step in steps {
             match step {
-                Step::Receive(flows) => rig.receive(&flows),
+                Step::Receive(flows) => rig.receive_hashed(&flows),
                 Step::Decide(script) => rig.decide(script),
                 Step::Process(most) => rig.process(most),
                 Step::Help(auxiliary, most) => rig.help(auxiliary, most),
                 Step::Collect(auxiliary, most) => rig.collect(auxiliary, most),
                 Step::Take(auxiliaries) => rig.cores.taken = auxiliaries & !rig.cores.mine,
                 Step::Withdraw(auxiliaries) => rig.cores.withdrawn = auxiliaries,
+                Step::Dedicate(auxiliaries) => rig.cores.helpful = auxiliaries,
             }
         }
         // All packets leave, and the auxiliary cores are released.
@@ -196,6 +201,64 @@ fn a_whale_delays_nobody_and_loses_its_own_packets() {
     assert_eq!(rig.processed, rig.arrived);
     rig.receive(&[(1, false)]);
     assert_eq!(queued(&rig, OWN), [1], "nothing of it waits any more");
+}
+
+/// Where a bucket is the unit, only the packets of the flow that has most of them are behind and lost.
+#[test]
+fn flows_in_a_whales_bucket_are_neither_behind_nor_lost() {
+    let mut rig = Rig::new(true);
+    rig.cores.taken = 0b111;
+    let whale = |packets| vec![(1, false, 0); packets];
+    rig.receive_hashed(&[(1, false, 1), (1, false, 1)]);
+    rig.receive_hashed(&whale(20));
+    rig.receive_hashed(&[(1, false, 2)]);
+    let queued = |rig: &Rig, list: usize| rig.lists[list].iter().map(|packet| packet.hash).collect::<Vec<_>>();
+    let behind = rig.dispatcher.backlog.behind();
+    assert_eq!((queued(&rig, OWN), queued(&rig, behind)), (vec![1, 1, 2], vec![0; 20]));
+    let backlog = &rig.dispatcher.backlog;
+    assert_eq!(backlog.here(), Load { flows: 1, packets: 3 });
+    assert_eq!(backlog.waiting(), 23);
+    rig.receive_hashed(&whale(60));
+    assert_eq!(rig.refused, 10, "72 of 96 buffers are in use");
+    rig.receive_hashed(&[(1, false, 1); 10]);
+    assert_eq!(rig.refused, 10, "another flow of the bucket has room");
+    rig.process(13);
+    assert!(queued(&rig, OWN).is_empty() && queued(&rig, behind).len() == 70);
+    assert_eq!(rig.dispatcher.backlog.here(), Load::default());
+    rig.receive_hashed(&[(1, false, 2), (2, false, 0)]);
+    assert_eq!(rig.dispatcher.backlog.here(), Load { flows: 2, packets: 2 });
+    rig.process(BUFFERS);
+    assert_eq!(rig.processed, rig.arrived);
+    // A bucket without such a flow is behind as a whole.
+    let many: Vec<_> = (0..20).map(|packet| (1, false, packet % HASHES)).collect();
+    rig.receive_hashed(&many);
+    assert_eq!((queued(&rig, OWN).len(), queued(&rig, behind).len()), (0, 20));
+    rig.process(BUFFERS);
+    assert_eq!(rig.processed, rig.arrived);
+}
+
+/// It works for one dispatcher as long as it has packets of it, and no longer.
+#[test]
+fn a_dedicated_core_that_helps_is_released_once_it_is_done() {
+    let mut rig = Rig::new(true);
+    rig.cores.helpful = 0b1;
+    rig.script.0.lock().unwrap().0.place = 1;
+    rig.receive(&[(1, false), (1, false), (2, false)]);
+    assert_eq!((rig.cores.mine, rig.in_flight()[0]), (0b1, 3));
+    rig.help(0, 2);
+    rig.collect(0, 2);
+    rig.receive(&[(3, false)]);
+    assert_eq!((rig.cores.mine, rig.in_flight()[0]), (0b1, 2));
+    // It has packets of its own now.
+    rig.cores.withdrawn = 0b1;
+    rig.receive(&[(3, false), (4, false)]);
+    assert_eq!(rig.in_flight()[0], 2, "one is parked, one is queued");
+    rig.help(0, 2);
+    rig.collect(0, 2);
+    rig.receive(&[]);
+    assert_eq!(rig.cores.mine, 0);
+    rig.process(BUFFERS);
+    assert_eq!(rig.processed, rig.arrived);
 }
 
 /// Without a usable auxiliary core, a long queue in the port is looked through for whales if most packets are of one

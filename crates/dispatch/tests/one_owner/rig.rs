@@ -9,6 +9,8 @@ use tailwater_policy::core::{AuxiliaryCore, CoreMapper, Destination, Flowlet, Lo
 pub const FLOWS: usize = 12;
 pub const AUXILIARIES: usize = 3;
 pub const BUFFERS: usize = 96;
+/// Number of hashes: flows of a bucket.
+pub const HASHES: u32 = 3;
 
 /// Parts of a chain that is split. Each has its own flow state.
 pub const PARTS: usize = 2;
@@ -16,6 +18,8 @@ pub const PARTS: usize = 2;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet {
     pub flow: usize,
+    /// Tells the flows of a bucket apart, if `flow` is one.
+    pub hash: u32,
     pub serial: u64,
     pub number: u16,
     /// First segment on the auxiliary core, or 0 for all of the chain.
@@ -91,6 +95,8 @@ pub struct Cores {
     pub mine: u64,
     pub taken: u64,
     pub withdrawn: u64,
+    /// Dedicated cores with few packets of their own.
+    pub helpful: u64,
 }
 
 impl Cores {
@@ -100,6 +106,7 @@ impl Cores {
             (self.taken | self.mine) >> auxiliary & 1,
         ) {
             (1, _) => Availability::Withdrawn,
+            _ if self.helpful >> auxiliary & 1 != 0 && self.taken >> auxiliary & 1 == 0 => Availability::Helpful,
             (_, 1) => Availability::Taken,
             _ => Availability::Free,
         }
@@ -129,8 +136,8 @@ pub struct Rig {
     pub lists: [VecDeque<Packet>; AUXILIARIES + 3],
     /// Packets that auxiliary cores have processed and not reported.
     pub unreported: [VecDeque<Packet>; AUXILIARIES],
-    /// Last packet of each flow that passed each part of the chain.
-    pub last: [[u64; PARTS]; FLOWS],
+    /// Last packet of each flow and hash that passed each part of the chain.
+    pub last: [[[u64; PARTS]; HASHES as usize]; FLOWS],
     pub now: u64,
     pub arrived: usize,
     pub processed: usize,
@@ -151,7 +158,7 @@ impl Rig {
             numbers: [None; FLOWS],
             lists: Default::default(),
             unreported: Default::default(),
-            last: [[0; PARTS]; FLOWS],
+            last: Default::default(),
             now: 0,
             arrived: 0,
             processed: 0,
@@ -171,13 +178,19 @@ impl Rig {
     }
 
     pub fn receive(&mut self, flows: &[(usize, bool)]) {
+        let flows: Vec<_> = flows.iter().map(|&(flow, is_bound)| (flow, is_bound, 0)).collect();
+        self.receive_hashed(&flows);
+    }
+
+    /// Same for packets with these hashes.
+    pub fn receive_hashed(&mut self, flows: &[(usize, bool, u32)]) {
         let before = self.in_flight();
         let availability = |auxiliary| self.cores.availability(auxiliary);
         self.dispatcher.update_available(Nanos(self.now), availability);
         self.dispatcher.backlog.release_withdrawn(&mut self.cores);
         let backlog = &mut self.dispatcher.backlog;
         backlog.make_room(flows.len());
-        for &(flow, is_bound) in flows {
+        for &(flow, is_bound, hash) in flows {
             if self.used() == BUFFERS {
                 return;
             }
@@ -186,12 +199,13 @@ impl Rig {
             let number = self.numbers[flow].unwrap_or_else(|| self.open(flow, is_bound));
             let packet = Packet {
                 flow,
+                hash,
                 serial: self.now,
                 number,
                 from: 0,
             };
             let backlog = &mut self.dispatcher.backlog;
-            match backlog.receive(number) {
+            match backlog.receive(number, hash) {
                 list if list == backlog.parking() => backlog.park(number, packet),
                 list if list == backlog.refusing() => {
                     self.arrived -= 1;
@@ -205,9 +219,10 @@ impl Rig {
                 }
                 list => {
                     if let Some(overtaken) = backlog.take_overtaken() {
-                        let its = |packet: &Packet| packet.number == overtaken;
+                        let its = |packet: &Packet| overtaken.concerns(packet.number, packet.hash);
                         let moved: Vec<_> = self.lists[OWN].iter().copied().filter(its).collect();
                         self.lists[OWN].retain(|packet| !its(packet));
+                        backlog.overtook(overtaken.number, moved.len() as u32);
                         self.lists[list].extend(moved);
                     }
                     self.lists[list].push_back(packet);
@@ -248,7 +263,7 @@ impl Rig {
     /// Lets a core run these parts of the chain on a packet.
     pub fn pass(&mut self, packet: &Packet, parts: std::ops::Range<usize>) {
         for part in parts {
-            let last = &mut self.last[packet.flow][part];
+            let last = &mut self.last[packet.flow][packet.hash as usize][part];
             assert!(*last < packet.serial, "{packet:?} after {last} in part {part}");
             *last = packet.serial;
         }
@@ -363,7 +378,7 @@ impl Rig {
         }
         for own in [OWN, behind] {
             for packet in std::mem::take(&mut self.lists[own]) {
-                let list = self.dispatcher.backlog.list_of(packet.number);
+                let list = self.dispatcher.backlog.auxiliary_list_of(packet.number).unwrap_or(own);
                 self.lists[list].push_back(packet);
             }
         }

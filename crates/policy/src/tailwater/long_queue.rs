@@ -1,5 +1,5 @@
-//! Long queues: selection of queued flows to offload, when they will not be done in time. The limit of auxiliary cores,
-//! `relieve_percent`, applies in `TailwaterMapper::overloaded`.
+//! Long queues: selection of queued flows to offload, when they will not be done in time, and of auxiliary cores to
+//! relieve.
 
 use super::TailwaterMapper;
 use crate::core::{Destination, Load, Notice, Plan, Split, View};
@@ -27,8 +27,13 @@ impl TailwaterMapper {
         let mut left = wait;
         let (mut used, largest) = self.move_whales(view, plan, &mut left);
         let age = view.now.saturating_sub(view.oldest).0 / u64::from(view.packets.max(1));
+        // Dedicated cores take flows before an auxiliary core is activated.
+        let is_helped = view
+            .auxiliaries
+            .iter()
+            .any(|auxiliary| auxiliary.dedicated && !auxiliary.taken);
         for activate in [false, true] {
-            if !activate && self.working == 0 {
+            if !activate && self.working == 0 && !is_helped {
                 continue;
             }
             let enough = match (self.boosting, activate) {
@@ -58,6 +63,23 @@ impl TailwaterMapper {
         used
     }
 
+    /// Returns the auxiliary cores whose wait is too long, as a bit map, if another core would be sooner. This core
+    /// takes `wait` nanoseconds for its queue.
+    pub(super) fn overloaded(&self, view: &View<'_>, wait: u64) -> u64 {
+        let activate = self.activation_limit();
+        let (mut overloaded, mut room) = (0, wait <= activate);
+        for (i, auxiliary) in view.auxiliaries.iter().enumerate() {
+            if auxiliary.taken || auxiliary.dedicated {
+                continue;
+            }
+            let wait = self.wait(i, auxiliary, view.now);
+            // A single flow would take as long on another core.
+            overloaded |= u64::from(wait > self.relieve && auxiliary.load.flows > 1) << i;
+            room |= wait <= activate;
+        }
+        if room { overloaded } else { 0 }
+    }
+
     /// Moves all remaining flows to the auxiliary cores that are done first, in time or not.
     fn move_rest(&mut self, view: &View<'_>, plan: &mut Plan) -> u64 {
         let mut used = 0;
@@ -66,7 +88,7 @@ impl TailwaterMapper {
                 continue;
             }
             let waits = self.waits[..view.auxiliaries.len()].iter().enumerate();
-            let usable = waits.filter(|(i, _)| !view.auxiliaries[*i].taken);
+            let usable = waits.filter(|(i, _)| !view.auxiliaries[*i].taken && !view.auxiliaries[*i].dedicated);
             let Some((i, _)) = usable.min_by_key(|(_, wait)| **wait) else {
                 return used;
             };
@@ -102,6 +124,7 @@ impl TailwaterMapper {
                 let mut idle = auxiliaries.filter(|(i, auxiliary)| {
                     auxiliary.active == activated
                         && !auxiliary.taken
+                        && !auxiliary.dedicated
                         && auxiliary.load.packets == 0
                         && self.waits[*i] < FULL
                 });
@@ -166,10 +189,18 @@ impl TailwaterMapper {
             let budget = self.budget.saturating_sub(age * behind);
             let fits = |i: &usize| {
                 let end = self.waits[*i].saturating_add(cost);
-                let open = activate || view.auxiliaries[*i].active;
-                open && end <= budget && (end < *left || self.boosting)
+                let auxiliary = &view.auxiliaries[*i];
+                let open = activate || auxiliary.active || auxiliary.dedicated;
+                let most = if auxiliary.dedicated {
+                    self.share.min(budget)
+                } else {
+                    budget
+                };
+                open && end <= most && (end < *left || self.boosting)
             };
-            let found = (0..view.auxiliaries.len()).find(fits);
+            let all = 0..view.auxiliaries.len();
+            let dedicated = all.clone().find(|i| view.auxiliaries[*i].dedicated && fits(i));
+            let found = dedicated.or_else(|| all.clone().find(fits));
             let Some(i) = found else { continue };
             self.use_auxiliary(i, &view.auxiliaries[i], view.now);
             plan.destinations[flow] = Destination::auxiliary(i);

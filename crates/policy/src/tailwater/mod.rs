@@ -43,6 +43,13 @@
 //! - Another auxiliary core is activated once the wait reaches `activate_percent` less a third, or the time of a filled
 //!   auxiliary core plus a batch.
 //!
+//! **Dedicated cores** that have few packets of their own [help](CoreMapper::can_help) others. They poll and are paid
+//! for, so they come before an auxiliary core that is to be activated. A core helps while its own packets take at most
+//! `share_percent` of the budget, and takes at most as much at a time: that is how much later its own packets can be.
+//! A flow beyond that, such as a whale, stays, and the flows beside it go. Chains of less than 375 ns a packet do without
+//! that: offloading costs them too much. With more load than all cores can do, none
+//! has few packets, and each core works for itself.
+//!
 //! **Batches** take a tenth of the budget at most, but have at least 12 packets. Packets that arrive meanwhile wait for
 //! the whole batch.
 //!
@@ -182,6 +189,9 @@ pub enum TailwaterError {
     },
 }
 
+/// Cost of a packet, in nanoseconds, from which on dedicated cores help each other: queueing, offloading and taking over
+/// a packet of a bucket cost a fifth of that. Near capacity, cheaper chains lose more by them than they gain.
+const LEAST_HELPED: u64 = 375;
 /// Maximum and minimum batch size. The minimum limits the overhead of batches per packet.
 const BATCH: u64 = 32;
 const LEAST_BATCH: u64 = 12;
@@ -215,6 +225,7 @@ pub struct TailwaterMapper {
     straight: u64,
     /// Wait up to which auxiliary cores are filled.
     fill: u64,
+
     /// Maximum number of packets of a batch, and their time.
     batch: u64,
     full_batch: u64,
@@ -351,6 +362,9 @@ impl TailwaterMapper {
     #[inline]
     fn wait(&self, i: usize, auxiliary: &AuxiliaryCore, now: Nanos) -> u64 {
         let load = self.costs.of(auxiliary.load);
+        if auxiliary.dedicated {
+            return load;
+        }
         if !auxiliary.active || auxiliary.load.packets == 0 {
             // It sleeps, or is about to.
             return self.wake.nanos() + load;
@@ -377,6 +391,9 @@ impl TailwaterMapper {
     /// Updates the state for an auxiliary core that is about to get work.
     #[inline]
     fn use_auxiliary(&mut self, i: usize, auxiliary: &AuxiliaryCore, now: Nanos) {
+        if auxiliary.dedicated {
+            return;
+        }
         if !auxiliary.active {
             self.working += 1;
         }
@@ -393,8 +410,16 @@ impl TailwaterMapper {
         let activate = self.activation_limit();
         let mut least: Option<(u64, usize)> = None;
         let mut idle: Option<usize> = None;
+        let mut helping: Option<(u64, usize)> = None;
         for (i, auxiliary) in loads.auxiliaries.iter().enumerate() {
             if auxiliary.taken {
+                continue;
+            }
+            if auxiliary.dedicated {
+                let end = self.costs.of(auxiliary.load) + self.costs.flowlet(flowlet);
+                if end <= self.share && helping.is_none_or(|helping| end < helping.0) {
+                    helping = Some((end, i));
+                }
                 continue;
             }
             if !auxiliary.active {
@@ -415,6 +440,11 @@ impl TailwaterMapper {
                 least = Some((wait, i));
             }
         }
+        if let Some((end, i)) = helping
+            && end < here
+        {
+            return Destination::auxiliary(i);
+        }
         if here <= activate {
             return Destination::OWN_CORE;
         }
@@ -432,23 +462,6 @@ impl TailwaterMapper {
             }
             _ => Destination::OWN_CORE,
         }
-    }
-
-    /// Returns the auxiliary cores whose wait is too long, as a bit map, if another core would be sooner. This core
-    /// takes `wait` nanoseconds for its queue.
-    fn overloaded(&self, view: &View<'_>, wait: u64) -> u64 {
-        let activate = self.activation_limit();
-        let (mut overloaded, mut room) = (0, wait <= activate);
-        for (i, auxiliary) in view.auxiliaries.iter().enumerate() {
-            if auxiliary.taken {
-                continue;
-            }
-            let wait = self.wait(i, auxiliary, view.now);
-            // A single flow would take as long on another core.
-            overloaded |= u64::from(wait > self.relieve && auxiliary.load.flows > 1) << i;
-            room |= wait <= activate;
-        }
-        if room { overloaded } else { 0 }
     }
 
     /// Updates the share of time that dispatching takes, about twice per budget.
@@ -469,7 +482,8 @@ impl TailwaterMapper {
         self.late = if late { self.late.saturating_add(1) } else { 0 };
         let now = view.now.0;
         self.note_dispatching(now);
-        let usable = view.auxiliaries.iter().filter(|auxiliary| !auxiliary.taken).count() >= 2;
+        let usable = |auxiliary: &&AuxiliaryCore| !auxiliary.taken && !auxiliary.dedicated;
+        let usable = view.auxiliaries.iter().filter(usable).count() >= 2;
         let usable = usable && self.dispatch_percent >= if self.boosting { BOOST_WHILE } else { BOOST_FROM };
         if !self.boosting {
             self.boosting = usable && self.boost_after.is_some_and(|after| self.late >= after);
@@ -510,6 +524,16 @@ impl CoreMapper for TailwaterMapper {
     }
 
     #[inline]
+    fn can_help(&self, packets: u32) -> bool {
+        let load = Load {
+            flows: packets,
+            packets,
+        };
+        let is_worth_it = self.unit == Unit::Bucket && self.costs.packet(false) >= LEAST_HELPED;
+        is_worth_it && !self.boosting && self.costs.of(load) <= self.share
+    }
+
+    #[inline]
     fn due(&self, now: Nanos, packets: u32) -> bool {
         if now.0 < self.next {
             return false;
@@ -541,6 +565,9 @@ impl CoreMapper for TailwaterMapper {
         plan.boost = self.boosting;
         self.working = 0;
         for (i, auxiliary) in view.auxiliaries.iter().enumerate() {
+            if auxiliary.dedicated {
+                continue;
+            }
             if !auxiliary.active {
                 self.working += used >> i & 1;
                 continue;

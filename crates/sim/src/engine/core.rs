@@ -188,6 +188,13 @@ impl Core {
         self.buffers.saturating_sub(used + buffered)
     }
 
+    /// Returns `true` if it is a dedicated core that may process buckets of others that are behind.
+    pub fn can_help(&self, now: u64) -> bool {
+        let waiting = self.fifo.waiting(now).min(self.ring);
+        let dispatch = self.dispatch.as_deref();
+        self.transit.is_still() && dispatch.is_some_and(|dispatch| dispatch.machine.can_help(waiting))
+    }
+
     /// Returns the time of its next work. `poll` is the delay until it notices a packet.
     #[inline]
     pub fn next(&self, poll: u64) -> u64 {

@@ -3,6 +3,7 @@
 //! The unit that is offloaded is the flow or the RSS bucket ([`Unit`]). *Flow* in names of the state machine stands for
 //! either.
 
+use super::meter::flow_hash;
 use super::packet_lists::PacketLists;
 use super::tree::NEVER;
 use super::waiting::{NONE, Waiting};
@@ -33,6 +34,15 @@ impl FlowReference {
             flow: packet.flow,
             bucket: packet.bucket() as u16,
         }
+    }
+}
+
+/// Returns the hash that tells the packets of flows in one unit of offloading apart.
+#[inline]
+pub(super) fn hash_of(unit: Unit, packet: &Packet) -> u32 {
+    match unit {
+        Unit::Flow => 0,
+        Unit::Bucket => flow_hash(packet.flow),
     }
 }
 

@@ -4,13 +4,13 @@
 use super::Engine;
 use super::check::Segment;
 use super::core::Activation;
-use super::dispatch::{AuxiliaryLinks, Dispatch, FlowReference, LoopIteration};
+use super::dispatch::{AuxiliaryLinks, Dispatch, FlowReference, LoopIteration, hash_of};
 use super::late::discard_late;
 use super::meter::{Sent, flow_hash};
 use super::tree::NEVER;
 use super::turn::{left_out, record_queue, spend_at, work};
 use super::waiting::{NONE, Waiting};
-use crate::chain::{Work, random, spend};
+use crate::chain::{random, spend};
 use crate::report::Loss;
 use crate::traffic::Packet;
 use tailwater_dispatch::{AuxiliaryCores, Availability, Dispatcher, Iteration};
@@ -58,7 +58,7 @@ impl AuxiliaryCores for Activations<'_, '_> {
     fn activate(&mut self, auxiliary: usize) -> bool {
         let Activations { engine, links, now, .. } = self;
         let serving = usize::from(links.cores[auxiliary]);
-        if !engine.is_free(serving) {
+        if !engine.is_free(serving, *now) {
             return false;
         }
         links.active |= 1 << auxiliary;
@@ -66,7 +66,11 @@ impl AuxiliaryCores for Activations<'_, '_> {
         engine.cores[serving].activation = Some(Activation {
             dispatcher: self.number as u16,
             auxiliary: auxiliary as u16,
-            since: *now,
+            // A dedicated core counts as such.
+            since: match engine.cores[serving].dedicated {
+                Some(_) => NEVER,
+                None => *now,
+            },
             other_node: engine.cores[serving].node != core,
         });
         engine.servers[usize::from(server)].claims += 1;
@@ -104,10 +108,7 @@ impl Engine<'_> {
             let core = &self.cores[number];
             let is_long = core.fifo.has_more(now, core.ring / 2);
             if let Some(first) = core.fifo.first().filter(|_| core.fifo.has_more(now, 1)) {
-                dispatch.machine.backlog.sample(match self.chains[chain].costs.unit {
-                    Unit::Flow => flow_hash(first.packet.flow),
-                    Unit::Bucket => first.packet.bucket() as u32,
-                });
+                dispatch.machine.backlog.sample(flow_hash(first.packet.flow));
             }
             if !dispatch.machine.backlog.looks_for_whales(Nanos(now), is_long) {
                 let done = self.plain(number, chain, now);
@@ -251,12 +252,16 @@ impl Engine<'_> {
             }
             let slot = *known;
             let waiting = Waiting { slot, ..waiting };
-            match machine.backlog.receive(slot) {
+            let hash = hash_of(unit, &packet);
+            match machine.backlog.receive(slot, hash) {
                 list if list == parking => machine.backlog.park(slot, waiting),
                 list if list == refusing => refused.push(packet),
                 list => {
                     if let Some(overtaken) = machine.backlog.take_overtaken() {
-                        lists.overtake(overtaken);
+                        let is_overtaken =
+                            |waiting: &Waiting| overtaken.concerns(waiting.slot, hash_of(unit, &waiting.packet));
+                        let moved = lists.overtake(is_overtaken);
+                        machine.backlog.overtook(overtaken.number, moved);
                     }
                     lists.push(list, waiting);
                 }
@@ -313,13 +318,20 @@ impl Engine<'_> {
         }
     }
 
-    /// Updates a dispatcher's view of its auxiliary cores, if some core was activated, released or dedicated.
+    /// Updates a dispatcher's view of its auxiliary cores, if some core was activated, released or dedicated, or if
+    /// other dedicated cores may help.
     #[inline]
     fn see_claims(&mut self, number: usize, chain: usize, dispatch: &mut Dispatch, now: u64) {
         let server = usize::from(self.cores[number].server);
         let claims = self.servers[server].claims;
         let is_pause = dispatch.machine.is_pause(Nanos(now));
-        if (dispatch.seen_claims, dispatch.was_pause) != (claims, is_pause) {
+        let core = &self.cores[number];
+        // Other dedicated cores have few packets at one time and many at another.
+        let may_be_helped = dispatch.machine.may_be_helped(false)
+            && (dispatch.links.active != 0
+                || !dispatch.machine.is_quiet()
+                || !dispatch.machine.is_in_time(core.fifo.waiting(now).min(core.ring)));
+        if may_be_helped || (dispatch.seen_claims, dispatch.was_pause) != (claims, is_pause) {
             (dispatch.seen_claims, dispatch.was_pause) = (claims, is_pause);
             self.look_for_taken(number, chain, dispatch, now);
         }
@@ -328,9 +340,14 @@ impl Engine<'_> {
     #[cold]
     fn look_for_taken(&mut self, number: usize, chain: usize, dispatch: &mut Dispatch, now: u64) {
         let cores = &dispatch.links.cores;
+        let core = &self.cores[number];
+        let may_be_helped = dispatch.machine.may_be_helped(core.fifo.has_more(now, core.ring / 2));
+        let is_helpful = |core: &super::core::Core| may_be_helped && core.can_help(now);
         let availability = |auxiliary: usize| {
             let core = &self.cores[usize::from(cores[auxiliary])];
             match (core.dedicated, core.activation) {
+                (Some(_), Some(claim)) if usize::from(claim.dispatcher) != number => Availability::Taken,
+                (Some((tenant, _)), _) if usize::from(tenant) == chain && is_helpful(core) => Availability::Helpful,
                 (Some(_), _) => Availability::Withdrawn,
                 (None, Some(_)) => Availability::Taken,
                 (None, None) => Availability::Free,
@@ -347,9 +364,9 @@ impl Engine<'_> {
     }
 
     /// Returns `true` if a core can be activated as an auxiliary core.
-    fn is_free(&self, number: usize) -> bool {
+    fn is_free(&self, number: usize, now: u64) -> bool {
         let core = &self.cores[number];
-        core.activation.is_none() && core.dedicated.is_none()
+        core.activation.is_none() && (core.dedicated.is_none() || core.can_help(now))
     }
 
     /// Releases all auxiliary cores of a dispatcher, which has no packets any more.
@@ -431,7 +448,7 @@ impl Engine<'_> {
         let decision = machine.decide(Nanos(now), lists.oldest(), first_segment, &mut activations);
         let moved = match decision.flows_moved {
             0 => 0,
-            _ => lists.sort(|slot| machine.backlog.list_of(slot)),
+            _ => lists.sort(|slot| machine.backlog.auxiliary_list_of(slot)),
         };
         let chain = &mut self.chains[chain];
         let decisions = &mut chain.decisions;

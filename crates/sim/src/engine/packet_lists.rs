@@ -86,16 +86,16 @@ impl PacketLists {
         self.offload_queues[auxiliary].put(waiting);
     }
 
-    /// Moves the packets of both queues of this core to the lists that `list_of` returns for their flows' slots.
-    /// Returns the number of those that left.
-    pub fn sort(&mut self, list_of: impl Fn(u16) -> usize) -> u64 {
+    /// Moves the packets of both queues of this core to the lists that `list_of` returns for their flows' slots, if it
+    /// returns one. Returns the number of those that left.
+    pub fn sort(&mut self, list_of: impl Fn(u16) -> Option<usize>) -> u64 {
         let behind = self.behind();
         let mut moved = 0;
         for own in [OWN, behind] {
             let mut queue = std::mem::take(self.queue(own));
             queue.retain(|waiting| match list_of(waiting.slot) {
-                list if list == own => true,
-                list => {
+                None => true,
+                Some(list) => {
                     self.push(list, *waiting);
                     moved += 1;
                     false
@@ -106,16 +106,19 @@ impl PacketLists {
         moved
     }
 
-    /// Moves the packets of a flow, given by its slot, from the own queue to that behind.
-    pub fn overtake(&mut self, slot: u16) {
+    /// Moves packets from the own queue to that behind. Returns their number.
+    pub fn overtake(&mut self, is_overtaken: impl Fn(&Waiting) -> bool) -> u32 {
         let PacketLists { own, behind, .. } = self;
+        let mut moved = 0;
         own.retain(|waiting| {
-            let stays = waiting.slot != slot;
+            let stays = !is_overtaken(waiting);
             if !stays {
                 behind.push(*waiting);
+                moved += 1;
             }
             stays
         });
+        moved
     }
 
     /// Returns one of this core's queues.

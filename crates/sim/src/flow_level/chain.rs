@@ -41,10 +41,6 @@ struct Section {
 struct Ingress {
     mapper: IngressMapper,
     reported: Vec<u16>,
-    rule_latency: f64,
-    /// Rows to be written, and whether packets wait for them, and the change of the default row.
-    rows: Vec<(f64, bool)>,
-    default: Option<f64>,
 }
 
 /// A chain in progress.
@@ -105,9 +101,6 @@ impl Chain {
                 let ingress = Ingress {
                     mapper: IngressMapper::new(ingress, sections.len() as u16),
                     reported: vec![0; sections.len()],
-                    rule_latency: rule_latency.0 as f64,
-                    rows: Vec::new(),
-                    default: None,
                 };
                 (sections, Some(ingress))
             }
@@ -230,7 +223,7 @@ impl Chain {
             let Some(ingress) = &mut self.ingress else {
                 continue;
             };
-            let section = ingress.steer(address, first, &mut self.decisions);
+            let section = ingress.steer(address, &mut self.decisions);
             self.source.levels[section].share += share;
             self.activate(section, first);
             steered = true;
@@ -238,9 +231,6 @@ impl Chain {
         if steered {
             // The rates of the sections change at once.
             self.source.retick();
-        }
-        if let Some(ingress) = &mut self.ingress {
-            ingress.write(end);
         }
     }
 
@@ -449,12 +439,12 @@ impl Section {
         let mut owns = vec![false; self.cores.len()];
         self.table.iter().for_each(|core| owns[usize::from(*core)] = true);
         let heir = owns.iter().position(|owns| *owns);
-        for core in 0..self.cores.len() {
-            if owns[core] == self.dedicated[core] {
+        for (core, owns) in owns.into_iter().enumerate() {
+            if owns == self.dedicated[core] {
                 continue;
             }
-            self.dedicated[core] = owns[core];
-            if owns[core] {
+            self.dedicated[core] = owns;
+            if owns {
                 self.take_free();
                 continue;
             }
@@ -478,31 +468,12 @@ impl Section {
 
 impl Ingress {
     /// Returns the section for a new network.
-    fn steer(&mut self, address: IpAddr, now: f64, decisions: &mut Decisions) -> usize {
+    fn steer(&mut self, address: IpAddr, decisions: &mut Decisions) -> usize {
         let steered = self.mapper.steer(address, &self.reported);
-        if let Destination::Install { waits, .. } = steered {
+        if let Destination::Install { .. } = steered {
             decisions.rules += 1;
-            self.rows.push((now + self.rule_latency, waits));
         }
         usize::from(steered.server())
-    }
-
-    /// Writes the rows that are due.
-    fn write(&mut self, now: f64) {
-        let mapper = &mut self.mapper;
-        self.rows.retain(|(due, waits)| {
-            let is_due = *due <= now;
-            if is_due {
-                mapper.row_written(*waits);
-            }
-            !is_due
-        });
-        if self.default.take_if(|due| *due <= now).is_some() {
-            mapper.default_written();
-        }
-        if self.default.is_none() && mapper.next_default(&self.reported).is_some() {
-            self.default = Some(now + self.rule_latency);
-        }
     }
 }
 

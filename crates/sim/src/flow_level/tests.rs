@@ -37,7 +37,8 @@ fn chain(policy: &str, traffic: &str, cores: f64, seed: u64) -> FlowLevelChain {
         prefix_v6: 48,
         threshold: 4,
         table: 2000,
-        default_row: false,
+        flow_hash: false,
+        rebalance: false,
     };
     let objective = Objective {
         slo,

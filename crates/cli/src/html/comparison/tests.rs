@@ -62,6 +62,8 @@ fn document(names: [&str; 2], policies: &[&'static str], windows: usize) -> Docu
         }
     }
     Document {
+        model: "packets",
+        chain_state_bytes: None,
         bounds: Vec::new(),
         rack: names[0].to_owned(),
         servers: 4,

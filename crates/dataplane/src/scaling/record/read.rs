@@ -344,6 +344,7 @@ fn decode(words: &[u64], helpers: usize, decision: &mut Decision) -> Result<(), 
                 packets: half("packets of an auxiliary core", helper[2])?,
             },
             last_done: Nanos(now - idle),
+            ..AuxiliaryCore::default()
         });
     }
     let position = |found| at_most("as a flow's position", found, flows.saturating_sub(1));

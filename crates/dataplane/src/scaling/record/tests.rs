@@ -88,6 +88,7 @@ impl Situation {
                 taken: !recruited && random.below(3) == 0,
                 load,
                 last_done: Nanos(now.0 - random.below(now.0)),
+                ..AuxiliaryCore::default()
             }
         });
         Situation {
