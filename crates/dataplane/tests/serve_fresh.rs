@@ -35,7 +35,7 @@ fn run(when_overloaded: WhenOverloaded, setup: Setup) -> RunReport {
     }
     let report = ran.result.expect("the run goes well");
     let packets = &report.packets;
-    assert_eq!(packets.offered, PACKETS.into());
+    assert_eq!(packets.offered, u64::from(PACKETS));
     assert_eq!(
         packets.offered,
         packets.delivered + packets.dropped_by_nf + packets.lost
