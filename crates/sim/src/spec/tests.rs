@@ -1,6 +1,7 @@
 use super::*;
 use crate::chain::{ChainModel, Jitter, SplitCost};
 use crate::rack::Server;
+use tailwater_api::WhenOverloaded;
 use tailwater_policy::capacity::{Pause, ServiceCosts, SplitPoint, Wake};
 
 /// Returns a spec with these fields, one server and one chain.
