@@ -14,7 +14,7 @@ use tailwater_functions::spec::ChainSpec;
 use tailwater_handover::park::Mode;
 use tailwater_net::Nanos;
 
-const PACKETS: u32 = 3_000;
+const PACKETS: u32 = 30_000;
 
 /// Runs far more packets than any core can process within the objective.
 fn run(when_overloaded: WhenOverloaded, setup: Setup) -> RunReport {
