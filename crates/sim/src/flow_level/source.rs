@@ -239,6 +239,18 @@ impl Source {
         self.next_tick = self.next_tick.min(0.0);
     }
 
+    /// Moves a share of all flows from a section to another, and huge flows as likely as others.
+    pub fn shift(&mut self, from: usize, to: usize, share: f64) {
+        let part = share / self.levels[from].share.max(f64::MIN_POSITIVE);
+        for flow in &mut self.huge {
+            if flow.section as usize == from && self.draws.unit() < part {
+                flow.section = to as u32;
+            }
+        }
+        self.levels[from].share = (self.levels[from].share - share).max(0.0);
+        self.levels[to].share += share;
+    }
+
     /// Returns the flows per second that begin, those of minnow bursts excepted.
     pub fn flows(&self) -> f64 {
         let TrafficStatistics { flows, minnows, .. } = &self.statistics;
