@@ -166,7 +166,7 @@ impl Chain {
     /// Advances by a step.
     pub fn step(&mut self, now: f64) {
         let end = now + STEP;
-        self.see_networks(end);
+        self.see_destinations(end);
         if let Some(Ingress::Balanced(ingress)) = &mut self.ingress
             && ingress.complete(now, &mut self.source)
         {
@@ -236,8 +236,8 @@ impl Chain {
         }
     }
 
-    /// Steers networks that are seen for the first time.
-    fn see_networks(&mut self, end: f64) {
+    /// Steers destinations that are seen for the first time.
+    fn see_destinations(&mut self, end: f64) {
         let mut steered = false;
         while let Some((first, address, share)) = self.source.unseen.last().copied()
             && first < end

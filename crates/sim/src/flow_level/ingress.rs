@@ -12,9 +12,10 @@ use tailwater_policy::server::{
     Steering as Destination,
 };
 
-/// Parts of a network that rows can tell apart by hash.
+/// Parts of a destination's flows that rows can tell apart by hash.
 const PARTS: usize = 16;
-/// Networks with at least one part in so many of a server's flows are divided. Rows seldom single out less.
+/// Destinations with at least one part in so many of a server's flows are divided: smaller ones fit anywhere. So at most
+/// as many times the number of servers are.
 const DIVIDED: f64 = 64.0;
 /// Packets of the whole chain, in weights of classes.
 const WHOLE: f64 = (1_u32 << 31) as f64;
@@ -88,7 +89,7 @@ impl Ingress {
         }
     }
 
-    /// Steers a new network with this share of the flows. Calls `add` with sections and their shares of it.
+    /// Steers a new destination with this share of the flows. Calls `add` with sections and their shares of it.
     pub fn steer(
         &mut self,
         (address, share): (IpAddr, f64),
@@ -156,7 +157,7 @@ impl Balanced {
         }
         let classes = self.classes.iter().map(|class| ClassLoad {
             class: class.class,
-            // Flows of all networks are alike: a class has its share of the packets.
+            // Flows to all destinations are alike: a class has its share of the packets.
             packets: ((class.share * WHOLE) as u32).max(1),
         });
         let classes: Vec<ClassLoad> = classes.collect();

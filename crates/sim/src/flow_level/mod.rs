@@ -16,7 +16,7 @@
 //! state. Until then the old server processes all.
 //!
 //! Not modelled, beyond what the packet-level model leaves out: links, migration of buckets, packets that wait for rows
-//! or moves, hosts of a network as rows of their own, relief, splits, jitter, pauses, NUMA nodes, single flows of an auxiliary core. A flow that exceeds a core
+//! or moves, relief, splits, jitter, pauses, NUMA nodes, single flows of an auxiliary core. A flow that exceeds a core
 //! by itself is shared like any other work, so whales beyond a core look better than they are. Late packets have one
 //! cause, waiting behind others.
 //!

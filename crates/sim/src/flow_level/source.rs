@@ -135,7 +135,7 @@ pub(super) struct Source {
     /// By class of trains, and of minnow bursts: time of the next one.
     next_train: Vec<f64>,
     next_minnows: f64,
-    /// Networks not seen so far: time of the first packet, address, share. The last is the next.
+    /// Destinations not seen so far: time of the first packet, address, share. The last is the next.
     pub unseen: Vec<(f64, IpAddr, f64)>,
 }
 

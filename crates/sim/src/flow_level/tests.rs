@@ -149,7 +149,7 @@ fn server_mappers_and_core_mappers_take_and_give_back_cores() {
 }
 
 #[test]
-fn one_network_beyond_a_server_is_divided_by_hash() {
+fn one_destination_beyond_a_server_is_divided_by_hash() {
     let of = |flow_hash: bool| {
         let mut made = chain("tailwater", "smooth", 6.0, 3);
         made.traffic.1.destinations.truncate(1);
