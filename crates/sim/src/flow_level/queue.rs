@@ -38,6 +38,7 @@ pub(super) struct Sums {
     pub packets: f64,
     pub late: f64,
     pub lost: f64,
+    /// Counted with Tailwater's core mapper only: no other policy has such an ingress.
     pub spent: f64,
 }
 

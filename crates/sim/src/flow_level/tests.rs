@@ -133,9 +133,12 @@ fn server_mappers_and_core_mappers_take_and_give_back_cores() {
         );
         let decisions = &chain.decisions;
         assert!(decisions.buckets_moved > 0, "{policy}: {decisions:?}");
-        // One server suffices, and Tailwater's ingress writes rows for others' flows only.
+        // Tailwater's ingress writes rows only for flows that leave the first server.
         match policy {
-            "tailwater" => assert_eq!((decisions.rules, decisions.rows_moved), (0, 0)),
+            "tailwater" => assert!(
+                decisions.rules == decisions.rows_moved && decisions.rules < 50,
+                "{decisions:?}"
+            ),
             _ => assert!(decisions.rules > 50, "{policy}: {decisions:?}"),
         }
         assert!(
