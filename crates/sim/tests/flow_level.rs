@@ -23,8 +23,14 @@ fn figures(chain: &ChainReport) -> [f64; 3] {
     [share(late), share(chain.packets.lost), chain.cores.total]
 }
 
-/// Returns the figures of the packet-level and the flow-level model.
-fn both(name: &str, traffic: &str, load: f64) -> [[f64; 3]; 2] {
+/// Returns the reports of the packet-level and the flow-level model, for some milliseconds from `warm_up` on. The load is
+/// a share of one server's cores.
+fn reports(
+    name: &str,
+    traffic: &str,
+    (load, servers): (f64, usize),
+    (warm_up, millis): (Nanos, [u64; 2]),
+) -> [ChainReport; 2] {
     let profile = CapacityProfile {
         chain: "chain".to_owned(),
         epoch: Nanos(SLO.0 / 2),
@@ -53,7 +59,7 @@ fn both(name: &str, traffic: &str, load: f64) -> [[f64; 3]; 2] {
     };
     let policy = || RackPolicy::named(name, &objective).unwrap();
     let model = ChainModel::from_profile(&profile).unwrap();
-    let length = Nanos::from_millis(1000);
+    let length = Nanos::from_millis(millis[0]);
     let mut made = preset(traffic).unwrap();
     let factor = load * f64::from(CORES) * 1e9 / PACKET / TrafficStatistics::of(&made).packets;
     made = made.scaled(factor).with(3, length);
@@ -62,17 +68,19 @@ fn both(name: &str, traffic: &str, load: f64) -> [[f64; 3]; 2] {
     }
     let packets = Recording::load(made.arrivals().unwrap(), FlowOptions::default(), 1 << 30).unwrap();
     let options = RunOptions {
-        warm_up: Nanos::from_millis(500),
+        warm_up,
+        window: Nanos::from_millis(100),
         ..RunOptions::default()
     };
-    let rack = Rack::of_one(CORES);
+    let mut rack = Rack::of_one(CORES);
+    rack.servers = vec![rack.servers[0].clone(); servers];
     let chain = ChainRun {
         model: model.clone(),
         slo: SLO,
         policy: policy(),
         workload: Workload::from(Arc::new(packets)),
     };
-    let exact = simulate(&rack, vec![chain], &options).unwrap();
+    let mut exact = simulate(&rack, vec![chain], &options).unwrap();
     let chain = FlowLevelChain {
         name: profile.chain.clone(),
         model,
@@ -83,11 +91,16 @@ fn both(name: &str, traffic: &str, load: f64) -> [[f64; 3]; 2] {
         seed: 3,
         servers: None,
     };
-    let length = Nanos::from_secs(10);
-    let found = simulate_flows(&rack, vec![chain], (length, 1), &options, |_| true)
+    let length = Nanos::from_millis(millis[1]);
+    let mut found = simulate_flows(&rack, vec![chain], (length, 1), &options, |_| true)
         .unwrap()
         .unwrap();
-    [figures(&exact.chains[0]), figures(&found.report.chains[0])]
+    [exact.chains.remove(0), found.report.chains.remove(0)]
+}
+
+/// Returns the figures of the packet-level and the flow-level model.
+fn both(name: &str, traffic: &str, load: f64) -> [[f64; 3]; 2] {
+    reports(name, traffic, (load, 1), (Nanos::from_millis(500), [1000, 10_000])).map(|report| figures(&report))
 }
 
 /// The bounds are several times the usual error: a change of either model that matters exceeds them.
@@ -106,5 +119,29 @@ fn late_and_lost_packets_and_cores_are_near_those_of_the_packet_level() {
         assert!((found[0] - exact[0]).abs() < 0.1, "late: {context}");
         assert!((found[1] - exact[1]).abs() < 0.1, "lost: {context}");
         assert!((found[2] / exact[2] - 1.0).abs() < 0.35, "cores: {context}");
+    }
+}
+
+/// Returns the share of late packets from a time in seconds on.
+fn late_from(report: &ChainReport, from: f64) -> f64 {
+    let windows = report.windows.iter().filter(|window| window.start_s >= from);
+    let (late, offered) = windows.fold((0, 0), |sums, window| (sums.0 + window.late, sums.1 + window.offered));
+    late as f64 / offered as f64
+}
+
+#[test]
+fn a_cold_start_at_full_load_settles_on_several_servers() {
+    // The load exceeds one server, and three have room for it.
+    let at = |servers| reports("tailwater", "smooth", (1.5, servers), (Nanos::ZERO, [600; 2]));
+    for (report, one) in at(3).into_iter().zip(at(1)) {
+        let late = [&report, &one].map(|report| [0.0, 0.3].map(|from| late_from(report, from)));
+        let context = format!("late on three servers, on one: {late:?}; {:?}", report.decisions);
+        println!("{context}");
+        assert!(
+            report.decisions.rows_moved > 0 && one.decisions.rows_moved == 0,
+            "{context}"
+        );
+        assert!(late[0][1] < 0.01 && late[1][1] > 0.2, "{context}");
+        assert!(late[0][0] < late[1][0] / 2.0, "{context}");
     }
 }

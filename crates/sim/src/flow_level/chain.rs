@@ -1,5 +1,6 @@
 //! One chain on its servers: steps, control, results.
 
+use super::ingress::Ingress;
 use super::limits::{STEP, ServerShare};
 use super::meter::Meter;
 use super::model::Model;
@@ -7,13 +8,11 @@ use super::queue::{Actions, CoreCounts, Queue, Surroundings, Train};
 use super::random::Draws;
 use super::source::{Burst, Source};
 use crate::policies::{RackPolicy, Steered};
+use crate::rack::Rack;
 use crate::report::Decisions;
-use std::net::IpAddr;
 use tailwater_net::Nanos;
 use tailwater_net::toeplitz::BUCKETS;
-use tailwater_policy::server::{
-    BucketLoad, CoreLoad, IngressMapper, Move, ServerMapper, ServerView, Steering as Destination,
-};
+use tailwater_policy::server::{BucketLoad, CoreLoad, Move, ServerCounters, ServerMapper, ServerView};
 
 /// Number of late packets below which none counts for a server mapper, as live.
 const FEW_LATE: f64 = 64.0;
@@ -35,12 +34,6 @@ struct Section {
     free: u32,
     delay: f64,
     active: bool,
-}
-
-/// Destination prefixes of a chain to its sections.
-struct Ingress {
-    mapper: IngressMapper,
-    reported: Vec<u16>,
 }
 
 /// A chain in progress.
@@ -76,7 +69,7 @@ impl Chain {
         source: impl FnOnce(usize) -> Source,
         policy: RackPolicy,
         servers: &[ServerShare],
-        rule_latency: Nanos,
+        rack: &Rack,
         seed: u64,
     ) -> Chain {
         let section = |cores: usize, mapper, delay: Nanos| Section {
@@ -98,15 +91,13 @@ impl Chain {
                     .iter()
                     .map(|server| section(server.cores, Some(make()), server.reta_delay))
                     .collect();
-                let ingress = Ingress {
-                    mapper: IngressMapper::new(ingress, sections.len() as u16),
-                    reported: vec![0; sections.len()],
-                };
-                (sections, Some(ingress))
+                let cores: Vec<usize> = servers.iter().map(|server| server.cores).collect();
+                let ingress = Ingress::new(ingress, &cores, rack);
+                (sections, ingress)
             }
             Steered::Rack(mapper) => {
                 let cores = servers.iter().map(|server| server.cores).sum();
-                (vec![section(cores, mapper, rule_latency)], None)
+                (vec![section(cores, mapper, rack.switch.rule_latency)], None)
             }
             Steered::Flows(_) => unreachable!("the model has no such policy"),
         };
@@ -137,7 +128,7 @@ impl Chain {
         };
         if chain.ingress.is_none() {
             chain.source.levels[0].share = 1.0;
-            chain.activate(0, 0.0);
+            chain.activate(0, start_cores, 0.0);
         }
         chain
     }
@@ -148,11 +139,12 @@ impl Chain {
             section.cores.len() * (size_of::<Queue>() + 64) + BUCKETS * (2 + 4) + size_of::<Section>()
         };
         let levels = self.source.levels.len() * (BUCKETS * 4 * 4 + 1024);
-        self.sections.iter().map(section).sum::<usize>() + levels + 2 * (30 << 10) + size_of::<Chain>()
+        let ingress = self.ingress.as_ref().map_or(0, Ingress::state_bytes);
+        self.sections.iter().map(section).sum::<usize>() + levels + ingress + 2 * (30 << 10) + size_of::<Chain>()
     }
 
-    fn activate(&mut self, number: usize, now: f64) {
-        let start = self.start_cores;
+    /// Takes a section into use with this many cores, unless it is.
+    fn activate(&mut self, number: usize, start: usize, now: f64) {
         let section = &mut self.sections[number];
         if std::mem::replace(&mut section.active, true) {
             return;
@@ -167,14 +159,19 @@ impl Chain {
             .for_each(|(bucket, core)| *core = (bucket % count) as u16);
         section.called = now;
         if let Some(ingress) = &mut self.ingress {
-            ingress.reported[number] = count as u16;
+            ingress.reported(number, count as u16);
         }
     }
 
     /// Advances by a step.
     pub fn step(&mut self, now: f64) {
         let end = now + STEP;
-        self.see_networks(end);
+        self.see_destinations(end);
+        if let Some(Ingress::Balanced(ingress)) = &mut self.ingress
+            && ingress.complete(now, &mut self.source)
+        {
+            self.source.retick();
+        }
         let mut changed = self.source.tick(now);
         changed |= self.enforce(now);
         if changed {
@@ -211,10 +208,36 @@ impl Chain {
             }
         }
         self.control(end);
+        self.rebalance(end);
     }
 
-    /// Steers networks that are seen for the first time.
-    fn see_networks(&mut self, end: f64) {
+    /// Reports the servers' counters to an ingress whose rows move, and takes the servers of its moves into use.
+    fn rebalance(&mut self, now: f64) {
+        let Some(Ingress::Balanced(ingress)) = &mut self.ingress else {
+            return;
+        };
+        if now % ingress.interval() >= STEP {
+            return;
+        }
+        let packet = self.model.packet;
+        let counters = self.sections.iter().map(|section| section.counters(packet));
+        let moves = ingress.report(now, counters, &self.source, &mut self.decisions);
+        let mut loads: Vec<(usize, f64)> = Vec::new();
+        for planned in moves {
+            let to = usize::from(planned.to);
+            match loads.iter_mut().find(|load| load.0 == to) {
+                Some(load) => load.1 += planned.load,
+                None => loads.push((to, planned.load)),
+            }
+        }
+        for (to, load) in loads {
+            // A server in use keeps its cores.
+            self.activate(to, libm::ceil(load) as usize, now);
+        }
+    }
+
+    /// Steers destinations that are seen for the first time.
+    fn see_destinations(&mut self, end: f64) {
         let mut steered = false;
         while let Some((first, address, share)) = self.source.unseen.last().copied()
             && first < end
@@ -223,9 +246,16 @@ impl Chain {
             let Some(ingress) = &mut self.ingress else {
                 continue;
             };
-            let section = ingress.steer(address, &mut self.decisions);
-            self.source.levels[section].share += share;
-            self.activate(section, first);
+            let (levels, mut sections) = (&mut self.source.levels, Vec::new());
+            ingress.steer((address, share), &mut self.decisions, |section, share| {
+                levels[section].share += share;
+                if !sections.contains(&section) {
+                    sections.push(section);
+                }
+            });
+            for section in sections {
+                self.activate(section, self.start_cores, first);
+            }
             steered = true;
         }
         if steered {
@@ -312,7 +342,7 @@ impl Chain {
             section.dedicate();
             if let Some(ingress) = &mut self.ingress {
                 let count = section.dedicated.iter().filter(|dedicated| **dedicated).count();
-                ingress.reported[number] = count as u16;
+                ingress.reported(number, count as u16);
             }
         }
         any
@@ -434,6 +464,24 @@ impl Chain {
 }
 
 impl Section {
+    /// Returns the counters of a server since the start of the run. `packet` is the time of a packet.
+    fn counters(&self, packet: f64) -> ServerCounters {
+        let [mut offered, mut processed, mut late, mut busy] = [0.0; 4];
+        for core in &self.cores {
+            let sums = &core.sums;
+            offered += sums.packets;
+            processed += sums.packets - sums.lost - core.waiting() / packet;
+            late += sums.late + sums.lost;
+            busy += sums.spent;
+        }
+        ServerCounters {
+            offered: offered as u64,
+            processed: processed as u64,
+            busy: Nanos(busy as u64),
+            late: late as u64,
+        }
+    }
+
     /// Dedicates the cores that own buckets, and gives back the others.
     fn dedicate(&mut self) {
         let mut owns = vec![false; self.cores.len()];
@@ -463,17 +511,6 @@ impl Section {
             most.give_back(&mut self.free);
         }
         self.free = self.free.saturating_sub(1);
-    }
-}
-
-impl Ingress {
-    /// Returns the section for a new network.
-    fn steer(&mut self, address: IpAddr, decisions: &mut Decisions) -> usize {
-        let steered = self.mapper.steer(address, &self.reported);
-        if let Destination::Install { .. } = steered {
-            decisions.rules += 1;
-        }
-        usize::from(steered.server())
     }
 }
 

@@ -12,8 +12,11 @@
 //! make it vary. Latencies follow from the backlog that packets find. Packets that find none wait as at a queue with
 //! random arrivals. Results depend on the seed alone, not on the number of threads.
 //!
-//! Not modelled, beyond what the packet-level model leaves out: links, migration of buckets and flows, packets that wait
-//! for rows, relief, splits, jitter, pauses, NUMA nodes, single flows of an auxiliary core. A flow that exceeds a core
+//! Rows that move take their share of each bucket's rate from one server to another, after the time for rows and flows'
+//! state. Until then the old server processes all.
+//!
+//! Not modelled, beyond what the packet-level model leaves out: links, migration of buckets, packets that wait for rows
+//! or moves, relief, splits, jitter, pauses, NUMA nodes, single flows of an auxiliary core. A flow that exceeds a core
 //! by itself is shared like any other work, so whales beyond a core look better than they are. Late packets have one
 //! cause, waiting behind others.
 //!
@@ -22,6 +25,7 @@
 
 mod chain;
 mod error;
+mod ingress;
 mod limits;
 mod meter;
 mod model;

@@ -59,6 +59,8 @@ pub(super) struct Model {
     pub new: f64,
     /// Time of a packet that the dispatcher has received, as a part of `packet`.
     pub process: f64,
+    /// Core time of a packet in a batch of its own, as a multiple of `packet`.
+    pub single: f64,
     /// Dispatcher's part for each packet while auxiliary cores help, and for each packet that they get.
     pub receive: f64,
     pub hand_over: f64,
@@ -175,6 +177,7 @@ impl Model {
             sharing,
             packet: work,
             process: ((work - receive) / work).clamp(0.1, 1.0),
+            single: ((alone - poll) / work).max(1.0),
             new: opening * (1.0 - usual),
             receive,
             hand_over: chain.hand_over_packet + chain.receipt_packet,
@@ -191,6 +194,14 @@ impl Model {
                 most: 1.0 - libm::sqrt(work * traffic.dispersion[1] / STEP).clamp(0.005, 0.1),
             },
         })
+    }
+
+    /// Returns the part of its time for which a core without a backlog is busy, at a utilisation in full batches: at
+    /// low load packets are in batches of their own. Between, it is a fit to batches of what arrived during the last.
+    #[inline]
+    pub fn busy(&self, utilisation: f64) -> f64 {
+        let utilisation = utilisation.min(1.0);
+        utilisation * (1.0 + (self.single - 1.0) * (1.0 - utilisation * utilisation))
     }
 
     /// Returns the additional wait for the end of a packet's batch, behind this much work.

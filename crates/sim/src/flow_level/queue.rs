@@ -32,6 +32,16 @@ pub(super) struct CoreCounts {
     pub longest: f64,
 }
 
+/// Counts of a core since the start of the run, for reports to the ingress: packets, core time in nanoseconds.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Sums {
+    pub packets: f64,
+    pub late: f64,
+    pub lost: f64,
+    /// Counted with Tailwater's core mapper only: no other policy has such an ingress.
+    pub spent: f64,
+}
+
 /// Actions of the core mapper.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Actions {
@@ -70,6 +80,7 @@ pub(super) struct Queue {
     /// Time since which the core has had a backlog.
     pub behind_since: Option<f64>,
     pub counts: CoreCounts,
+    pub sums: Sums,
     pub actions: Actions,
     /// Sum over time of active auxiliary cores, and time spent on packets.
     pub auxiliary: f64,
@@ -90,6 +101,11 @@ impl Queue {
         self.work <= 0.0 && self.active == 0 && self.trains.is_empty()
     }
 
+    /// Returns the work that waits, in nanoseconds.
+    pub fn waiting(&self) -> f64 {
+        self.work + self.away
+    }
+
     pub fn active(&self) -> u32 {
         self.active
     }
@@ -102,7 +118,9 @@ impl Queue {
             let packets = base * (to - from);
             s.meter.steady(packets, base * packet, false);
             self.counts.packets += packets;
+            self.sums.packets += packets;
             self.worked(base * packet * (to - from));
+            self.sums.spent += s.model.busy(base * packet) * (to - from);
             self.behind_since = None;
             return;
         }
@@ -149,21 +167,29 @@ impl Queue {
     /// Counts packets that arrive while the backlog changes evenly.
     #[inline]
     fn ramp(&mut self, packets: f64, latency: impl Fn(f64) -> f64, s: &mut Surroundings<'_>) {
+        let late = s.meter.ramp(packets, latency);
         self.counts.packets += packets;
-        self.counts.late += s.meter.ramp(packets, latency);
+        self.counts.late += late;
+        self.sums.packets += packets;
+        self.sums.late += late;
     }
 
     #[inline]
     fn steady(&mut self, packets: f64, utilisation: f64, s: &mut Surroundings<'_>) {
-        self.counts.packets += packets;
         let helped = *s.free > 0 && s.model.sharing != Sharing::Alone;
-        self.counts.late += s.meter.steady(packets, utilisation, helped);
+        let late = s.meter.steady(packets, utilisation, helped);
+        self.counts.packets += packets;
+        self.counts.late += late;
+        self.sums.packets += packets;
+        self.sums.late += late;
     }
 
     #[inline]
     fn lose(&mut self, packets: f64, s: &mut Surroundings<'_>) {
         self.counts.packets += packets;
         self.counts.lost += packets;
+        self.sums.packets += packets;
+        self.sums.lost += packets;
         s.meter.lost(packets);
     }
 
@@ -308,7 +334,14 @@ impl Queue {
             if active > 0 {
                 self.actions.offloaded += all * (1.0 - 1.0 / work.max(1.0)).max(0.0);
             }
-            self.worked(capacity.min(work.max(if self.work > 0.0 { capacity } else { 0.0 })) * time);
+            let done = capacity.min(work.max(if self.work > 0.0 { capacity } else { 0.0 }));
+            self.worked(done * time);
+            self.sums.spent += time
+                * match active == 0 && self.work <= 0.0 {
+                    true => s.model.busy(work),
+                    // Awake auxiliary cores are busy as far as there is work for them.
+                    false => done / capacity.max(EXACT) * f64::from(awake + 1),
+                };
             self.work = snapped(self.work + net * time, most);
             now = stop;
         }
@@ -471,9 +504,9 @@ impl Queue {
             heir.work += self.work + self.away;
             heir.trains.append(&mut self.trains);
         }
-        let kept = (self.counts, self.actions, self.auxiliary, self.busy);
+        let kept = (self.counts, self.sums, self.actions, self.auxiliary, self.busy);
         *self = Queue::default();
-        (self.counts, self.actions, self.auxiliary, self.busy) = kept;
+        (self.counts, self.sums, self.actions, self.auxiliary, self.busy) = kept;
     }
 }
 

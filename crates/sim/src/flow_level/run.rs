@@ -107,7 +107,7 @@ pub fn simulate_flows(
                         .get_mut(number)
                         .and_then(Option::take);
                     let Some(job) = job else { return };
-                    let report = job.run(&times, |advance| {
+                    let report = job.run(rack, &times, |advance| {
                         let done = ticks.fetch_add(advance, Ordering::Relaxed) + advance;
                         let all = Nanos((done as f64 * STEP) as u64);
                         if !stopped.load(Ordering::Relaxed) && !progress(all) {
@@ -151,7 +151,6 @@ struct Job {
     chain: FlowLevelChain,
     servers: Vec<ServerShare>,
     model: Model,
-    rule_latency: Nanos,
     seed: u64,
 }
 
@@ -201,7 +200,6 @@ fn prepare(rack: &Rack, chain: FlowLevelChain, servers: Vec<ServerShare>, seed: 
     let model = Model::new(&chain.model, policy, &chain.profile, &chain.traffic.1, (rack, server))?;
     Ok(Job {
         model,
-        rule_latency: rack.switch.rule_latency,
         seed: random(seed, chain.seed),
         chain,
         servers,
@@ -211,7 +209,7 @@ fn prepare(rack: &Rack, chain: FlowLevelChain, servers: Vec<ServerShare>, seed: 
 impl Job {
     /// Simulates the chain. `progress` is called with the number of steps since its last call, and ends the run by
     /// `false`.
-    fn run(self, times: &Times, progress: impl Fn(usize) -> bool) -> Option<(ChainReport, usize)> {
+    fn run(self, rack: &Rack, times: &Times, progress: impl Fn(usize) -> bool) -> Option<(ChainReport, usize)> {
         let FlowLevelChain {
             name,
             slo,
@@ -223,15 +221,7 @@ impl Job {
         let bytes = statistics.bytes;
         let source = |sections| Source::new(statistics, sections, self.seed);
         let meter = Meter::new(slo, self.model.calm);
-        let mut chain = Chain::new(
-            self.model,
-            meter,
-            source,
-            policy,
-            &self.servers,
-            self.rule_latency,
-            self.seed,
-        );
+        let mut chain = Chain::new(self.model, meter, source, policy, &self.servers, rack, self.seed);
         let (mut now, mut told) = (0.0, 0.0);
         let (duration, warm_up, window) = (times.duration as f64, times.warm_up as f64, times.window as f64);
         let mut window_starts = warm_up;

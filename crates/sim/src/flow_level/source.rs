@@ -135,7 +135,7 @@ pub(super) struct Source {
     /// By class of trains, and of minnow bursts: time of the next one.
     next_train: Vec<f64>,
     next_minnows: f64,
-    /// Networks not seen so far: time of the first packet, address, share. The last is the next.
+    /// Destinations not seen so far: time of the first packet, address, share. The last is the next.
     pub unseen: Vec<(f64, IpAddr, f64)>,
 }
 
@@ -237,6 +237,18 @@ impl Source {
     /// Makes the next tick come now, since shares of sections have changed.
     pub fn retick(&mut self) {
         self.next_tick = self.next_tick.min(0.0);
+    }
+
+    /// Moves a share of all flows from a section to another, and huge flows as likely as others.
+    pub fn shift(&mut self, from: usize, to: usize, share: f64) {
+        let part = share / self.levels[from].share.max(f64::MIN_POSITIVE);
+        for flow in &mut self.huge {
+            if flow.section as usize == from && self.draws.unit() < part {
+                flow.section = to as u32;
+            }
+        }
+        self.levels[from].share = (self.levels[from].share - share).max(0.0);
+        self.levels[to].share += share;
     }
 
     /// Returns the flows per second that begin, those of minnow bursts excepted.

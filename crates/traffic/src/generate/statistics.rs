@@ -57,7 +57,8 @@ pub struct TrafficStatistics {
     pub base_train: f64,
     /// Variance of the number of base packets in 0.1, 1 and 2 ms, as a multiple of their mean. A Poisson process has 1.
     pub dispersion: [f64; 3],
-    /// Destinations, one for each /24 network, with their shares of the flows.
+    /// Destinations with their shares of the flows: /24 networks, or of one with many flows, the first host of each part
+    /// of it.
     pub destinations: Vec<(IpAddr, f64)>,
 }
 
@@ -410,17 +411,30 @@ fn class(weight: f64, least: u32, packets: HeavyTail, bytes: f64, line_rate_bps:
     }
 }
 
-/// Returns a representative address of each network, and its share of the flows.
+/// Share of the flows from which on a network is divided into hosts.
+const DIVIDED: f64 = 1.0 / 256.0;
+
+/// Returns a representative address of each network, or part of one, and its share of the flows.
 fn destinations(servers: u32) -> Vec<(IpAddr, f64)> {
     /// Hosts of a network: see `frame::server`.
     const HOSTS: u32 = 254;
     // A flow's server is the cube of a uniform number.
     let below = |count: u32| libm::cbrt(f64::from(count.min(servers)) / f64::from(servers));
-    let networks = 0..servers.div_ceil(HOSTS);
-    let share = |network: u32| below((network + 1) * HOSTS) - below(network * HOSTS);
-    networks
-        .map(|network| (IpAddr::V4(server(network * HOSTS)), share(network)))
-        .collect()
+    let mut found = Vec::new();
+    let mut parts = Vec::new();
+    for network in 0..servers.div_ceil(HOSTS) {
+        parts.push((network * HOSTS, ((network + 1) * HOSTS).min(servers)));
+        while let Some((first, end)) = parts.pop() {
+            let share = below(end) - below(first);
+            if share <= DIVIDED || end - first == 1 {
+                found.push((IpAddr::V4(server(first)), share));
+                continue;
+            }
+            let middle = first + (end - first) / 2;
+            parts.extend([(middle, end), (first, middle)]);
+        }
+    }
+    found
 }
 
 fn of_aggregate(config: &AggregateConfig) -> TrafficStatistics {
@@ -529,6 +543,25 @@ mod tests {
                 found.dispersion[0] >= 0.99 && found.dispersion[1] >= found.dispersion[0],
                 "{name}"
             );
+        }
+    }
+
+    #[test]
+    fn destinations_are_small_or_single_hosts() {
+        for servers in [1, 100, 254, 20_000] {
+            let found = destinations(servers);
+            let networks = servers.div_ceil(254) as usize;
+            assert!(
+                found.len() >= networks && found.len() < networks + 512,
+                "{}",
+                found.len()
+            );
+            let sum: f64 = found.iter().map(|(_, share)| share).sum();
+            assert!((sum - 1.0).abs() < 1e-9, "{sum}");
+            // The first host has more than its share, and is alone.
+            let first = (IpAddr::V4(server(0)), libm::cbrt(1.0 / f64::from(servers)));
+            assert_eq!(found[0].0, first.0);
+            assert!((found[0].1 - first.1).abs() < 1e-12);
         }
     }
 
