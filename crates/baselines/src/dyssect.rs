@@ -20,6 +20,9 @@
 //!    bound by the margin.
 //!
 //! *The delay*: decisions take 10 ms to take effect. Locks on Dyssect's data path are not part of the policy.
+//!
+//! On one server ([`ByBucket`](super::ByBucket)) each shard is an RSS bucket, shown as its only flow. Steps 1 and 2
+//! then never move a flow without its shard: a flow that no core has room for is a shard that no core has room for.
 
 use super::by_core::ByCore;
 use tailwater_net::Nanos;
@@ -43,6 +46,15 @@ pub struct DyssectConfig {
 }
 
 impl DyssectConfig {
+    /// Returns the configuration with a latency objective as the target median, as NetBlaze's comparison used it. An
+    /// objective that leaves no time to wait counts as one that leaves a nanosecond.
+    ///
+    /// # Panics
+    /// If the packet time is zero.
+    pub fn for_objective(slo: Nanos, packet_time: Nanos) -> DyssectConfig {
+        DyssectConfig::for_median(slo.max(packet_time + Nanos(1)), packet_time)
+    }
+
     /// Returns the configuration for a median latency of `median` and packets of `packet_time` each.
     ///
     /// # Panics

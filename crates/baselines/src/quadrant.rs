@@ -18,6 +18,8 @@
 //! - The heaviest flows that fit into Δr migrate, then the lightest one left. They go where a new flow would, with
 //!   their rates counted. A core's only flow stays.
 //! - Without a free core, flows stay, and new ones go to the core with the lowest estimate.
+//!
+//! On one server the same controller decides about RSS buckets: see [`ByBucket`](super::ByBucket).
 
 use super::by_core::ByCore;
 use tailwater_net::Nanos;

@@ -157,7 +157,7 @@ impl DispatchTurn<'_> {
         if self.dispatch.parts().next().is_none() {
             self.dispatch.learn(packets, new, sent.saturating_sub(turn));
         }
-        self.note_batch(began, sent);
+        self.note_batch(times);
         self.dispatch.done(self.batch, self.pool, self.chain);
         sent
     }
@@ -169,9 +169,9 @@ impl DispatchTurn<'_> {
         for from in 1..self.chain.segments() {
             let batch = self.dispatch.part(from);
             let packets = batch.len();
-            if packets == 0 {
+            let Some(arrival) = batch.first().map(|first| first.arrival) else {
                 continue;
-            }
+            };
             if backlog {
                 self.context.meter.note_backlog(batch, time);
             }
@@ -198,7 +198,7 @@ impl DispatchTurn<'_> {
                 self.dispatch.done(self.batch, self.pool, self.chain);
                 *self.from_queue = false;
             }
-            self.note_batch(began, time);
+            self.note_batch([arrival, began, time]);
         }
         time
     }
@@ -208,10 +208,10 @@ impl DispatchTurn<'_> {
         self.batch.first().map_or(time, |first| first.arrival)
     }
 
-    /// Counts the time of a batch for the server mapper.
-    fn note_batch(&mut self, began: Nanos, sent: Nanos) {
+    /// Counts a batch for the server mapper.
+    fn note_batch(&mut self, times: [Nanos; 3]) {
         if let Some(buckets) = &mut self.buckets {
-            buckets.note_batch(sent.saturating_sub(began));
+            buckets.note_batch(times);
         }
     }
 }

@@ -131,10 +131,11 @@ impl ChainProcessing {
             chain: &mut self.chain,
             pool: &mut self.pool,
         };
-        let packets = self.batch.len();
+        // Later waits, for the store, are no load of this core.
+        let arrival = self.batch.first().map(|first| first.arrival);
         let end = turn.process(durable, &mut self.batch, now, backlog);
-        if let (Some(buckets), Some(end)) = (&mut self.buckets, end.filter(|_| packets > 0)) {
-            buckets.note_batch(end.saturating_sub(now));
+        if let (Some(buckets), Some(end), Some(arrival)) = (&mut self.buckets, end, arrival) {
+            buckets.note_batch([arrival, now, end]);
         }
         self.size_batch();
         end
@@ -162,7 +163,7 @@ impl ChainProcessing {
             _ => context.pass(chain, batch, packets, began, Chain::process),
         };
         if let Some(buckets) = &mut self.buckets {
-            buckets.note_batch(sent.saturating_sub(began));
+            buckets.note_batch([arrival, began, sent]);
         }
         context.record(TimedPart::Whole, (packets, backlog), [arrival, began, sent]);
         batch.release(&mut self.pool);
