@@ -11,8 +11,8 @@
 //! | new flow | a bucket without packets in the last period, and in turn each bucket once per [`LIFETIME`] |
 //!
 //! A packet of a new flow goes to its bucket's core, as no controller is in its path. But flows in a bucket end, and
-//! new ones begin. The controller therefore places each bucket anew at intervals, as if its flows had ended. So a core
-//! that it gives no new flows loses its load over time, and is reclaimed when it has none. Controllers that place a new
+//! new ones begin. The controller therefore places each bucket anew at intervals, as if its flows had ended and others
+//! with the same rate had begun. So a core that it gives no new flows loses its load over time, and is reclaimed when it has none. Controllers that place a new
 //! flow on its shard's owner are not affected.
 //!
 //! The delays of a [`ControlLoop`](tailwater_policy::flows::ControlLoop) are those of a rack's controller. Here the
@@ -68,6 +68,7 @@ impl<M: FlowMapper> ByBucket<M> {
         self.plan.clear();
         self.plan.moves.reserve(most);
         self.plan.migrations.reserve(most);
+        self.plan.reclaim.reserve(view.cores.len());
         self.before.clear();
         self.before.extend(view.buckets.iter().map(|bucket| bucket.core));
         self.cores.clear();
@@ -127,9 +128,18 @@ impl<M: FlowMapper> ServerMapper for ByBucket<M> {
         let replaced = self.replaced();
         for (bucket, load) in view.buckets.iter().enumerate() {
             let stays = self.owner[bucket] == load.core;
-            if stays && (load.rate <= 0.0 || replaced(bucket)) {
+            let is_empty = load.rate <= 0.0;
+            if stays && (is_empty || replaced(bucket)) {
                 let shard = bucket as u16;
-                self.owner[bucket] = self.controller.place(NewFlow { shard });
+                let before = FlowLoad {
+                    core: load.core,
+                    shard,
+                    rate: load.rate,
+                };
+                self.owner[bucket] = self.controller.place(NewFlow {
+                    shard,
+                    predecessor: (!is_empty).then_some(before),
+                });
             }
         }
         for (bucket, (&from, &to)) in self.before.iter().zip(&self.owner).enumerate() {

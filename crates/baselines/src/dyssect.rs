@@ -133,7 +133,14 @@ impl Dyssect {
         self.shards.resize(view.shards.len(), 0.0);
         self.cores.clear();
         self.cores.resize(view.cores.len(), 0.0);
+        // With one flow per shard, flows come and go without allocations.
+        let most = view.flows.len().max(view.shards.len());
         self.preempted.clear();
+        self.preempted.reserve(most);
+        self.order.clear();
+        self.order.reserve(view.shards.len() + most);
+        self.trial.clear();
+        self.trial.reserve(view.shards.len() + most);
         for (number, flow) in view.flows.iter().enumerate() {
             let load = self.load(view, number as u32);
             self.cores[usize::from(flow.core)] += load;
@@ -344,7 +351,7 @@ impl FlowMapper for Dyssect {
         self.return_flows(view);
         let mut by_core = std::mem::take(&mut self.by_core);
         let places = (0..view.flows.len() as u32).map(|flow| self.place_of(view, flow));
-        by_core.sort(self.cores.len(), places);
+        by_core.sort(self.cores.len(), view.flows.len().max(view.shards.len()), places);
         self.by_core = by_core;
         let mut beyond = false;
         for core in 0..self.cores.len() {

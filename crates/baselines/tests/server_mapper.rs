@@ -279,7 +279,7 @@ fn no_plan_allocates() {
         Box::new(ByBucket::new(QuadrantMetron::new())),
         Box::new(ByBucket::new(Dyssect::new(dyssect))),
     ];
-    for mapper in &mut mappers {
-        assert_eq!(allocations(mapper.as_mut()), 0);
+    for (number, mapper) in mappers.iter_mut().enumerate() {
+        assert_eq!(allocations(mapper.as_mut()), 0, "mapper {number}");
     }
 }

@@ -58,5 +58,8 @@ fn controllers_of_racks_take_and_release_cores_of_one_server() {
         lost.push(report.packets.lost);
     }
     // Those that decide every 50 or 100 ms lose less than Metron with its 500 ms.
-    assert!(lost[1..].iter().all(|lost_by_other| *lost_by_other < lost[0]), "{lost:?}");
+    assert!(
+        lost[1..].iter().all(|lost_by_other| *lost_by_other < lost[0]),
+        "{lost:?}"
+    );
 }

@@ -1,7 +1,9 @@
 //! Tests of controllers of flows that decide about RSS buckets.
 
 use super::Server;
-use crate::{ByBucket, Dyssect, DyssectConfig, LIFETIME, Metron, MetronConfig, Quadrant, QuadrantConfig, QuadrantMetron};
+use crate::{
+    ByBucket, Dyssect, DyssectConfig, LIFETIME, Metron, MetronConfig, Quadrant, QuadrantConfig, QuadrantMetron,
+};
 use proptest::prelude::*;
 use tailwater_net::Nanos;
 use tailwater_policy::flows::{CoreSignals, FlowLoad, FlowMapper, FlowPlan, FlowView};
@@ -63,15 +65,21 @@ fn decision(controller: &mut impl FlowMapper, server: &Server) -> (Vec<(u16, Cor
 
 #[test]
 fn quadrant_moves_the_rate_of_equation_four_off_a_core_beyond_beta() {
-    // Core 0 has 90 of 100 packets/s and 200 µs: 90 * 60/200 * 0.25 = 6.75 must leave. Bucket 0 is too large, buckets
-    // 1 and 2 fit, and the lightest bucket left follows.
-    let buckets = [(0, 80.0), (0, 4.0), (0, 2.0), (0, 4.0), (1, 50.0)];
+    // Core 0 has 90 of 100 packets/s and 200 µs: 90 * 60/200 * 0.25 = 6.75 must leave. Bucket 1 is too large, buckets
+    // 2 and 3 fit, and half of the core's four is the limit.
+    let buckets = [(1, 50.0), (0, 80.0), (0, 4.0), (0, 2.0), (0, 4.0)];
     let moves = server(&buckets, &[200, 20, 20]).period(&mut quadrant());
-    let fewest = [Move { bucket: 1, to: 1 }, Move { bucket: 2, to: 1 }];
-    assert_eq!(moves, fewest, "half of the core's buckets at most");
-    // Between α and β nothing leaves, except the bucket whose turn it is to be placed anew.
-    let moves = server(&buckets, &[170, 20, 20]).period(&mut quadrant());
-    assert_eq!(moves, [Move { bucket: 0, to: 1 }]);
+    assert_eq!(moves, [Move { bucket: 2, to: 1 }, Move { bucket: 3, to: 1 }]);
+    // Between α and β nothing leaves but the bucket whose turn it is to be placed anew.
+    let mut between = server(&buckets, &[170, 20, 20]);
+    let mut mapper = quadrant();
+    assert_eq!(between.period(&mut mapper), [], "where it is, on core 1");
+    assert_eq!(between.period(&mut mapper), [Move { bucket: 1, to: 2 }], "a new core");
+    assert_eq!(between.period(&mut mapper), [Move { bucket: 2, to: 2 }], "the fullest");
+    // Without room and without a free core it stays.
+    let mut full = server(&buckets, &[170, 20]);
+    let mut mapper = quadrant();
+    assert_eq!([full.period(&mut mapper), full.period(&mut mapper)], [[], []]);
 }
 
 #[test]
@@ -144,7 +152,7 @@ fn dyssect_moves_shards_and_empties_cores() {
     let mut server = server(&buckets, &[0; 3]);
     let mut mapper = ByBucket::new(dyssect());
     assert_eq!(server.period(&mut mapper), [Move { bucket: 1, to: 1 }]);
-    assert_eq!(server.period(&mut mapper), [Move { bucket: 5, to: 0 }]);
+    assert_eq!(server.period(&mut mapper), [Move { bucket: 5, to: 1 }]);
     assert_eq!(server.dedicated(), 2);
     // One flow cannot be taken out of its bucket: what exceeds a core stays, alone.
     server.buckets[0].rate = 120.0;
