@@ -12,8 +12,8 @@
 //!
 //! A packet of a new flow goes to its bucket's core, as no controller is in its path. But flows in a bucket end, and
 //! new ones begin. The controller therefore places each bucket anew at intervals, as if its flows had ended and others
-//! with the same rate had begun. So a core that it gives no new flows loses its load over time, and is reclaimed when it has none. Controllers that place a new
-//! flow on its shard's owner are not affected.
+//! with the same rate had begun. So a core that it gives no new flows loses its load over time, and is reclaimed when it
+//! has none. Controllers that place a new flow on its shard's owner are not affected.
 //!
 //! The delays of a [`ControlLoop`](tailwater_policy::flows::ControlLoop) are those of a rack's controller. Here the
 //! signals are current, and only the NIC's own delay applies.

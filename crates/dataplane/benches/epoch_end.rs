@@ -2,8 +2,9 @@
 //! the rings to the auxiliary cores.
 //!
 //! `scaling/epoch-end/...` is NetBlaze's mapper by flow, `scaling/epoch-end-by-bucket/...` Tailwater's by RSS bucket,
-//! with all packets in the queue, as if it had placed none on arrival. Further figures are the cost of an offloaded packet on this core, from its look-up, or its RSS hash if buckets are
-//! lent, to its receipt. The port's part is not included.
+//! with all packets in the queue, as if it had placed none on arrival. Further figures are the cost of an offloaded
+//! packet on this core, from its look-up, or its RSS hash if buckets are lent, to its receipt. The port's part is not
+//! included.
 //!
 //! `cargo bench -p tailwater-dataplane --bench epoch_end` prints one JSON line per figure: the median, and the 5th and
 //! 95th percentile as `min` and `max`.

@@ -47,13 +47,15 @@ fn controllers_of_racks_take_and_release_cores_of_one_server() {
         let mut report = run(&Rack::of_one(4), model.clone(), live(name), &packets, &options);
         let report = report.chains.remove(0);
         conserved(&report, &packets);
-        let dedicated: Vec<u32> = report.windows.iter().map(|window| window.dedicated).collect();
+        // The last window is incomplete.
+        let windows = &report.windows[..report.windows.len() - 1];
+        let dedicated: Vec<u32> = windows.iter().map(|window| window.dedicated).collect();
         assert_eq!(dedicated[0], 1, "{name}");
         let most = dedicated.iter().copied().max().unwrap();
         assert!((2..=4).contains(&most), "{name}: {dedicated:?}");
         assert_eq!(dedicated.last(), Some(&1), "{name}: {dedicated:?}");
         // With enough cores nothing more is lost.
-        let later = &report.windows[60..];
+        let later = &windows[60..];
         assert_eq!(later.iter().map(|window| window.lost).sum::<u64>(), 0, "{name}");
         lost.push(report.packets.lost);
     }

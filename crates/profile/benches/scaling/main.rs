@@ -50,8 +50,8 @@ const CELLS: &[(&str, &str)] = &[
     ("acl-nat", "backbone"),
     ("acl-nat", "as"),
 ];
-/// Name of the row, policy, and `true` if both cores are dedicated. Policies with both run too shortly by default to show
-/// more than their first decisions: Metron decides twice a second.
+/// Name of the row, policy, and `true` if both cores are dedicated. Of those, `--seconds` of the default shows the first
+/// decisions only: Metron decides twice a second.
 const ROWS: &[(&str, &str, bool)] = &[
     (STATIC, "static", false),
     ("tailwater", "tailwater", false),
