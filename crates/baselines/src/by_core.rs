@@ -9,8 +9,8 @@ pub(super) struct ByCore {
 }
 
 impl ByCore {
-    /// Sorts flows by the cores in `places`, and by number within a core.
-    pub(super) fn sort(&mut self, cores: usize, places: impl Iterator<Item = usize> + Clone) {
+    /// Sorts flows by the cores in `places`, and by number within a core. Reserves memory for `most` flows.
+    pub(super) fn sort(&mut self, cores: usize, most: usize, places: impl Iterator<Item = usize> + Clone) {
         self.start.clear();
         self.start.resize(cores + 2, 0);
         // Counts are stored two entries late, so that filling in moves each start index to its final entry.
@@ -21,6 +21,7 @@ impl ByCore {
             self.start[core] += self.start[core - 1];
         }
         self.flows.clear();
+        self.flows.reserve(most);
         self.flows.resize(self.start[cores + 1] as usize, 0);
         for (flow, core) in places.enumerate() {
             let place = &mut self.start[core + 1];

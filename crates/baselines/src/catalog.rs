@@ -34,6 +34,14 @@ pub enum Policy {
     NetBlazeOnDemandRss,
     /// Balancer of RSS buckets in the manner of RSS++, without a core mapper.
     RssPlusPlus,
+    /// Metron's split and merge of traffic classes, on RSS buckets.
+    Metron,
+    /// Quadrant's controller, on RSS buckets in place of flows.
+    Quadrant,
+    /// Metron's classes of shards with Quadrant's period, on RSS buckets.
+    QuadrantMetron,
+    /// Dyssect's placement of shards, on RSS buckets, without that of single flows.
+    Dyssect,
     /// Tailwater's own core mapper, with Tailwater's server mapper and ingress mapper.
     Tailwater,
 }
@@ -50,29 +58,18 @@ const POLICIES: &[(&str, Policy)] = &[
     ("netblaze-server-static-unsafe", Policy::NetBlazeServerStaticUnsafe),
     ("netblaze-on-demand-rss", Policy::NetBlazeOnDemandRss),
     ("rss++", Policy::RssPlusPlus),
+    ("metron", Policy::Metron),
+    ("quadrant", Policy::Quadrant),
+    ("quadrant-metron", Policy::QuadrantMetron),
+    ("dyssect", Policy::Dyssect),
     ("tailwater", Policy::Tailwater),
 ];
 
-/// Policies that decide for a whole rack, with the reason why none of them runs on one server.
-const SIMULATED: &[(&str, &str)] = &[
-    ("metron", "a controller splits traffic classes in a switch's table"),
-    (
-        "quadrant",
-        "a rack's controller places flows one by one in a switch's table",
-    ),
-    (
-        "quadrant-metron",
-        "a rack's controller splits traffic classes in a switch's table",
-    ),
-    (
-        "dyssect",
-        "a solver places shards and single flows on cores that share state under locks",
-    ),
-    (
-        "oracle",
-        "it is a lower bound on the cores of any policy, computed from future traffic",
-    ),
-];
+/// Names that the simulator has in addition, with the reason why none of them runs live.
+const SIMULATED: &[(&str, &str)] = &[(
+    "oracle",
+    "it is a lower bound on the cores of any policy, computed from future traffic",
+)];
 
 /// Name of a policy that is not available here.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -140,12 +137,22 @@ impl Policy {
         found.map_or("", |(name, _)| name)
     }
 
+    /// Returns `true` if the policy has no core mapper, and moves at most RSS buckets between dedicated cores.
+    fn has_no_core_mapper(self) -> bool {
+        matches!(
+            self,
+            Policy::Static
+                | Policy::RssPlusPlus
+                | Policy::Metron
+                | Policy::Quadrant
+                | Policy::QuadrantMetron
+                | Policy::Dyssect
+        )
+    }
+
     /// Returns `true` if the policy offloads packets to auxiliary cores.
     pub fn scales(self) -> bool {
-        !matches!(
-            self,
-            Policy::Static | Policy::NetBlazeNoCoreMapper | Policy::RssPlusPlus
-        )
+        !self.has_no_core_mapper() && self != Policy::NetBlazeNoCoreMapper
     }
 
     /// Returns `true` if rows of the ingress move between servers, as against NetBlaze's
@@ -160,6 +167,10 @@ impl Policy {
         matches!(
             self,
             Policy::RssPlusPlus
+                | Policy::Metron
+                | Policy::Quadrant
+                | Policy::QuadrantMetron
+                | Policy::Dyssect
                 | Policy::NetBlazeServerStaticSafe
                 | Policy::NetBlazeServerStaticUnsafe
                 | Policy::NetBlazeOnDemandRss
@@ -167,15 +178,20 @@ impl Policy {
     }
 
     /// Returns a factory of core mappers for a latency objective from which the network's share is already subtracted.
-    /// The profile only matters to policies that [scale](Policy::scales). Returns `None` for [`Policy::Static`] and
-    /// [`Policy::RssPlusPlus`], which have no core mapper.
+    /// The profile only matters to policies that [scale](Policy::scales). Returns `None` for policies without a core
+    /// mapper: [`Policy::Static`], and those of other systems than NetBlaze and Tailwater.
     ///
     /// # Errors
     /// The objective is too short, or the profile admits nothing.
     pub fn mappers(self, slo: Nanos, profile: &CapacityProfile) -> Result<Option<MakeMapper>, NetBlazeError> {
         let mut options = netblaze(slo);
         match self {
-            Policy::Static | Policy::RssPlusPlus => return Ok(None),
+            Policy::Static
+            | Policy::RssPlusPlus
+            | Policy::Metron
+            | Policy::Quadrant
+            | Policy::QuadrantMetron
+            | Policy::Dyssect => return Ok(None),
             Policy::Tailwater => return tailwater(slo, profile).map(Some),
             Policy::NetBlaze | Policy::NetBlazeServerStaticSafe | Policy::NetBlazeServerStaticUnsafe => {}
             Policy::NetBlazeCoreStaticSafe => options.capacity = Capacity::StaticSafe,
@@ -252,8 +268,9 @@ mod tests {
             assert_eq!(policy.name(), name);
             let slo = Nanos::from_micros(200);
             let mappers = policy.mappers(slo, &profile()).unwrap();
-            let without = matches!(policy, Policy::Static | Policy::RssPlusPlus);
-            assert_eq!(mappers.is_none(), without, "{name}");
+            assert_eq!(mappers.is_none(), policy.has_no_core_mapper(), "{name}");
+            let ours = name.starts_with("netblaze") || name == "tailwater";
+            assert_eq!(mappers.is_some(), ours, "{name}");
             // A backlog of 100,000 packets is too long for any mapper, whatever a packet costs.
             let due = mappers.is_some_and(|make| make().due(Nanos::from_secs(1), 100_000));
             assert_eq!(due, policy.scales(), "{name}");
@@ -270,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn what_decides_for_a_rack_belongs_to_the_simulator() {
+    fn a_bound_belongs_to_the_simulator() {
         for (name, why) in SIMULATED {
             let error = Policy::named(name).unwrap_err().to_string();
             assert!(error.contains("is for the simulator only"), "{error}");

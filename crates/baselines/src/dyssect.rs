@@ -20,6 +20,9 @@
 //!    bound by the margin.
 //!
 //! *The delay*: decisions take 10 ms to take effect. Locks on Dyssect's data path are not part of the policy.
+//!
+//! On one server ([`ByBucket`](super::ByBucket)) each shard is an RSS bucket, shown as its only flow. Steps 1 and 2
+//! then never move a flow without its shard: a flow that no core has room for is a shard that no core has room for.
 
 use super::by_core::ByCore;
 use tailwater_net::Nanos;
@@ -43,6 +46,15 @@ pub struct DyssectConfig {
 }
 
 impl DyssectConfig {
+    /// Returns the configuration with a latency objective as the target median, as NetBlaze's comparison used it. An
+    /// objective that leaves no time to wait counts as one that leaves a nanosecond.
+    ///
+    /// # Panics
+    /// If the packet time is zero.
+    pub fn for_objective(slo: Nanos, packet_time: Nanos) -> DyssectConfig {
+        DyssectConfig::for_median(slo.max(packet_time + Nanos(1)), packet_time)
+    }
+
     /// Returns the configuration for a median latency of `median` and packets of `packet_time` each.
     ///
     /// # Panics
@@ -121,7 +133,14 @@ impl Dyssect {
         self.shards.resize(view.shards.len(), 0.0);
         self.cores.clear();
         self.cores.resize(view.cores.len(), 0.0);
+        // With one flow per shard, flows come and go without allocations.
+        let most = view.flows.len().max(view.shards.len());
         self.preempted.clear();
+        self.preempted.reserve(most);
+        self.order.clear();
+        self.order.reserve(view.shards.len() + most);
+        self.trial.clear();
+        self.trial.reserve(view.shards.len() + most);
         for (number, flow) in view.flows.iter().enumerate() {
             let load = self.load(view, number as u32);
             self.cores[usize::from(flow.core)] += load;
@@ -332,7 +351,7 @@ impl FlowMapper for Dyssect {
         self.return_flows(view);
         let mut by_core = std::mem::take(&mut self.by_core);
         let places = (0..view.flows.len() as u32).map(|flow| self.place_of(view, flow));
-        by_core.sort(self.cores.len(), places);
+        by_core.sort(self.cores.len(), view.flows.len().max(view.shards.len()), places);
         self.by_core = by_core;
         let mut beyond = false;
         for core in 0..self.cores.len() {

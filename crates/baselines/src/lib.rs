@@ -10,8 +10,9 @@
 //! | [`Dyssect`] | shards and flows | 100 ms | keep each core's load below a bound from the median latency |
 //!
 //! The first three map RSS buckets and are [server mappers](tailwater_policy::server::ServerMapper). The others place
-//! flows and are [flow mappers](tailwater_policy::flows::FlowMapper). Each module lists what its paper states, what is
-//! not published, and what was chosen here.
+//! flows and are [flow mappers](tailwater_policy::flows::FlowMapper). On one server without a table of flows,
+//! [`ByBucket`] lets them decide about RSS buckets instead. Each module lists what its paper states, what is not
+//! published, and what was chosen here.
 //!
 //! - [`netblaze`]: NetBlaze's core and server mappers;
 //! - [`schedulers`]: schedulers that Tailwater's placement is compared with;
@@ -22,6 +23,7 @@
 
 #![forbid(unsafe_code)]
 
+mod by_bucket;
 mod by_core;
 pub mod catalog;
 mod classes;
@@ -36,6 +38,7 @@ mod static_rss;
 #[cfg(test)]
 mod tests;
 
+pub use by_bucket::{ByBucket, LIFETIME};
 pub use dyssect::{Dyssect, DyssectConfig};
 pub use metron::{Metron, MetronConfig};
 pub use quadrant::{LatencySignal, Quadrant, QuadrantConfig, shed_rate};

@@ -13,6 +13,8 @@
 //! - A core's counters are ignored until those after its last change have been read.
 //!
 //! The algorithm reads losses only, so a core that queues without losing is left alone.
+//!
+//! On one server ([`MetronConfig::on_one_server`]) the classes are rows of the NIC's RSS table, its buckets.
 
 use super::classes::{Classes, Signals, Thresholds};
 use tailwater_net::Nanos;
@@ -43,6 +45,14 @@ impl Default for MetronConfig {
 }
 
 impl MetronConfig {
+    /// Returns the same thresholds without the time to rewrite a switch's tables: the NIC's own delay applies.
+    pub fn on_one_server() -> MetronConfig {
+        MetronConfig {
+            enforcement_delay: Nanos::ZERO,
+            ..MetronConfig::default()
+        }
+    }
+
     pub(super) fn thresholds(&self) -> Thresholds {
         Thresholds {
             lost: self.lost.max(1),

@@ -18,10 +18,12 @@
 //! - The heaviest flows that fit into Δr migrate, then the lightest one left. They go where a new flow would, with
 //!   their rates counted. A core's only flow stays.
 //! - Without a free core, flows stay, and new ones go to the core with the lowest estimate.
+//!
+//! On one server the same controller decides about RSS buckets: see [`ByBucket`](super::ByBucket).
 
 use super::by_core::ByCore;
 use tailwater_net::Nanos;
-use tailwater_policy::flows::{ControlLoop, FlowMapper, FlowPlan, FlowView, Migration, NewFlow};
+use tailwater_policy::flows::{ControlLoop, FlowLoad, FlowMapper, FlowPlan, FlowView, Migration, NewFlow};
 use tailwater_policy::server::CoreNumber;
 
 /// The controller's period and delays.
@@ -164,6 +166,10 @@ impl Quadrant {
         let smoothing = self.config.smoothing.0 as f64;
         let weight = if smoothing > period { period / smoothing } else { 1.0 };
         self.instances.resize(view.cores.len(), Instance::default());
+        // With one flow per shard, flows come and go without allocations.
+        let most = view.flows.len().max(view.shards.len());
+        self.order.clear();
+        self.order.reserve(most);
         for (instance, core) in self.instances.iter_mut().zip(view.cores) {
             let worker = match self.config.signal {
                 LatencySignal::TwiceBatchP99 => 2.0 * core.batch_p99.0 as f64,
@@ -179,7 +185,7 @@ impl Quadrant {
             instance.rate = core.rate;
         }
         let cores = view.flows.iter().map(|flow| usize::from(flow.core));
-        self.by_core.sort(view.cores.len(), cores);
+        self.by_core.sort(view.cores.len(), most, cores);
         for (core, instance) in self.instances.iter_mut().enumerate() {
             instance.flows = self.by_core.on(core).len();
         }
@@ -253,6 +259,23 @@ impl Quadrant {
         }
         self.order = order;
     }
+
+    /// Returns the core of a flow that takes over the load of an earlier one: as for any new flow, if there is room for
+    /// the load, else the earlier flow's core.
+    fn place_successor(&mut self, before: FlowLoad) -> usize {
+        let from = usize::from(before.core);
+        self.instances[from].rate -= before.rate;
+        self.instances[from].flows = self.instances[from].flows.saturating_sub(1);
+        let mut core = self.fullest(before.rate, None);
+        // A new core for the only flow of another gains nothing.
+        if core.is_none() && self.instances[from].flows > 0 {
+            core = self.start();
+        }
+        let core = core.unwrap_or(from);
+        self.instances[core].rate += before.rate;
+        self.instances[core].flows += 1;
+        core
+    }
 }
 
 impl FlowMapper for Quadrant {
@@ -260,7 +283,10 @@ impl FlowMapper for Quadrant {
         self.config.control_loop
     }
 
-    fn place(&mut self, _: NewFlow) -> CoreNumber {
+    fn place(&mut self, flow: NewFlow) -> CoreNumber {
+        if let Some(before) = flow.predecessor {
+            return self.place_successor(before) as CoreNumber;
+        }
         let instances = &self.instances;
         let fastest = |&a: &usize, &b: &usize| {
             let (x, y) = (&instances[a], &instances[b]);

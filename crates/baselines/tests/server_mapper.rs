@@ -7,7 +7,10 @@ mod server;
 use proptest::prelude::*;
 use server::{Server, allocations};
 use tailwater_baselines::netblaze::{NetBlazeServerConfig, NetBlazeServerMapper};
-use tailwater_baselines::{Metron, MetronConfig, RssPlusPlus, RssPlusPlusConfig};
+use tailwater_baselines::{
+    ByBucket, Dyssect, DyssectConfig, Metron, MetronConfig, Quadrant, QuadrantConfig, QuadrantMetron, RssPlusPlus,
+    RssPlusPlusConfig,
+};
 use tailwater_net::Nanos;
 use tailwater_policy::capacity::RateFrontier;
 use tailwater_policy::server::{CoreNumber, Move, ServerMapper};
@@ -266,12 +269,17 @@ proptest! {
 
 #[test]
 fn no_plan_allocates() {
-    let mut mappers: [Box<dyn ServerMapper>; 3] = [
+    let quadrant = QuadrantConfig::as_compared(Nanos::from_micros(200), 200.0);
+    let dyssect = DyssectConfig::for_median(Nanos::from_millis(8), Nanos::from_millis(5));
+    let mut mappers: [Box<dyn ServerMapper>; 6] = [
         Box::new(mapper(NetBlazeServerConfig::default())),
         Box::new(RssPlusPlus::new(RssPlusPlusConfig::default())),
         Box::new(Metron::new(MetronConfig::default())),
+        Box::new(ByBucket::new(Quadrant::new(quadrant))),
+        Box::new(ByBucket::new(QuadrantMetron::new())),
+        Box::new(ByBucket::new(Dyssect::new(dyssect))),
     ];
-    for mapper in &mut mappers {
-        assert_eq!(allocations(mapper.as_mut()), 0);
+    for (number, mapper) in mappers.iter_mut().enumerate() {
+        assert_eq!(allocations(mapper.as_mut()), 0, "mapper {number}");
     }
 }

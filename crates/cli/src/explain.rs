@@ -142,7 +142,7 @@ impl Other<'_> {
     }
 
     fn server_mappers(&self) -> Result<Option<MakeServerMapper>, String> {
-        let make = self.policy.server_mappers(self.profile, false);
+        let make = self.policy.server_mappers(self.slo, self.profile, false);
         make.map_err(|error| error.to_string())
     }
 

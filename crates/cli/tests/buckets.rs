@@ -7,6 +7,12 @@ mod common;
 use common::*;
 use tailwater_dataplane::cores::available;
 
+/// Profile of the chain in these tests.
+const PROFILE: &str = "apiVersion: tailwater.dev/v1alpha1\nkind: CapacityProfile\nchain: test\n\
+                       configuration: \"0\"\nmachine: elsewhere\nsloNanoseconds: 250000000\n\
+                       epochNanoseconds: 125000000\nfrontier: [[1, 80], [40, 40]]\n\
+                       rates: [[10, 1000000], [1000, 400000]]\n";
+
 /// Returns two cores as a list, or prints that the test is skipped.
 fn two_cores() -> Option<String> {
     match available()[..] {
@@ -78,6 +84,49 @@ fn a_core_that_is_not_needed_is_let_go() {
     assert!(!table.contains("episodes"), "{table}");
 }
 
+/// Metron, Quadrant and Dyssect release a core that they do not need, too, and count it no more.
+#[test]
+fn controllers_of_racks_run_on_one_server() {
+    let Some(cores) = two_cores() else {
+        return;
+    };
+    let folder = Folder::new();
+    let traffic = folder.capture("in.pcap", &mixture(1000));
+    let chain = folder.acl_nat();
+    let profile = folder.write("measured.yaml", PROFILE);
+    for (policy, duration, profile) in [
+        // Metron decides twice a second. Quadrant drains a core within a second.
+        ("metron", "800ms", None),
+        ("quadrant", "1300ms", Some(&profile)),
+        ("quadrant-metron", "300ms", None),
+        ("dyssect", "300ms", Some(&profile)),
+    ] {
+        let file = folder.path("run.decisions");
+        let mut more = vec!["--cores", &cores, "--policy", policy, "--duration", duration];
+        more.extend(["--record", file.to_str().unwrap()]);
+        if let Some(profile) = profile {
+            more.extend(["--profile", profile.to_str().unwrap()]);
+        }
+        let report = report(&chain, &traffic, &more);
+        assert_sums(&report);
+        assert!(report["scaling"].is_null(), "{policy}");
+        let server = &report["server"];
+        assert!(server["buckets_moved"].as_u64().unwrap() >= 256, "{policy}: {server}");
+        let used = &report["cores"];
+        assert_eq!(used["dedicated"], 2);
+        let in_use = used["dedicated_avg"].as_f64().unwrap();
+        assert!((1.0..2.0).contains(&in_use), "{policy}: {used}");
+        // The policy gives the recorded views the same plans again.
+        let explained = run(&[&"explain", &file, &"--policy", &policy, &"--output", &"json"]);
+        assert!(explained.status.success(), "{}", text(&explained.stderr));
+        let document: serde_json::Value = serde_json::from_slice(&explained.stdout).unwrap();
+        let recorded = &document["server"];
+        assert_eq!(recorded["decisions"], server["decisions"], "{policy}");
+        assert_eq!(recorded["fewest_cores"], 1, "{policy}");
+        assert_eq!(recorded["replay"]["different"], 0, "{policy}: {recorded}");
+    }
+}
+
 /// A server mapper together with core mappers, with a profile; and alone, without auxiliary cores.
 #[test]
 fn policies_with_a_server_mapper_run() {
@@ -87,11 +136,7 @@ fn policies_with_a_server_mapper_run() {
     let folder = Folder::new();
     let traffic = folder.capture("in.pcap", &mixture(1000));
     let chain = folder.acl_nat();
-    let profile = "apiVersion: tailwater.dev/v1alpha1\nkind: CapacityProfile\nchain: test\n\
-                   configuration: \"0\"\nmachine: elsewhere\nsloNanoseconds: 250000000\n\
-                   epochNanoseconds: 125000000\nfrontier: [[1, 80], [40, 40]]\n\
-                   rates: [[10, 1000000], [1000, 400000]]\n";
-    let profile = folder.write("measured.yaml", profile);
+    let profile = folder.write("measured.yaml", PROFILE);
     let profile = profile.to_str().unwrap();
     for policy in [
         "tailwater",

@@ -101,7 +101,7 @@ fn record(folder: &Folder) -> PathBuf {
     let file = folder.path("run.decisions");
     let recorder = Recorder::create(&file, &header).unwrap();
     let policy = Policy::named("netblaze").unwrap();
-    let make = policy.server_mappers(&profile, false).unwrap().unwrap();
+    let make = policy.server_mappers(slo, &profile, false).unwrap().unwrap();
     ask(&mut *recorder.recording_server(make)());
     let make = policy.mappers(slo, &profile).unwrap().unwrap();
     let mut mapper = recorder.recording(make)();
@@ -282,7 +282,7 @@ fn what_is_no_record_is_refused_and_a_part_of_one_is_told() {
     let newer = folder.write("newer", newer);
     refused(
         &explain(&newer, &[]),
-        "byte 20: expected a record of version 4, found version 9",
+        "byte 20: expected a record of version 5, found version 9",
     );
     let mut wrong = bytes.clone();
     let at = bytes.windows(8).position(|word| word == b"frontier").unwrap();

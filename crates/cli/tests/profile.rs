@@ -247,15 +247,17 @@ fn wrong_input_is_refused() {
     }
     for policy in [
         "rss++",
+        "metron",
+        "quadrant",
+        "quadrant-metron",
+        "dyssect",
         "netblaze-server-static-safe",
         "netblaze-server-static-unsafe",
         "netblaze-on-demand-rss",
     ] {
         check(with(&["--policy", policy]), "set two or more with --cores");
     }
-    for policy in ["metron", "quadrant", "quadrant-metron", "dyssect", "oracle"] {
-        check(with(&["--policy", policy]), "is for the simulator only");
-    }
+    check(with(&["--policy", "oracle"]), "is for the simulator only");
     check(with(&["--wait", "doze"]), "expected sleep, spin, or a time");
     check(with(&["--auxiliary", "x"]), "expected a list of cores");
     let mut both = with(&["--cores"]);
@@ -282,6 +284,8 @@ fn wrong_input_is_refused() {
         check(recorded, "--policy static makes no decisions");
         let profile = several(&["--policy", "rss++", "--profile", "x"]);
         check(profile, "--policy rss++ uses no profile");
+        let profile = several(&["--policy", "metron", "--profile", "x"]);
+        check(profile, "--policy metron uses no profile");
         let rateless = made_up(&folder, "rateless.yaml", "50000000", "25000000");
         let mut args = several(&["--policy", "netblaze", "--profile"]);
         args.push(name(&rateless).to_owned());

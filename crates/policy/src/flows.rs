@@ -64,10 +64,23 @@ pub struct FlowView<'a> {
 }
 
 /// Flow that has just begun.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NewFlow {
     /// Shard that it hashes to.
     pub shard: u16,
+    /// Load that it takes over, counted at a core already: that of flows which have ended. `None` if it brings none that
+    /// is known.
+    pub predecessor: Option<FlowLoad>,
+}
+
+impl NewFlow {
+    /// Returns a flow without a predecessor.
+    pub const fn in_shard(shard: u16) -> NewFlow {
+        NewFlow {
+            shard,
+            predecessor: None,
+        }
+    }
 }
 
 /// Change of a flow's core.

@@ -150,10 +150,7 @@ impl RackPolicy {
             }
             "quadrant-metron" => flows(Box::new(QuadrantMetron::new())),
             "dyssect" => {
-                let packet = objective.packet.max(Nanos(1));
-                // NetBlaze's comparison uses the objective as the target median.
-                let median = objective.slo.max(packet + Nanos(1));
-                let config = DyssectConfig::for_median(median, packet);
+                let config = DyssectConfig::for_objective(objective.slo, objective.packet.max(Nanos(1)));
                 flows(Box::new(Dyssect::new(config)))
             }
             _ => return RackPolicy::with_core_mapper(name, objective),
@@ -185,7 +182,7 @@ impl RackPolicy {
     fn with_core_mapper(name: &str, objective: &Objective<'_>) -> Result<RackPolicy, PolicyError> {
         let policy = Policy::named(name).map_err(|_| unknown(name))?;
         let core = policy.mappers(objective.slo, objective.profile)?;
-        let Some(make) = policy.server_mappers(objective.profile, true)? else {
+        let Some(make) = policy.server_mappers(objective.slo, objective.profile, true)? else {
             return Err(unknown(name));
         };
         Ok(RackPolicy {
@@ -283,7 +280,7 @@ mod tests {
             assert_eq!((policy.core.is_some(), policy.start_cores), (scales, Some(1)), "{name}");
             assert!(matches!(policy.steered, Steered::Rack(None)));
         }
-        for name in ["quadrant", "oracle", "nothing"] {
+        for name in ["oracle", "nothing"] {
             assert!(RackPolicy::with_one_dedicated_core(name, &objective(&profile)).is_err());
         }
     }

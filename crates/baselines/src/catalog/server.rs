@@ -2,10 +2,14 @@
 
 use super::Policy;
 use crate::netblaze::{NetBlazeServerConfig, NetBlazeServerMapper};
-use crate::{RssPlusPlus, RssPlusPlusConfig};
+use crate::{
+    ByBucket, Dyssect, DyssectConfig, Metron, MetronConfig, Quadrant, QuadrantConfig, QuadrantMetron, RssPlusPlus,
+    RssPlusPlusConfig,
+};
 use std::sync::Arc;
+use tailwater_net::Nanos;
 use tailwater_policy::capacity::CapacityProfile;
-use tailwater_policy::server::{MakeServerMapper, TailwaterServerConfig, TailwaterServerMapper};
+use tailwater_policy::server::{MakeServerMapper, ServerMapper, TailwaterServerConfig, TailwaterServerMapper};
 
 /// Error: the profile has no rates, so a core's sustainable load is unknown.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -22,18 +26,23 @@ impl Policy {
 
     /// Returns `true` if the policy's server mapper uses the [rates](CapacityProfile::rates) of a profile.
     pub fn needs_rates(self) -> bool {
-        self.moves_buckets() && self != Policy::RssPlusPlus
+        let without = [Policy::RssPlusPlus, Policy::Metron, Policy::QuadrantMetron];
+        self.moves_buckets() && !without.contains(&self)
     }
 
-    /// Returns a factory of server mappers for the measured profile, or `None` for [`Policy::Static`].
+    /// Returns a factory of server mappers for the measured profile and a latency objective from which the network's
+    /// share is already subtracted, or `None` for [`Policy::Static`].
     ///
-    /// NetBlaze's and Tailwater's mappers run every second, RSS++'s one to ten times per second, as published.
-    /// `others_help` is `true` if cores that are not dedicated serve as auxiliary cores.
+    /// Periods are as published: NetBlaze's mapper runs every second, RSS++'s one to ten times per second, Metron's
+    /// twice, Quadrant's 20 times, Dyssect's ten times. Those of racks decide about the server's RSS buckets, without
+    /// the delays of a rack's controller and switch. The highest rate in the profile is that of a core, and its inverse
+    /// the time of a packet. `others_help` is `true` if cores that are not dedicated serve as auxiliary cores.
     ///
     /// # Errors
     /// The policy [needs rates](Policy::needs_rates), and the profile has none.
     pub fn server_mappers(
         self,
+        slo: Nanos,
         profile: &CapacityProfile,
         others_help: bool,
     ) -> Result<Option<MakeServerMapper>, NoRates> {
@@ -44,9 +53,17 @@ impl Policy {
         let mut config = NetBlazeServerConfig::default();
         let rates = match self {
             Policy::Static => return Ok(None),
-            Policy::RssPlusPlus => {
-                let make = || RssPlusPlus::new(RssPlusPlusConfig::default());
-                return Ok(Some(Arc::new(move || Box::new(make()))));
+            Policy::RssPlusPlus => return made(|| RssPlusPlus::new(RssPlusPlusConfig::default())),
+            Policy::Metron => return made(|| Metron::new(MetronConfig::on_one_server())),
+            Policy::Quadrant => {
+                let config = QuadrantConfig::as_compared(slo, profile.rates.largest());
+                return made(move || ByBucket::new(Quadrant::new(config)));
+            }
+            Policy::QuadrantMetron => return made(|| ByBucket::new(QuadrantMetron::new())),
+            Policy::Dyssect => {
+                let packet = Nanos::from_secs_f64(1.0 / profile.rates.largest()).max(Nanos(1));
+                let config = DyssectConfig::for_objective(slo, packet);
+                return made(move || ByBucket::new(Dyssect::new(config)));
             }
             Policy::NetBlazeServerStaticSafe => profile.rates.static_safe(),
             Policy::NetBlazeServerStaticUnsafe => profile.rates.static_unsafe(),
@@ -65,15 +82,18 @@ impl Policy {
                     ..TailwaterServerConfig::default()
                 };
                 let rates = profile.rates.clone();
-                return Ok(Some(Arc::new(move || {
-                    Box::new(TailwaterServerMapper::new(config, rates.clone()))
-                })));
+                return made(move || TailwaterServerMapper::new(config, rates.clone()));
             }
         };
-        Ok(Some(Arc::new(move || {
-            Box::new(NetBlazeServerMapper::new(config, rates.clone()))
-        })))
+        made(move || NetBlazeServerMapper::new(config, rates.clone()))
     }
+}
+
+/// Returns the factory of boxed mappers.
+fn made<M: ServerMapper + 'static>(
+    make: impl Fn() -> M + Send + Sync + 'static,
+) -> Result<Option<MakeServerMapper>, NoRates> {
+    Ok(Some(Arc::new(move || Box::new(make()))))
 }
 
 /// Largest share of its time that a dispatcher spends on receiving and offloading.
@@ -98,8 +118,9 @@ fn pooled(profile: &CapacityProfile) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tailwater_net::Nanos;
     use tailwater_policy::server::{BucketLoad, CoreLoad, Move, ServerView};
+
+    const SLO: Nanos = Nanos::from_micros(200);
 
     /// A core can process a million packets per second of ten flows, and half as many of a thousand.
     fn profile() -> CapacityProfile {
@@ -112,14 +133,17 @@ mod tests {
     /// Returns the moves of a policy for four buckets of one core, each with the given flows and rate (packets per
     /// second). A second core has no bucket.
     fn moved(policy: Policy, flows: f64, rate: f64) -> Vec<Move> {
-        let make = policy.server_mappers(&profile(), true).unwrap().unwrap();
+        let make = policy.server_mappers(SLO, &profile(), true).unwrap().unwrap();
         let buckets = [BucketLoad { flows, rate, core: 0 }; 4];
-        let busy = (4.0 * rate / 1e6).min(1.0);
-        let cores = [true, false].map(|dedicated| CoreLoad {
-            dedicated,
-            busy: if dedicated { busy } else { 0.0 },
+        let load = 4.0 * rate / 1e6;
+        let used = CoreLoad {
+            dedicated: true,
+            busy: load.min(1.0),
+            lost: (1e6 * (load - 1.0).max(0.0)) as u64,
+            worst_delay: if load > 1.0 { Nanos::from_millis(1) } else { Nanos(1000) },
             ..CoreLoad::default()
-        });
+        };
+        let cores = [used, CoreLoad::default()];
         let view = ServerView {
             now: Nanos::from_secs(1),
             buckets: &buckets,
@@ -136,14 +160,14 @@ mod tests {
         for name in Policy::names() {
             let policy = Policy::named(name).unwrap();
             if policy == Policy::Static {
-                assert!(policy.server_mappers(&profile(), true).unwrap().is_none());
+                assert!(policy.server_mappers(SLO, &profile(), true).unwrap().is_none());
                 continue;
             }
             assert!(!moved(policy, 1.0, 3e5).is_empty(), "{name}");
             assert!(moved(policy, 1.0, 1e5).is_empty(), "{name}");
-            let period = policy.server_mappers(&profile(), true).unwrap().unwrap()().period();
+            let period = policy.server_mappers(SLO, &profile(), true).unwrap().unwrap()().period();
             let hertz = 1.0 / period.as_secs_f64();
-            assert!((1.0..=10.0).contains(&hertz), "{name}");
+            assert!((1.0..=20.0).contains(&hertz), "{name}");
         }
     }
 
@@ -157,7 +181,7 @@ mod tests {
         let many = |policy| moved(policy, 250.0, 2e5).len();
         assert!(many(Policy::NetBlaze) > 0);
         assert_eq!(many(Policy::NetBlazeServerStaticUnsafe), 0);
-        let on_demand = Policy::NetBlazeOnDemandRss.server_mappers(&profile(), true);
+        let on_demand = Policy::NetBlazeOnDemandRss.server_mappers(SLO, &profile(), true);
         assert!(on_demand.unwrap().unwrap()().on_backlog_of(Nanos(1000)).is_some());
     }
 
@@ -165,10 +189,10 @@ mod tests {
     fn without_rates_only_those_that_need_none() {
         for name in Policy::names() {
             let policy = Policy::named(name).unwrap();
-            let mappers = policy.server_mappers(&CapacityProfile::default(), true);
+            let mappers = policy.server_mappers(SLO, &CapacityProfile::default(), true);
             assert_eq!(mappers.is_err(), policy.needs_rates(), "{name}");
         }
-        let error = Policy::Tailwater.server_mappers(&CapacityProfile::default(), true);
+        let error = Policy::Tailwater.server_mappers(SLO, &CapacityProfile::default(), true);
         let Err(error) = error else {
             panic!("there are no rates");
         };

@@ -41,7 +41,7 @@ fn the_smallest_shard_that_suffices_leaves() {
     let plan = rack.period(&mut mapper);
     assert_eq!(plan.moves, [Move { bucket: 1, to: 1 }]);
     assert_eq!(plan.migrations, []);
-    assert_eq!(mapper.place(NewFlow { shard: 1 }), 1);
+    assert_eq!(mapper.place(NewFlow::in_shard(1)), 1);
     assert_eq!(cores(&rack), [0, 1, 0, 0, 1]);
 }
 
@@ -52,7 +52,7 @@ fn a_shard_beyond_a_core_gives_up_its_heaviest_flows() {
     let mut mapper = dyssect();
     rack.period(&mut mapper);
     assert_eq!(cores(&rack), [0, 1, 0, 0], "60 % stay");
-    assert_eq!(mapper.place(NewFlow { shard: 0 }), 0, "new flows still go to the owner");
+    assert_eq!(mapper.place(NewFlow::in_shard(0)), 0, "new flows still go to the owner");
     // The flow returns when there is room below the bound by a margin, 72 %.
     rack.flows[1].rate = 13.0;
     rack.period(&mut mapper);

@@ -1,6 +1,7 @@
 //! Example tables and property tests of the baselines.
 
 mod buckets;
+mod by_bucket;
 mod dyssect;
 mod quadrant;
 

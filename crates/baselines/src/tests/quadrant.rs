@@ -10,7 +10,7 @@ use tailwater_policy::server::{CoreNumber, Move};
 /// Objective: new flows go below 140 µs, migration starts above 180 µs.
 const SLO: Nanos = Nanos::from_micros(200);
 const MAX_RATE: f64 = 700.0;
-const ANY: NewFlow = NewFlow { shard: 0 };
+const ANY: NewFlow = NewFlow::in_shard(0);
 
 fn quadrant() -> Quadrant {
     Quadrant::new(QuadrantConfig::new(SLO, MAX_RATE))
@@ -193,12 +193,12 @@ fn quadrant_metron_splits_shards_with_their_flows() {
     let plan = rack.period(&mut mapper);
     assert_eq!(plan.moves, [Move { bucket: 2, to: 1 }, Move { bucket: 3, to: 1 }]);
     assert_eq!(rack.flows.iter().map(|f| f.core).collect::<Vec<_>>(), [0, 1, 1]);
-    assert_eq!(mapper.place(NewFlow { shard: 3 }), 1);
+    assert_eq!(mapper.place(NewFlow::in_shard(3)), 1);
     // Without losses the idle halves merge again, after the counters have settled.
     rack.cores[0].lost = 0;
     assert!(rack.period(&mut mapper).is_empty());
     let plan = rack.period(&mut mapper);
     assert_eq!((plan.moves.len(), &plan.reclaim[..]), (2, &[1][..]));
-    assert_eq!(mapper.place(NewFlow { shard: 3 }), 0);
+    assert_eq!(mapper.place(NewFlow::in_shard(3)), 0);
     assert_eq!(rack.active(), 1);
 }

@@ -37,7 +37,8 @@ With several cores, all policies except static also move RSS buckets between the
   tailwater run chain.yaml --cores 0,1 --policy rss++
 Policies: static, tailwater, netblaze, netblaze-core-static-safe, netblaze-core-static-unsafe,
 netblaze-no-core-mapper, netblaze-no-boost, netblaze-server-static-safe,
-netblaze-server-static-unsafe, netblaze-on-demand-rss, rss++.
+netblaze-server-static-unsafe, netblaze-on-demand-rss, rss++, metron, quadrant, quadrant-metron,
+dyssect.
 
 On ports, in a program built with --features dpdk (docs/how-to/use-ports.md):
   tailwater run chain.yaml --port 0000:3b:00.0 --port 0000:3b:00.1 --both-ways

@@ -54,7 +54,7 @@ impl Mappers {
             mappers.recorder = Some(recorder);
         }
         if mapping.moves_buckets() {
-            let made = mapping.policy.server_mappers(profile, false);
+            let made = mapping.policy.server_mappers(spec.slo.budget(), profile, false);
             let made = made.map_err(|error| wrong(&error))?;
             mappers.server = made.map(|mapper| ServerConfig {
                 mapper: match &mappers.recorder {

@@ -103,7 +103,7 @@ pub fn quick(
 /// Returns the reason for which the profile lacks rates that the policy uses.
 fn missing_rates(profile: &CapacityProfile, policy: Option<Policy>) -> Option<String> {
     policy?
-        .server_mappers(profile, false)
+        .server_mappers(profile.slo, profile, false)
         .err()
         .map(|error| error.to_string())
 }

@@ -225,10 +225,10 @@ impl Buckets {
         Arc::clone(&self.spans)
     }
 
-    /// Counts a batch that took `took`.
+    /// Counts a batch: the arrival of its first packet, its start and its end.
     #[inline]
-    pub(crate) fn note_batch(&mut self, took: Nanos) {
-        self.account.batch(took);
+    pub(crate) fn note_batch(&mut self, times: [Nanos; 3]) {
+        self.account.batch(times);
     }
 
     /// Returns `true` if buckets are to be released that are still in use.

@@ -34,6 +34,8 @@ pub(crate) struct LoadCounters {
     pub(crate) busy: AtomicU64,
     /// Maximum ring fill level since the reader last reset it.
     pub(crate) longest_queue: AtomicU32,
+    /// Longest delay of a packet in nanoseconds, since the reader last reset it.
+    pub(crate) worst_delay: AtomicU64,
     /// Consecutive epochs in which the worker never drained its packets.
     pub(crate) behind: AtomicU32,
     /// Batches by duration.
@@ -50,6 +52,7 @@ impl Default for LoadCounters {
             lost: AtomicU64::new(0),
             busy: AtomicU64::new(0),
             longest_queue: AtomicU32::new(0),
+            worst_delay: AtomicU64::new(0),
             behind: AtomicU32::new(0),
             durations: Box::new(std::array::from_fn(|_| AtomicU64::new(0))),
         }
@@ -110,6 +113,7 @@ pub(crate) struct Account {
     lost: u64,
     busy: Nanos,
     longest_queue: usize,
+    worst_delay: Nanos,
     /// Packets in the ring at the last poll.
     waiting: usize,
     /// The worker drained all its packets at some time in the epoch.
@@ -137,6 +141,7 @@ impl Account {
             lost: 0,
             busy: Nanos::ZERO,
             longest_queue: 0,
+            worst_delay: Nanos::ZERO,
             waiting: 0,
             was_through: false,
             behind: 0,
@@ -166,10 +171,13 @@ impl Account {
         self.waiting = received.waiting;
     }
 
-    /// Counts a batch that took `took`.
+    /// Counts a batch processed from `began` to `end`. Its first packet, which has waited longest, arrived at
+    /// `arrival`.
     #[inline]
-    pub(crate) fn batch(&mut self, took: Nanos) {
+    pub(crate) fn batch(&mut self, [arrival, began, end]: [Nanos; 3]) {
+        let took = end.saturating_sub(began);
         self.busy += took;
+        self.worst_delay = self.worst_delay.max(end.saturating_sub(arrival));
         add(&self.board.durations[durations::quarter(took)], 1);
     }
 
@@ -199,6 +207,8 @@ impl Account {
         add(&board.busy, std::mem::take(&mut self.busy).0);
         let longest = std::mem::take(&mut self.longest_queue);
         board.longest_queue.fetch_max(longest as u32, Ordering::Relaxed);
+        let worst = std::mem::take(&mut self.worst_delay);
+        board.worst_delay.fetch_max(worst.0, Ordering::Relaxed);
         self.behind = match std::mem::take(&mut self.was_through) {
             true => 0,
             false => self.behind + 1,
@@ -230,6 +240,8 @@ mod tests {
             ..Received::default()
         };
         account.received(&received, 100 + BUCKETS - 1);
+        account.batch([Nanos(10), Nanos(30), Nanos(50)]);
+        account.batch([Nanos(45), Nanos(50), Nanos(80)]);
         account.turn(Nanos(99), true);
         assert_eq!(board.received.load(Ordering::Relaxed), 0, "not yet");
         account.turn(Nanos(100), true);
@@ -240,6 +252,8 @@ mod tests {
         assert!((1.0..1.05).contains(&flows(4)), "{}", flows(4));
         assert_eq!(board.lost.load(Ordering::Relaxed), 7);
         assert_eq!(board.longest_queue.load(Ordering::Relaxed), 9);
+        assert_eq!(board.worst_delay.load(Ordering::Relaxed), 40, "with its wait");
+        assert_eq!(board.busy.load(Ordering::Relaxed), 50);
         assert_eq!(board.behind.load(Ordering::Relaxed), 1, "nine waited");
         account.turn(Nanos(200), true);
         assert_eq!(packets(3), 100, "nothing is published twice");
@@ -255,12 +269,12 @@ mod tests {
         let mut account = Account::new(Arc::clone(&board), Nanos(100));
         let mut durations = Durations::default();
         assert_eq!(durations.p99(&board), Nanos::ZERO);
-        (0..985).for_each(|_| account.batch(Nanos(1000)));
-        (0..15).for_each(|_| account.batch(Nanos(50_000)));
+        (0..985).for_each(|_| account.batch([Nanos(500), Nanos(500), Nanos(1500)]));
+        (0..15).for_each(|_| account.batch([Nanos(500), Nanos(500), Nanos(50_500)]));
         let p99 = durations.p99(&board).0;
         assert!((50_000..60_000).contains(&p99), "{p99}");
         // Only batches since the last call.
-        account.batch(Nanos(1000));
+        account.batch([Nanos(500), Nanos(500), Nanos(1500)]);
         let p99 = durations.p99(&board).0;
         assert!((1000..1280).contains(&p99), "{p99}");
     }

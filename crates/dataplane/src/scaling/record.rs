@@ -15,7 +15,7 @@
 //! rest consists of numbers and texts. A number is unsigned, in LEB128 (seven bits per byte, lowest first, the high bit
 //! set in all bytes but the last). A text is its length in bytes, then UTF-8. Times are nanoseconds on the run's clock.
 //!
-//! - Header: version (4), latency objective, epoch, number of auxiliary cores, nanoseconds from 1970 to the file's
+//! - Header: version (5), latency objective, epoch, number of auxiliary cores, nanoseconds from 1970 to the file's
 //!   creation; the texts chain, policy and capacity profile (in its own format; may be empty).
 //! - For each decision: count of the numbers that follow; dispatcher; its decisions before this one, including omitted
 //!   ones; now; waiting time of the oldest packet; duration of the decision; packets and flows in the local queue;
@@ -32,7 +32,7 @@
 //!   decisions before this one, including omitted ones; now; duration of the decision; cores; RSS buckets;
 //!   the share of packets late or lost; then
 //!   - for each dedicated core: 1 if it has buckets, else 0; the share of its time spent on packets; packets lost; 99th
-//!     percentile of a batch; maximum ring fill level;
+//!     percentile of a batch; maximum ring fill level; longest delay of a packet;
 //!   - for each bucket: its core; its core from now on; packets per second; active flows. (Numbers with fractions are
 //!     stored as the bits of IEEE 754 binary64.)
 //! - At the end: 0, and the number of omitted decisions. A file without it was truncated.

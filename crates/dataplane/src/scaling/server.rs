@@ -238,6 +238,7 @@ impl Server {
                 lost,
                 batch_p99: before.durations.p99(board),
                 longest_queue: board.longest_queue.swap(0, Ordering::Relaxed),
+                worst_delay: Nanos(board.worst_delay.swap(0, Ordering::Relaxed)),
             };
             if received > 0 {
                 // The buckets of packets lost by a full ring are unknown: assume them in proportion.

@@ -180,7 +180,7 @@ impl DispatchTurn<'_> {
         if backlog {
             self.context.learn(packets, time, sent);
         }
-        self.note_batch(began, sent);
+        self.note_batch(times);
         self.dispatch.done(self.batch, self.pool, self.chain);
         sent
     }
@@ -192,9 +192,9 @@ impl DispatchTurn<'_> {
         for from in 1..self.chain.segments() {
             let batch = self.dispatch.part(from);
             let packets = batch.len();
-            if packets == 0 {
+            let Some(arrival) = batch.first().map(|first| first.arrival) else {
                 continue;
-            }
+            };
             if backlog {
                 self.context.meter.note_backlog(batch, time);
             }
@@ -221,7 +221,7 @@ impl DispatchTurn<'_> {
                 self.dispatch.done(self.batch, self.pool, self.chain);
                 *self.from_queue = false;
             }
-            self.note_batch(began, time);
+            self.note_batch([arrival, began, time]);
         }
         time
     }
@@ -231,10 +231,10 @@ impl DispatchTurn<'_> {
         self.batch.first().map_or(time, |first| first.arrival)
     }
 
-    /// Counts the time of a batch for the server mapper.
-    fn note_batch(&mut self, began: Nanos, sent: Nanos) {
+    /// Counts a batch for the server mapper.
+    fn note_batch(&mut self, times: [Nanos; 3]) {
         if let Some(buckets) = &mut self.buckets {
-            buckets.note_batch(sent.saturating_sub(began));
+            buckets.note_batch(times);
         }
     }
 }

@@ -140,13 +140,15 @@ impl ChainProcessing {
             pool: &mut self.pool,
         };
         let packets = self.batch.len();
+        // Later waits, for the store, are no load of this core.
+        let arrival = self.batch.first().map(|first| first.arrival);
         let end = turn.process(durable, &mut self.batch, now, backlog);
-        if let Some(end) = end.filter(|_| packets > 0) {
+        if let (Some(end), Some(arrival)) = (end, arrival) {
             if backlog {
                 context.learn(packets, now, end);
             }
             if let Some(buckets) = &mut self.buckets {
-                buckets.note_batch(end.saturating_sub(now));
+                buckets.note_batch([arrival, now, end]);
             }
         }
         self.size_batch();
@@ -187,7 +189,7 @@ impl ChainProcessing {
             dispatch.went_straight();
         }
         if let Some(buckets) = &mut self.buckets {
-            buckets.note_batch(sent.saturating_sub(began));
+            buckets.note_batch([arrival, began, sent]);
         }
         if backlog {
             context.learn(packets, began, sent);

@@ -50,6 +50,8 @@ pub struct CoreLoad {
     pub batch_p99: Nanos,
     /// Maximum length of its receive ring in the period, in packets.
     pub longest_queue: u32,
+    /// Longest delay of a packet that it processed, waiting included.
+    pub worst_delay: Nanos,
 }
 
 /// State of a server at a period's end.

@@ -82,6 +82,7 @@ fn vary(server: &mut Server, turn: u64) {
         let busy = server.on(core).1 / 200.0;
         server.cores[core].busy = busy.min(1.0);
         server.cores[core].lost = u64::from(busy > 1.0);
+        server.cores[core].worst_delay = Nanos((busy * 150_000.0) as u64);
     }
 }
 

@@ -133,7 +133,9 @@ pub fn run_policy(
     });
     let (mut scaling, mut server) = (None, None);
     if two_dedicated {
-        let mapper = policy.server_mappers(profile, false).expect("it needs no rates");
+        let mapper = policy
+            .server_mappers(spec.slo.budget(), profile, false)
+            .expect("a profile with rates");
         server = mapper.map(|mapper| ServerConfig {
             mapper: match &recorder {
                 Some(recorder) => recorder.recording_server(mapper),

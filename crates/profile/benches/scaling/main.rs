@@ -50,8 +50,8 @@ const CELLS: &[(&str, &str)] = &[
     ("acl-nat", "backbone"),
     ("acl-nat", "as"),
 ];
-/// Name of the row, policy, and `true` if both cores are dedicated. Contains the policies that make sense on two cores;
-/// the others are for the simulator.
+/// Name of the row, policy, and `true` if both cores are dedicated. Of those, `--seconds` of the default shows the first
+/// decisions only: Metron decides twice a second.
 const ROWS: &[(&str, &str, bool)] = &[
     (STATIC, "static", false),
     ("tailwater", "tailwater", false),
@@ -62,6 +62,10 @@ const ROWS: &[(&str, &str, bool)] = &[
     ("netblaze-no-core-mapper", "netblaze-no-core-mapper", false),
     (TWO_DEDICATED, "static", true),
     ("rss++", "rss++", true),
+    ("metron", "metron", true),
+    ("quadrant", "quadrant", true),
+    ("quadrant-metron", "quadrant-metron", true),
+    ("dyssect", "dyssect", true),
 ];
 
 /// Seed of the training traffic. Measured traffic has the round's number.
@@ -234,10 +238,12 @@ fn measure(options: &Options, setup: &Setup, group: &Group) -> Vec<Cell> {
     // The number of flows depends on the rate, and the capacity on the number of flows.
     let first = capacity(&source.trace(TRAINING_SEED, FIRST_RATE));
     let other = source.trace(TRAINING_SEED, share * first);
+    let rows = options.rows();
+    let needs_rate = rows.iter().any(|(_, policy, two)| *two && policy.needs_rates());
     let train = |slo| {
         let training = TrainOptions {
             core: setup.dedicated,
-            depth: Depth::Quick,
+            depth: if needs_rate { Depth::QuickWithRate } else { Depth::Quick },
             seed: 1,
         };
         let spec = spec(chain, traffic, slo);
@@ -245,7 +251,6 @@ fn measure(options: &Options, setup: &Setup, group: &Group) -> Vec<Cell> {
         (slo, spec, profile.expect("the chain can be trained"))
     };
     let trained: Vec<_> = slos.into_iter().map(train).collect();
-    let rows = options.rows();
     let mut cells: Vec<Cell> = trained
         .iter()
         .map(|(slo, spec, _)| new_cell(&format!("{name}/{slo}"), spec, &rows))

@@ -248,7 +248,7 @@ impl Engine<'_> {
             return;
         };
         let shard = packet.bucket() as u16;
-        let core = steering.mapper.place(NewFlow { shard });
+        let core = steering.mapper.place(NewFlow::in_shard(shard));
         let target = steering.cores[usize::from(core)];
         let flow = &mut steering.flows[packet.flow as usize];
         (flow.core, flow.holder) = (core, target);

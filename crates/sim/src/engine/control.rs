@@ -224,6 +224,7 @@ impl Engine<'_> {
                 lost: core.stats.lost,
                 batch_p99: core.stats.batch_p99(),
                 longest_queue: core.stats.longest_queue,
+                worst_delay: Nanos(core.stats.worst_delay),
             };
             packets += core.stats.processed + core.stats.lost;
             late += core.stats.late + core.stats.lost;

@@ -521,5 +521,6 @@ fn core_load(dedicated: bool, counts: CoreCounts, elapsed: f64, model: &Model) -
         lost: counts.lost as u64,
         batch_p99: Nanos((2.0 * model.batch).min(counts.longest * model.packet + model.calm.alone) as u64),
         longest_queue: counts.longest as u32,
+        worst_delay: Nanos((counts.longest * model.packet + model.calm.alone) as u64),
     }
 }

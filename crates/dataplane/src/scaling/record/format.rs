@@ -8,7 +8,7 @@ use tailwater_policy::core::{Destination, MAX_AUXILIARY_CORES, Notice, Plan, Que
 /// First bytes of a file.
 pub(super) const MAGIC: &[u8; 20] = b"tailwater-decisions\n";
 /// Version that is written and read.
-pub(super) const VERSION: u64 = 4;
+pub(super) const VERSION: u64 = 5;
 /// Maximum length of a header text, in bytes. Longer ones are truncated.
 pub(super) const MOST_TEXT: usize = 1 << 20;
 

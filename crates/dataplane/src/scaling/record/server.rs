@@ -11,7 +11,7 @@ const MOST_CORES: usize = BUCKETS;
 
 /// Numbers of a decision before its cores, per core, and per bucket.
 const FIXED: usize = 7;
-const A_CORE: usize = 5;
+const A_CORE: usize = 6;
 const A_BUCKET: usize = 4;
 
 /// Numbers of the longest decision, including the leading count.
@@ -71,6 +71,7 @@ pub(super) fn encode(words: &mut Vec<u64>, view: &ServerView<'_>, moves: &[Move]
             core.lost,
             core.batch_p99.0,
             u64::from(core.longest_queue),
+            core.worst_delay.0,
         ]);
     }
     let first = words.len();
@@ -107,13 +108,14 @@ pub(super) fn decode(words: &[u64], decision: &mut ServerDecision) -> Result<(),
     let (of_cores, of_buckets) = rest.split_at(cores * A_CORE);
     decision.cores.clear();
     for core in of_cores.as_chunks::<A_CORE>().0 {
-        let [dedicated, busy, lost, batch_p99, longest_queue] = *core;
+        let [dedicated, busy, lost, batch_p99, longest_queue, worst_delay] = *core;
         decision.cores.push(CoreLoad {
             dedicated: at_most("as a flag of a core", dedicated, 1)? == 1,
             busy: amount("as the load of a core", busy)?,
             lost,
             batch_p99: Nanos(batch_p99),
             longest_queue: at_most("packets in a ring", longest_queue, u64::from(u32::MAX))? as u32,
+            worst_delay: Nanos(worst_delay),
         });
     }
     let core = |found| at_most("as a core", found, cores.saturating_sub(1) as u64);

@@ -113,8 +113,8 @@ fn what_is_out_of_bounds_is_refused_on_one_line() {
 
     let magic = format::MAGIC.len();
     let mut other = header("").encoded();
-    other[magic] = 5;
-    let text = format!("byte {magic}: expected a record of version 4, found version 5");
+    other[magic] = 6;
+    let text = format!("byte {magic}: expected a record of version 5, found version 6");
     assert_eq!(refused(&other), text);
     assert_eq!(
         refused(b"apiVersion: tailwater.dev/v1alpha1"),

@@ -48,6 +48,7 @@ fn recorded(views: u64) -> (Vec<ServerDecision>, Vec<u8>) {
             lost: random.below(1000),
             batch_p99: Nanos(random.below(100_000)),
             longest_queue: random.below(1024) as u32,
+            worst_delay: Nanos(random.below(1_000_000)),
         };
         let mut decision = ServerDecision {
             sequence,
@@ -129,10 +130,10 @@ fn decisions_about_buckets_out_of_bounds_are_refused() {
     is(&[7, 1024, 0, 0, 0, 0, 513, 0], "at most 512 RSS buckets, found 513");
     is(
         &[7, 1024, 0, 0, 0, 1, 0, 0],
-        "expected 12 numbers in a decision about RSS buckets, found 7",
+        "expected 13 numbers in a decision about RSS buckets, found 7",
     );
     // A core and a bucket.
-    let fine = [16, 1024, 0, 1, 0, 1, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0];
+    let fine = [17, 1024, 0, 1, 0, 1, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     for (at, to, expected) in [
         (
             7,
@@ -146,10 +147,10 @@ fn decisions_about_buckets_out_of_bounds_are_refused() {
             "a finite number of at least 0 as the load of a core",
         ),
         (12, 1 << 40, "packets in a ring"),
-        (13, 1, "at most 0 as a core, found 1"),
         (14, 1, "at most 0 as a core, found 1"),
-        (15, (-1.0_f64).to_bits(), "packets per second of a bucket"),
-        (16, f64::INFINITY.to_bits(), "flows of a bucket"),
+        (15, 1, "at most 0 as a core, found 1"),
+        (16, (-1.0_f64).to_bits(), "packets per second of a bucket"),
+        (17, f64::INFINITY.to_bits(), "flows of a bucket"),
         (0, MOST_SERVER_WORDS as u64, "numbers in a decision, found"),
     ] {
         let mut numbers = fine;
