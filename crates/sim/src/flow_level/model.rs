@@ -245,17 +245,17 @@ mod tests {
     fn a_core_is_busier_than_in_full_batches() {
         // Simulated queues with random arrivals, with batches of up to 32 packets and 320 ns for each.
         for (packet, expected) in [
-            (250.0, [0.602, 0.851, 0.990]),
+            (250.0, [0.602_f64, 0.851, 0.990]),
             (840.0, [0.401, 0.642, 0.916]),
             (2000.0, [0.343, 0.563, 0.859]),
         ] {
             let table = busy(320.0, packet, 32.0);
-            for (utilisation, expected) in [0.3, 0.5, 0.8].into_iter().zip(expected) {
-                let at = utilisation * 32.0_f64;
+            for (utilisation, expected) in [0.3_f64, 0.5, 0.8].into_iter().zip(expected) {
+                let at = utilisation * 32.0;
                 let (step, part) = (at as usize, at.fract());
                 let found = f64::from(table[step]) * (1.0 - part) + f64::from(table[step + 1]) * part;
                 assert!(
-                    (found / expected - 1.0_f64).abs() < 0.03,
+                    (found / expected - 1.0).abs() < 0.03,
                     "{packet}, {utilisation}: {found}"
                 );
             }
