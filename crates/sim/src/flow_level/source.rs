@@ -8,7 +8,7 @@
 use super::random::Draws;
 use std::net::IpAddr;
 use tailwater_net::toeplitz::BUCKETS;
-use tailwater_traffic::generate::{Crowds, FlowClass, Stay, TrafficStatistics};
+use tailwater_traffic::generate::{Crowds, FlowClass, MinnowBursts, Stay, TrafficStatistics};
 
 /// Time in which the rates of buckets are constant, in nanoseconds.
 pub(super) const TICK: f64 = 100e6;
@@ -135,6 +135,8 @@ pub(super) struct Source {
     /// By class of trains, and of minnow bursts: time of the next one.
     next_train: Vec<f64>,
     next_minnows: f64,
+    /// Flows per second of minnow bursts.
+    in_bursts: f64,
     /// Destinations not seen so far: time of the first packet, address, share. The last is the next.
     pub unseen: Vec<(f64, IpAddr, f64)>,
 }
@@ -143,6 +145,8 @@ impl Source {
     pub fn new(statistics: TrafficStatistics, sections: usize, seed: u64) -> Source {
         let mut draws = Draws::new(seed);
         let levels = (0..sections).map(|_| Levels::new(&statistics, &mut draws)).collect();
+        let in_bursts = |minnows: MinnowBursts| minnows.per_second * minnows.flows.mean();
+        let in_bursts = statistics.minnows.map_or(0.0, in_bursts);
         let mut next = |per_second: f64| draws.exponential(1e9 / per_second.max(1e-12));
         let next_train = statistics.trains.iter().map(|train| next(train.per_second)).collect();
         let next_minnows = statistics.minnows.map_or(f64::MAX, |minnows| next(minnows.per_second));
@@ -157,6 +161,7 @@ impl Source {
             next_tick: 0.0,
             next_train,
             next_minnows,
+            in_bursts,
             unseen,
             statistics,
             draws,
@@ -253,12 +258,11 @@ impl Source {
 
     /// Returns the flows per second that begin, those of minnow bursts excepted.
     pub fn flows(&self) -> f64 {
-        let TrafficStatistics { flows, minnows, .. } = &self.statistics;
-        let bursts = minnows.map_or(0.0, |minnows| minnows.per_second * minnows.flows.mean());
+        let bursts = self.in_bursts;
         match self.statistics.crowds {
             Some(Crowds { arrivals, .. }) if self.crowded => arrivals.max_per_second - bursts,
             Some(Crowds { arrivals, .. }) => arrivals.calm_per_second() - bursts,
-            None => flows - bursts,
+            None => self.statistics.flows - bursts,
         }
     }
 

@@ -26,9 +26,9 @@ const FAST_GAP: f64 = 20_000.0;
 /// Number of packets from which a flow is huge.
 const HUGE: u32 = 10_000;
 /// Flows drawn of each part of a mixture.
-const DRAWS: usize = 3_000;
+const DRAWS: usize = 1_500;
 /// Packets of a flow up to which its trains are drawn one by one. Those of longer flows are expected values.
-const WALKED: u32 = 400;
+const WALKED: u32 = HUGE;
 /// Lifetimes, in nanoseconds, that divide flows into classes.
 const LIFETIMES: [f64; 2] = [100e6, 1e9];
 /// Steps of a distribution of train lengths.
