@@ -1,9 +1,10 @@
 //! NetBlaze's tables 3 to 7 and figures 4 to 6.
 
 use super::alone;
+use super::profiles::Published;
 use super::published::{self, Row};
 use super::runs::{Job, Lengths, figure, run, run_all};
-use super::setting::{CHAIN_1, CHAIN_2, Case, Published, model, policy, rack, record, record_growing};
+use super::setting::{CHAIN_1, CHAIN_2, Case, model, policy, rack, record, record_growing};
 use std::sync::Arc;
 use tailwater_net::Nanos;
 use tailwater_sim::{BoundedChain, Recording, RunOptions, Workload, oracle};
