@@ -41,49 +41,51 @@ const fn knob(name: &'static str, published: f64, others: &'static [f64], frozen
 }
 
 /// Largest batch: smaller ones wait less and cost more.
-const BATCH: Knob = knob("batch", 32.0, &[16.0, 12.0], 32.0);
+const fn batch(frozen: f64) -> Knob {
+    knob("batch", 32.0, &[16.0, 12.0], frozen)
+}
 
 /// Policies with their knobs. Times are in milliseconds.
 pub const POLICIES: &[(&str, &[Knob])] = &[
-    ("static", &[BATCH]),
+    ("static", &[batch(32.0)]),
     (
         "rss++",
         &[
-            knob("target", 0.8, &[0.7, 0.6, 0.5, 0.4], 0.8),
+            knob("target", 0.8, &[0.7, 0.6, 0.5, 0.4], 0.5),
             knob("margin", 0.1, &[0.05, 0.2], 0.1),
-            knob("longest period", 1000.0, &[300.0], 1000.0),
+            knob("longest period", 1000.0, &[300.0], 300.0),
             knob("threshold", 0.02, &[0.05, 0.1], 0.02),
-            BATCH,
+            batch(32.0),
         ],
     ),
     (
         "metron",
         &[
-            knob("period", 500.0, &[100.0, 1000.0], 500.0),
+            knob("period", 500.0, &[100.0, 1000.0], 100.0),
             knob("merge below", 0.5, &[0.3, 0.2], 0.5),
             knob("lost", 1.0, &[100.0], 1.0),
-            BATCH,
+            batch(32.0),
         ],
     ),
     (
         "quadrant",
         &[
             knob("signal", 1.0, &[0.0], 1.0),
-            knob("smoothing", 200.0, &[50.0, 0.0], 200.0),
+            knob("smoothing", 200.0, &[50.0, 0.0], 50.0),
             knob("alpha", 0.7, &[0.5, 0.3], 0.7),
             knob("beta", 0.9, &[0.8, 0.95], 0.9),
-            knob("load limit", 0.9, &[0.7, 0.5], 0.9),
-            knob("most flows", 0.5, &[1.0, 0.1], 0.5),
-            BATCH,
+            knob("load limit", 0.9, &[0.7, 0.5], 0.5),
+            knob("most flows", 0.5, &[1.0, 0.1], 0.1),
+            batch(12.0),
         ],
     ),
     (
         "dyssect",
         &[
             knob("median of the objective", 1.0, &[0.3, 0.1, 0.03], 1.0),
-            knob("margin", 0.9, &[0.7, 0.5], 0.9),
+            knob("margin", 0.9, &[0.7, 0.5], 0.5),
             knob("period", 100.0, &[50.0, 200.0], 100.0),
-            BATCH,
+            batch(16.0),
         ],
     ),
     ("netblaze", NETBLAZE),
@@ -93,27 +95,27 @@ pub const POLICIES: &[(&str, &[Knob])] = &[
             knob("fill", 0.97, &[0.9, 0.8], 0.97),
             knob("late", 0.005, &[0.002, 0.01], 0.005),
             knob("pooled", -1.0, &[1.0, 4.5], -1.0),
-            knob("activate", 60.0, &[45.0, 75.0], 60.0),
+            knob("activate", 60.0, &[45.0, 75.0], 45.0),
             knob("share", 20.0, &[10.0, 35.0], 20.0),
-            knob("release", 50.0, &[25.0, 100.0], 50.0),
+            knob("release", 50.0, &[25.0, 100.0], 25.0),
             knob("relieve", 60.0, &[40.0, 80.0], 60.0),
             knob("by bucket", 1.0, &[0.0], 1.0),
-            BATCH,
+            batch(32.0),
         ],
     ),
 ];
 
 /// Variants by number: the whole, without boost mode, on-demand RSS, static-safe core mapper, static-safe server mapper.
 const NETBLAZE: &[Knob] = &[
-    knob("variant", 0.0, &[1.0, 2.0, 3.0, 4.0], 0.0),
-    knob("fill", 0.95, &[0.85, 0.7, 0.55], 0.95),
-    knob("reclaim below fill", 0.1, &[0.05, 0.2], 0.1),
+    knob("variant", 0.0, &[1.0, 2.0, 3.0, 4.0], 3.0),
+    knob("fill", 0.95, &[0.85, 0.7, 0.55], 0.7),
+    knob("reclaim below fill", 0.1, &[0.05, 0.2], 0.05),
     knob("settle", 3000.0, &[1000.0, 300.0], 3000.0),
-    knob("period", 1000.0, &[250.0], 1000.0),
-    knob("release after", 5.0, &[1.0, 2.0, 10.0], 5.0),
+    knob("period", 1000.0, &[250.0], 250.0),
+    knob("release after", 5.0, &[1.0, 2.0, 10.0], 1.0),
     knob("boost after", 3.0, &[2.0, 6.0], 3.0),
     knob("splits", 1.0, &[0.0], 1.0),
-    BATCH,
+    batch(16.0),
 ];
 
 /// Rows of the table: name, policy, which values it has, and whether its profile is the published one.

@@ -16,7 +16,7 @@ pub fn print(files: &[String]) {
     let mut cells: BTreeMap<String, Runs> = BTreeMap::new();
     for file in files {
         let text = std::fs::read_to_string(file).unwrap_or_else(|error| panic!("{file}: {error}"));
-        for line in text.lines().filter(|line| line.starts_with('{')) {
+        for line in text.lines().filter(|line| line.starts_with('{') && line.ends_with('}')) {
             let run: Outcome = serde_json::from_str(line).unwrap_or_else(|error| panic!("{file}: {error}: {line}"));
             let rows = cells.entry(run.cell.clone()).or_default();
             rows.entry(run.row.clone()).or_default().insert(run.seed, run);

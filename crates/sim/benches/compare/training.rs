@@ -9,7 +9,7 @@ use tailwater_net::Nanos;
 use tailwater_policy::capacity::{
     CapacityProfile, EpochFrontier, RateFrontier, ServiceCosts, SplitPoint, SplitProfile,
 };
-use tailwater_policy::core::MakeMapper;
+use tailwater_policy::core::{Load, MakeMapper};
 use tailwater_policy::training::TrainingRecorder;
 use tailwater_sim::policies::Steered;
 use tailwater_sim::{ChainModel, ChainReport, ChainRun, Rack, RackPolicy, Recording, RunOptions, Workload, simulate};
@@ -39,16 +39,17 @@ pub fn train(chain: &Chain, slo: Nanos) -> CapacityProfile {
     let in_epoch = (saturated * epoch.as_secs_f64()) as u32;
     for flows in FLOWS.into_iter().filter(|flows| *flows < in_epoch).chain([in_epoch]) {
         let packets = minnows(flows, in_epoch, saturated * OVERLOAD);
-        observe(
-            &model,
-            epoch,
-            packets,
-            (1 << 20, in_epoch.clamp(512, 8192)),
-            &mut frontier,
-        );
+        let each = (in_epoch / flows).max(1);
+        for mut seen in observe(&model, epoch, packets, (1 << 20, in_epoch.clamp(512, 8192))) {
+            // The generator bounds the number of flows more tightly than the core's observation.
+            seen.flows = seen.flows.max(certain_flows(flows, each, seen.packets));
+            frontier.insert(seen);
+        }
     }
     let traffic = record(TRAFFIC, saturated * TRACE_LOAD, Nanos::from_secs(3), SEED);
-    observe(&model, epoch, traffic, (4096, 2048), &mut frontier);
+    for seen in observe(&model, epoch, traffic, (4096, 2048)) {
+        frontier.insert(seen);
+    }
     let mut rates = RateFrontier::new();
     for flows in RATE_FLOWS {
         let most = rate(&model, flows, BYTES);
@@ -89,21 +90,25 @@ fn training(recorder: &TrainingRecorder, epoch: Nanos) -> MakeMapper {
     Arc::new(move || Box::new(recorder.mapper(epoch)))
 }
 
-/// Adds the epochs of an overloaded core to the frontier.
-fn observe(
-    model: &ChainModel,
-    epoch: Nanos,
-    packets: Recording,
-    (ring, buffers): (u32, u32),
-    frontier: &mut EpochFrontier,
-) {
+/// Returns flows and packets of the epochs in which a core was overloaded.
+fn observe(model: &ChainModel, epoch: Nanos, packets: Recording, (ring, buffers): (u32, u32)) -> Vec<Load> {
     let recorder = TrainingRecorder::new(1 << 20);
     let mapper = training(&recorder, epoch);
-    let mut rack = machine::rack(1);
+    // A second core, which nothing is offloaded to: without any, packets pass no queue.
+    let mut rack = machine::rack(2);
     (rack.servers[0].ring, rack.servers[0].buffers) = (ring, buffers);
     run_on(&rack, model, Nanos(2 * epoch.0), Some(mapper), packets);
-    for seen in recorder.take() {
-        frontier.insert(seen.load);
+    recorder.take().iter().map(|seen| seen.load).collect()
+}
+
+/// Returns the minimum number of flows among any `packets` successive packets of [`minnows`].
+fn certain_flows(flows: u32, each: u32, packets: u32) -> u32 {
+    match each {
+        // Each flow has a single packet.
+        1 => packets,
+        // This many contain a whole round. Fewer have at least half of theirs in one round, or span two generations.
+        _ if packets >= (2 * flows).saturating_sub(1) => flows,
+        _ => packets.div_ceil(2).min(flows),
     }
 }
 
