@@ -105,7 +105,8 @@ pub const POLICIES: &[(&str, &[Knob])] = &[
     ),
 ];
 
-/// Variants by number: the whole, without boost mode, on-demand RSS, static-safe core mapper, static-safe server mapper.
+/// Variants by number: the whole, without boost mode, on-demand RSS, static-safe core mapper, static-safe server
+/// mapper.
 const NETBLAZE: &[Knob] = &[
     knob("variant", 0.0, &[1.0, 2.0, 3.0, 4.0], 3.0),
     knob("fill", 0.95, &[0.85, 0.7, 0.55], 0.7),

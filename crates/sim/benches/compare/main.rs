@@ -3,7 +3,7 @@
 //! ```text
 //! cargo bench -p tailwater-sim --bench compare -- [measure] [PART...] [--seeds 1..21] [--rows PART,...] [--quick]
 //! cargo bench -p tailwater-sim --bench compare -- sweep [POLICY...] [--quick]
-//! cargo bench -p tailwater-sim --bench compare -- table FILE...
+//! cargo bench -p tailwater-sim --bench compare -- table FILE... [--details]
 //! cargo bench -p tailwater-sim --bench compare -- constants | profiles [PART...]
 //! ```
 //!
@@ -37,6 +37,7 @@ struct Arguments {
     seeds: Range<u64>,
     rows: Vec<String>,
     quick: bool,
+    details: bool,
 }
 
 fn main() {
@@ -45,12 +46,14 @@ fn main() {
         seeds: 1..6,
         rows: Vec::new(),
         quick: false,
+        details: false,
     };
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
         match arg.as_str() {
             "--bench" => {}
             "--quick" => arguments.quick = true,
+            "--details" => arguments.details = true,
             "--seeds" => {
                 let range = args.next().and_then(|text| {
                     let (from, to) = text.split_once("..")?;
@@ -79,7 +82,7 @@ fn main() {
                 .collect();
             sweep::sweep(&policies, arguments.quick);
         }
-        "table" => table::print(&rest),
+        "table" => table::print(&rest, arguments.details),
         "constants" => constants(),
         "profiles" => wanted(&rest, false).for_each(profile),
         "measure" => measure(&Arguments {

@@ -11,8 +11,8 @@ const KEPT: f64 = 0.01;
 /// Runs by row, each by seed.
 type Runs = BTreeMap<String, BTreeMap<u64, Outcome>>;
 
-/// Prints a table for each group of cells. A run that occurs twice counts once, the last.
-pub fn print(files: &[String]) {
+/// Prints a table of all cells, and with `in_detail` one for each. A run that occurs twice counts once, the last.
+pub fn print(files: &[String], in_detail: bool) {
     let mut cells: BTreeMap<String, Runs> = BTreeMap::new();
     for file in files {
         let text = std::fs::read_to_string(file).unwrap_or_else(|error| panic!("{file}: {error}"));
@@ -23,10 +23,40 @@ pub fn print(files: &[String]) {
         }
     }
     summary(&cells);
+    println!();
+    matrix(&cells);
     for cell in CELLS {
-        if let Some(runs) = cells.get(cell.name) {
+        if let Some(runs) = cells.get(cell.name).filter(|_| in_detail) {
             details(cell, runs);
         }
+    }
+}
+
+/// Prints late packets and cores of all rows in all cells. Bold: the mean misses the objective.
+fn matrix(cells: &BTreeMap<String, Runs>) {
+    println!(
+        "| late or lost %, lost %, cores | {} |",
+        ROWS.iter().map(|row| row.name).collect::<Vec<_>>().join(" | ")
+    );
+    println!("|---{}|", "|---".repeat(ROWS.len()));
+    for cell in CELLS {
+        let Some(runs) = cells.get(cell.name) else { continue };
+        let texts = ROWS.iter().map(|row| {
+            let Some(row) = runs.get(row.name) else {
+                return String::new();
+            };
+            let late = 100.0 * mean(row, |run| run.late).value;
+            let lost = 100.0 * mean(row, |run| run.lost).value;
+            let cores = mean(row, |run| run.cores).value;
+            let bold = if late > 100.0 * KEPT { "**" } else { "" };
+            let lost = if lost < 0.005 {
+                "0".to_owned()
+            } else {
+                format!("{lost:.2}")
+            };
+            format!("{bold}{late:.2}{bold}, {lost}, {cores:.2}")
+        });
+        println!("| {} | {} |", cell.name, texts.collect::<Vec<_>>().join(" | "));
     }
 }
 

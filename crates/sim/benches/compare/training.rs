@@ -1,5 +1,5 @@
-//! Profiles trained on the simulated machine, by the procedure of `tailwater profile` (which is NetBlaze's): it sees what
-//! a core takes for packets, never the machine's constants.
+//! Profiles trained on the simulated machine, by the procedure of `tailwater profile` (which is NetBlaze's): it sees
+//! what a core takes for packets, never a chain's true costs. Costs between cores are the machine's.
 
 use super::cells::{BYTES, record};
 use super::machine::{self, Chain};
