@@ -120,18 +120,21 @@ fn kept(runs: &BTreeMap<u64, Outcome>) -> usize {
     runs.values().filter(|run| run.late <= KEPT).count()
 }
 
-/// Returns the best row of those that `accept` takes: most seeds kept; of the same, if all are kept the fewest cores,
-/// otherwise the fewest late.
+/// Row of the shipped policy, which the others are compared with.
+const OURS: &str = "tailwater as shipped";
+
+/// Returns the best row of those that `accept` takes: the largest share of seeds kept; of the same, if all are kept the
+/// fewest cores, otherwise the fewest late.
 fn best<'a>(runs: &'a Runs, accept: impl Fn(&str) -> bool) -> Option<&'a str> {
     let rows = ROWS.iter().map(|row| row.name).filter(|name| accept(name));
     let ranked = rows.filter_map(|name| {
         let (key, found) = runs.get_key_value(name)?;
-        let missed = found.len() - kept(found);
-        let next = match missed {
-            0 => mean(found, |run| run.cores).value,
-            _ => mean(found, |run| run.late).value,
+        let missed = 1.0 - kept(found) as f64 / found.len() as f64;
+        let next = match missed > 0.0 {
+            false => mean(found, |run| run.cores).value,
+            true => mean(found, |run| run.late).value,
         };
-        Some((missed as f64, next, key.as_str()))
+        Some((missed, next, key.as_str()))
     });
     let best = ranked.min_by(|a, b| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)));
     best.map(|(.., name)| name)
@@ -139,13 +142,13 @@ fn best<'a>(runs: &'a Runs, accept: impl Fn(&str) -> bool) -> Option<&'a str> {
 
 fn summary(cells: &BTreeMap<String, Runs>) {
     println!(
-        "| cell | seeds | best other: kept, late %, cores | tailwater: kept, late %, cores | cores, of best other | of NetBlaze's best | of the oracle's |"
+        "| cell | best other | its kept, late %, cores | Tailwater's | cores, of best other | of NetBlaze's best | \
+         of the oracle's |\n|---|---|---|---|---|---|---|"
     );
-    println!("|---|---|---|---|---|---|---|");
     for cell in CELLS {
         let Some(runs) = cells.get(cell.name) else { continue };
-        let ours = |name: &str| name.starts_with("tailwater");
-        let (Some(other), Some(own)) = (best(runs, |name| !ours(name)), best(runs, ours)) else {
+        let is_other = |name: &str| !name.starts_with("tailwater");
+        let Some(other) = best(runs, is_other).filter(|_| runs.contains_key(OURS)) else {
             continue;
         };
         let netblaze = best(runs, |name| name.starts_with("netblaze"));
@@ -153,18 +156,18 @@ fn summary(cells: &BTreeMap<String, Runs>) {
             let row = &runs[name];
             let late = mean(row, |run| run.late).text(100.0, 2);
             let cores = mean(row, |run| run.cores).text(1.0, 2);
-            format!("{name}: {}, {late}, {cores}", kept(row))
+            format!("{} of {}, {late}, {cores}", kept(row), row.len())
         };
         let of = |to: Option<&str>| {
-            to.and_then(|to| ratio(runs, own, to))
+            to.and_then(|to| ratio(runs, OURS, to))
                 .map_or(String::new(), |r| r.text(1.0, 2))
         };
         println!(
             "| {} | {} | {} | {} | {} | {} | {} |",
             cell.name,
-            runs[own].len(),
+            other,
             text(other),
-            text(own),
+            text(OURS),
             of(Some(other)),
             of(netblaze),
             of(Some("oracle")),
