@@ -11,7 +11,7 @@ MINUTES ?= 10
 check test quick: export CMAKE_TOOLCHAIN_FILE := $(CURDIR)/tools/highs-for-tests.cmake
 # Cargo itself uses all cores; two of them would wait for each other's lock.
 .NOTPARALLEL:
-.PHONY: help deps build demo test quick mutants soak chaos loom check bench bench-chains bench-functions bench-changes bench-isolation bench-ports bench-external bench-papers bench-scaling bench-sim bench-state bench-live-vs-sim bench-placement clean
+.PHONY: help deps build demo test quick mutants soak chaos loom check bench bench-chains bench-functions bench-changes bench-isolation bench-ports bench-external bench-papers bench-compare bench-scaling bench-sim bench-state bench-live-vs-sim bench-placement clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -109,6 +109,12 @@ bench-papers: ## the tables and figures of NetBlaze and Quadrant on the rack sim
 	@mkdir -p target
 	@cargo bench --locked -p tailwater-sim --bench papers -- $(PAPERS) | tee target/papers.jsonl
 	@cargo bench --locked -p tailwater-sim --bench papers -- tables $(CURDIR)/target/papers.jsonl
+
+bench-compare: ## all policies with the same knowledge, tuning and machine, on the rack simulator; COMPARE="--quick" for a short run, "papers --seeds 1..21" for a group of cells
+	@tools/deps.sh build bench
+	@mkdir -p target
+	@cargo bench --locked -p tailwater-sim --bench compare -- measure $(COMPARE) | tee target/compare.jsonl
+	@cargo bench --locked -p tailwater-sim --bench compare -- table $(CURDIR)/target/compare.jsonl
 
 bench-live-vs-sim: ## the same packets live on two cores and simulated with the profile of this machine: a table
 	@tools/deps.sh build bench

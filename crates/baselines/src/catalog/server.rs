@@ -102,8 +102,9 @@ const DISPATCHING: f64 = 0.4;
 /// the time and never full.
 const POOLED: std::ops::RangeInclusive<f64> = 2.0..=4.5;
 
-/// Returns the load, in cores, that a dedicated core can own: 1 if offloading costs too much or its cost is unknown.
-fn pooled(profile: &CapacityProfile) -> f64 {
+/// Returns the load, in cores, that a dedicated core of Tailwater can own: 1 if offloading costs too much or its cost is
+/// unknown.
+pub fn pooled(profile: &CapacityProfile) -> f64 {
     let Some(details) = &profile.details else {
         return 1.0;
     };

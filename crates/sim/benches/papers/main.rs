@@ -14,14 +14,15 @@
 mod alone;
 mod bursts;
 mod netblaze;
+mod profiles;
 mod published;
 mod quadrant;
 mod runs;
 mod setting;
 mod tables;
 
+use profiles::Published;
 use runs::Lengths;
-use setting::Published;
 
 fn main() {
     let mut lengths = Lengths {

@@ -1,9 +1,10 @@
 //! NetBlaze's tables 3 to 7 and figures 4 to 6.
 
 use super::alone;
+use super::profiles::Published;
 use super::published::{self, Row};
 use super::runs::{Job, Lengths, figure, run, run_all};
-use super::setting::{CHAIN_1, CHAIN_2, Case, Published, model, policy, rack, record, record_growing};
+use super::setting::{CHAIN_1, CHAIN_2, Case, model, policy, rack, record, record_growing};
 use std::sync::Arc;
 use tailwater_net::Nanos;
 use tailwater_sim::{BoundedChain, Recording, RunOptions, Workload, oracle};
@@ -45,12 +46,12 @@ const CASES: [Case; 4] = [
 const WITHOUT: [&str; 3] = ["static", "rss++", "metron"];
 /// Objectives in hundreds of microseconds, and policies with a row for each.
 const OBJECTIVES: [usize; 5] = [1, 2, 3, 4, 5];
-const WITH: [&str; 4] = ["netblaze", "tailwater", "quadrant", "dyssect"];
+const WITH: [&str; 3] = ["netblaze", "quadrant", "dyssect"];
 /// Objectives of a quick run.
 const QUICK: [usize; 2] = [1, 3];
 
 /// Policies that run on growing traffic.
-const GROWING: [&str; 5] = ["metron", "quadrant", "dyssect", "netblaze", "tailwater"];
+const GROWING: [&str; 4] = ["metron", "quadrant", "dyssect", "netblaze"];
 
 /// Figures, each with the policies compared with NetBlaze.
 const FIGURES: [(&str, &[&str]); 3] = [
@@ -105,21 +106,15 @@ fn jobs(case: &Case, profiles: &Published, quick: bool) -> Vec<Job> {
         return jobs;
     }
     let (loose, named) = case.chain.loose;
-    for name in ["netblaze", "tailwater"] {
-        let profile = case.chain.profile(profiles, loose, named);
-        let number = usize::from(case.chain.name == CHAIN_2.name);
-        let published = match name {
-            "netblaze" => published::TABLE_7[number],
-            _ => Row::default(),
-        };
-        let row = format!("papers/netblaze/table-7/{}-{name}", case.chain.name);
-        jobs.push(Job {
-            names: vec![(row, published)],
-            model: model(&profile),
-            slo: loose,
-            policy: policy(name, &profile),
-        });
-    }
+    let profile = case.chain.profile(profiles, loose, named);
+    let number = usize::from(case.chain.name == CHAIN_2.name);
+    let row = format!("papers/netblaze/table-7/{}-netblaze", case.chain.name);
+    jobs.push(Job {
+        names: vec![(row, published::TABLE_7[number])],
+        model: model(&profile),
+        slo: loose,
+        policy: policy("netblaze", &profile),
+    });
     for (figure, variants) in FIGURES {
         for name in variants {
             for &hundreds in objectives {
