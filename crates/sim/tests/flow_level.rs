@@ -24,8 +24,8 @@ fn figures(chain: &ChainReport) -> [f64; 3] {
     [share(late), share(chain.packets.lost), chain.cores.total]
 }
 
-/// Returns the reports of the packet-level and the flow-level model, for some milliseconds from `warm_up` on. The load is
-/// a share of one server's cores.
+/// Returns the reports of the packet-level and the flow-level model, for some milliseconds from `warm_up` on. The load
+/// is a share of one server's cores.
 fn reports(
     name: &str,
     traffic: &str,

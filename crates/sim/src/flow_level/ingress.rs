@@ -14,8 +14,8 @@ use tailwater_policy::server::{
 
 /// Parts of a destination's flows that rows can tell apart by hash.
 const PARTS: usize = 16;
-/// Destinations with at least one part in so many of a server's flows are divided: smaller ones fit anywhere. So at most
-/// as many times the number of servers are.
+/// Destinations with at least one part in so many of a server's flows are divided: smaller ones fit anywhere. So at
+/// most as many times the number of servers are.
 const DIVIDED: f64 = 64.0;
 /// Packets of the whole chain, in weights of classes.
 const WHOLE: f64 = (1_u32 << 31) as f64;
