@@ -350,14 +350,15 @@ impl Values {
     }
 }
 
-/// Steering to the only server: a default row for all policies that steer prefixes.
+/// Steering to the only server: a default row for all policies that steer prefixes, as rows that move begin with.
 fn ingress(cell: &Cell) -> IngressConfig {
     IngressConfig {
         prefix_v4: 24,
         prefix_v6: 48,
         threshold: cell.cores,
         table: machine::rack(1).switch.table,
-        default_row: true,
+        flow_hash: false,
+        rebalance: true,
     }
 }
 
@@ -380,5 +381,5 @@ pub fn check_shipped() {
             "{name} is {value} in the product"
         );
     }
-    assert!(Policy::Tailwater.has_default_row());
+    assert!(Policy::Tailwater.rebalances());
 }

@@ -136,13 +136,13 @@ fn server_mappers_and_core_mappers_take_and_give_back_cores() {
             decisions.buckets_moved > 0 && decisions.remaps >= 7,
             "{policy}: {decisions:?}"
         );
-        // Tailwater's ingress writes rows only for flows that leave the first server.
-        match policy {
-            "tailwater" => assert!(
+        // Tailwater's ingress writes rows only for flows that leave the first server. NetBlaze's had written all of them
+        // before the warm-up was over.
+        if policy == "tailwater" {
+            assert!(
                 decisions.rules == decisions.rows_moved && decisions.rules < 50,
                 "{decisions:?}"
-            ),
-            _ => assert!(decisions.rules > 50, "{policy}: {decisions:?}"),
+            );
         }
         assert!(
             decisions.activated > 0 && decisions.released > 0,
