@@ -2,7 +2,7 @@
 //!
 //! | part | model |
 //! |---|---|
-//! | traffic | a preset's [statistics](TrafficStatistics): rates of RSS buckets that change as flows begin and end, fast trains and minnow bursts as events, everything else as dispersion |
+//! | traffic | a preset's [statistics](tailwater_traffic::generate::TrafficStatistics): rates of RSS buckets that change as flows begin and end, fast trains and minnow bursts as events, everything else as dispersion |
 //! | dedicated core | backlog as a fluid, linear between events; beyond ring and buffers packets are lost |
 //! | core mapper | a model of it: auxiliary cores join where the backlog crosses the mapper's limits, after their wake-up, and are released by the mapper's rules (NetBlaze's: at the ends of epochs) |
 //! | server mapper, ingress mapper | the same code as in the packet-level model and live |
