@@ -125,7 +125,7 @@ const OURS: &str = "tailwater as shipped";
 
 /// Returns the best row of those that `accept` takes: the largest share of seeds kept; of the same, if all are kept the
 /// fewest cores, otherwise the fewest late.
-fn best<'a>(runs: &'a Runs, accept: impl Fn(&str) -> bool) -> Option<&'a str> {
+fn best(runs: &Runs, accept: impl Fn(&str) -> bool) -> Option<&str> {
     let rows = ROWS.iter().map(|row| row.name).filter(|name| accept(name));
     let ranked = rows.filter_map(|name| {
         let (key, found) = runs.get_key_value(name)?;
