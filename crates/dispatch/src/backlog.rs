@@ -57,6 +57,8 @@ pub struct Backlog<F, P> {
     helping: u64,
     /// Auxiliary cores that flows can be placed on, as a bit map.
     usable: u64,
+    /// Packets pass the local queue even if there is no such core.
+    always_queues: bool,
     /// Packets in the system, and the number of them beyond which nothing is received.
     inside: u32,
     packets: u32,
@@ -99,6 +101,7 @@ impl<F, P> Backlog<F, P> {
             withdrawn: 0,
             helping: 0,
             usable: !(u64::MAX << auxiliaries),
+            always_queues: false,
             inside: 0,
             packets: (packets as u32).saturating_sub(RESERVE).max(1),
             share: (packets as u32 / QUEUES).max(1),
@@ -156,10 +159,15 @@ impl<F, P> Backlog<F, P> {
         &self.auxiliaries
     }
 
-    /// Returns `true` if there is no auxiliary core that a flow can be placed on.
+    /// Lets packets pass the local queue even if there is no auxiliary core that a flow can be placed on.
+    pub(crate) fn set_always_queues(&mut self, always: bool) {
+        self.always_queues = always;
+    }
+
+    /// Returns `true` if there is no auxiliary core that a flow can be placed on, and the local queue is of no use.
     #[inline]
     pub fn is_single(&self) -> bool {
-        self.usable == 0
+        self.usable == 0 && !self.always_queues
     }
 
     /// Returns `true` if packets are to be received now: the local queue or an auxiliary core has room for them. A
@@ -167,7 +175,7 @@ impl<F, P> Backlog<F, P> {
     /// [looks](Backlog::looks_for_whales) for flows with too many packets.
     #[inline]
     pub fn receives(&self) -> bool {
-        if self.usable == 0 && !self.fairness.is_looking() {
+        if self.is_single() && !self.fairness.is_looking() {
             return self.waiting() == 0;
         }
         self.inside < self.packets && (self.here.packets < self.share || self.has_room_elsewhere())

@@ -22,7 +22,7 @@ pub struct Decision {
     /// Flows in the local queue at the decision.
     pub flows: usize,
     /// Flows moved out of the local queue. Unless there are none, the caller sorts the queue's packets to the
-    /// [lists](Backlog::list_of) of their flows, in order.
+    /// [lists](Backlog::auxiliary_list_of) of their flows, in order.
     pub flows_moved: u32,
     /// Flows that were split, or split differently.
     pub splits: u32,
@@ -46,7 +46,8 @@ impl<F, P> std::fmt::Debug for Dispatcher<F, P> {
 
 impl<F, P> Dispatcher<F, P> {
     /// Creates a dispatcher without packets.
-    pub fn new(mapper: Box<dyn CoreMapper>, backlog: Backlog<F, P>) -> Dispatcher<F, P> {
+    pub fn new(mapper: Box<dyn CoreMapper>, mut backlog: Backlog<F, P>) -> Dispatcher<F, P> {
+        backlog.set_always_queues(mapper.measures_queues());
         Dispatcher {
             backlog,
             mapper,
@@ -245,6 +246,42 @@ impl<F, P> Dispatcher<F, P> {
             relieved: backlog.relieve(plan.relieve),
             boosted: plan.boost && !was_boosting,
             notice: plan.notice,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Mapper {
+        measures_queues: bool,
+    }
+
+    impl CoreMapper for Mapper {
+        fn measures_queues(&self) -> bool {
+            self.measures_queues
+        }
+
+        fn due(&self, _now: Nanos, _packets: u32) -> bool {
+            false
+        }
+
+        fn decide(&mut self, _view: &View<'_>, _plan: &mut Plan) {}
+    }
+
+    /// Regression: profiles had one corner that was guessed, since the dispatcher that trains has no auxiliary core, and
+    /// no packet passed its queue.
+    #[test]
+    fn a_mapper_that_measures_queues_sees_them_without_auxiliary_cores() {
+        for measures_queues in [false, true] {
+            let backlog: Backlog<(), ()> = Backlog::new(0, 96);
+            let mut dispatcher = Dispatcher::new(Box::new(Mapper { measures_queues }), backlog);
+            assert_eq!(dispatcher.backlog.is_single(), !measures_queues);
+            let number = dispatcher.backlog.open(false, |_| ()).unwrap();
+            dispatcher.backlog.receive(number, 0);
+            assert_eq!(dispatcher.backlog.waiting(), 1);
+            assert_eq!(dispatcher.backlog.receives(), measures_queues);
         }
     }
 }

@@ -231,6 +231,12 @@ pub trait CoreMapper: Send {
         usize::MAX
     }
 
+    /// Returns `true` if packets pass the core's own queue even if no auxiliary core is usable: the mapper measures
+    /// queues. Otherwise they are processed straight from the port then. Called once, before the first packet.
+    fn measures_queues(&self) -> bool {
+        false
+    }
+
     /// Returns `true` if the core processes `packets` packets that wait in its port in time by itself. They need not
     /// pass its own queue then, which costs time, and nothing is placed elsewhere. Called while no packet is in the
     /// system; auxiliary cores that are active have no work.

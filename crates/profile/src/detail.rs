@@ -334,6 +334,10 @@ fn dealt(helper: Option<usize>) -> ScalingConfig {
 struct Always(Destination);
 
 impl CoreMapper for Always {
+    fn measures_queues(&self) -> bool {
+        true
+    }
+
     fn due(&self, _now: Nanos, _packets: u32) -> bool {
         false
     }

@@ -238,6 +238,10 @@ struct Recording {
 }
 
 impl CoreMapper for Recording {
+    fn measures_queues(&self) -> bool {
+        self.mapper.measures_queues()
+    }
+
     fn unit(&self) -> Unit {
         self.mapper.unit()
     }

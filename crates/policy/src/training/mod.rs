@@ -152,6 +152,10 @@ impl TrainingMapper {
 }
 
 impl CoreMapper for TrainingMapper {
+    fn measures_queues(&self) -> bool {
+        true
+    }
+
     #[inline]
     fn due(&self, now: Nanos, _packets: u32) -> bool {
         now >= self.ends

@@ -11,8 +11,8 @@
 //! Markdown of such lines. `sweep` tries the values of each policy's knobs on training seeds, `constants` prints what
 //! all policies have in common, and `profiles` what they know of the chains.
 //!
-//! Profiles are trained on the simulated machine ([`training`]). Knobs are frozen in [`contenders`]. Rows "as published"
-//! require NetBlaze's published profiles, in the folder that TAILWATER_TEST_DATA names.
+//! Profiles are trained on the simulated machine ([`training`]). Knobs are frozen in [`contenders`]. Rows named *as
+//! published* require NetBlaze's published profiles, in the folder that TAILWATER_TEST_DATA names.
 
 mod cells;
 mod contenders;
