@@ -114,7 +114,7 @@ struct ServerState {
     sheds: bool,
 }
 
-/// Tailwater's ingress mapper. See the [module](self).
+/// Tailwater's ingress mapper.
 #[derive(Clone, Debug)]
 pub struct IngressBalancer {
     config: IngressConfig,
