@@ -22,7 +22,7 @@ pub struct Decision {
     /// Flows in the local queue at the decision.
     pub flows: usize,
     /// Flows moved out of the local queue. Unless there are none, the caller sorts the queue's packets to the
-    /// [lists](Backlog::list_of) of their flows, in order.
+    /// [lists](Backlog::auxiliary_list_of) of their flows, in order.
     pub flows_moved: u32,
     /// Flows that were split, or split differently.
     pub splits: u32,

@@ -131,7 +131,7 @@ impl<F> Flow<F> {
         self.list = match self.owner.placement() {
             // Packets behind stay there.
             Placement::Home | Placement::Split { .. } => OWN as u8 | self.list & (BEHIND | VOTED),
-            Placement::Auxiliary(auxiliary) => auxiliary + 1 | self.list & VOTED,
+            Placement::Auxiliary(auxiliary) => (auxiliary + 1) | self.list & VOTED,
         };
         self.owner.placement() == wanted
     }
