@@ -151,8 +151,8 @@ fn main() {
                 let chain = &report.chains[0];
                 let late: u64 = chain.late_by_cause.values().sum();
                 // Start of the last window of 10 ms in which more than 1 % were late.
-                let missed = chain.windows.iter().filter(|window| window.late * 100 > window.offered);
-                let settled = missed.last().map_or(0.0, |window| window.start_s + 0.01);
+                let mut missed = chain.windows.iter().filter(|window| window.late * 100 > window.offered);
+                let settled = missed.next_back().map_or(0.0, |window| window.start_s + 0.01);
                 let decisions = &chain.decisions;
                 println!(
                     "{{\"name\": \"scale-out/{load}-cores/{servers}x{}/{name}/{seed}\", \"value\": {:.5}, \"unit\": \"late\", \

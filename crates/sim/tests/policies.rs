@@ -5,7 +5,6 @@ mod common;
 use common::{MS, SLO, US, bursty, checked, conserved, costs, policy, profile, run, static_rss};
 use std::sync::Arc;
 use tailwater_net::Nanos;
-use tailwater_sim::policies::Steered;
 use tailwater_sim::{
     ChainModel, ChainRun, FlowOptions, Jitter, Rack, RackPolicy, Recording, RunOptions, Server, Workload, simulate,
 };
