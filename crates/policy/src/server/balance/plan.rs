@@ -159,12 +159,14 @@ impl<'a> Planner<'a> {
                 return;
             };
             let (row, to_number) = (choice.row, to as ServerNumber);
+            let mut is_new = false;
             for placed in &mut self.classes {
                 if usize::from(placed.server) == from && placed.row.covers(row) && row.matches(placed.class) {
-                    self.rows_left = self.rows_left.saturating_sub(usize::from(placed.row != row));
+                    is_new |= placed.row != row;
                     (placed.row, placed.server) = (row, to_number);
                 }
             }
+            self.rows_left = self.rows_left.saturating_sub(usize::from(is_new));
             self.servers[from].load -= choice.load;
             self.servers[to].load += choice.load;
             self.classes
