@@ -370,10 +370,11 @@ impl Queue {
             let (arriving, leaving) = match boosting {
                 true if dispatched > 1.0 => (processing * (1.0 - 1.0 / dispatched), 0.0),
                 true => (0.0, (1.0 - dispatched).max(0.0)),
-                false => (processing, (1.0 - packets * model.receive).max(0.05)),
+                // In an overload the core receives no more than it processes.
+                false => (processing, (1.0 - packets * model.receive).max(model.process)),
             };
             let net = arriving - leaving;
-            let most = model.most[0];
+            let most = model.most[0] * model.process;
             let mut stop = crossing(now, to.min(self.epoch_ends), self.work, net, 0.0, most);
             if let Some(first) = self.waking.first() {
                 stop = stop.min(*first);
