@@ -15,7 +15,6 @@ pub struct Document {
     /// Number of all their cores.
     pub cores: usize,
     /// At flow level, bytes of the state of the largest chain in progress. Each thread has one chain.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub chain_state_bytes: Option<usize>,
     /// `true` if runs are missing, since the command was interrupted.
     pub interrupted: bool,

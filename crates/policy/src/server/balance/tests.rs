@@ -136,7 +136,10 @@ fn as_many_servers_are_taken_as_the_load_requires() {
         let with: Vec<f64> = loads.into_iter().filter(|load| *load > 0.0).collect();
         assert_eq!(with.len(), used, "{load}: {with:?}");
         let most = with.iter().copied().fold(0.0, f64::max);
-        assert!(most <= f64::from(load) / 1000.0 / used as f64 * 1.2, "{load}: {with:?} {moves:?}");
+        assert!(
+            most <= f64::from(load) / 1000.0 / used as f64 * 1.2,
+            "{load}: {with:?} {moves:?}"
+        );
         assert!(moves.len() <= 4 * used, "{moves:?}");
     }
 }
