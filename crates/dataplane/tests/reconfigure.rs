@@ -28,7 +28,10 @@ fn run_changing(versions: &[String], flows: u32, helped: bool) -> (RunResult, Ve
     let path = folder.0.join("chain.yaml");
     let write = |number: usize| {
         let text = spec_text(&versions[number % versions.len()], "250ms");
-        std::fs::write(&path, format!("# {number}\n{text}")).unwrap();
+        // A file that is written in place can be read while it is empty.
+        let next = folder.0.join("next.yaml");
+        std::fs::write(&next, format!("# {number}\n{text}")).unwrap();
+        std::fs::rename(&next, &path).unwrap();
     };
     write(0);
     let setup = Setup {
