@@ -536,7 +536,7 @@ mod tests {
             let found = TrafficStatistics::of(&made);
             let ratio = found.packets / made.mean_rate_pps();
             println!("{name}: {ratio:.3} {found:.1?}");
-            assert!((0.85..1.15).contains(&ratio), "{name}: {found:?}");
+            assert!((0.8..1.2).contains(&ratio), "{name}: {found:?}");
             let shares: f64 = found.destinations.iter().map(|(_, share)| share).sum();
             assert!((shares - 1.0).abs() < 1e-9, "{name}: {shares}");
             assert!(
