@@ -24,6 +24,8 @@ pub struct Decision {
     /// Flows moved out of the local queue. Unless there are none, the caller sorts the queue's packets to the
     /// [lists](Backlog::auxiliary_list_of) of their flows, in order.
     pub flows_moved: u32,
+    /// Auxiliary cores that they moved to, as a bit map.
+    pub moved_to: u64,
     /// Flows that were split, or split differently.
     pub splits: u32,
     /// Auxiliary cores whose relief began.
@@ -236,12 +238,13 @@ impl<F, P> Dispatcher<F, P> {
                 splits += u32::from(has_begun);
             }
         }
-        let flows_moved = backlog.move_flows(&plan.destinations, cores);
+        let (flows_moved, moved_to) = backlog.move_flows(&plan.destinations, cores);
         backlog.release(plan.release, cores);
         let was_boosting = std::mem::replace(boost, plan.boost);
         Decision {
             flows: plan.destinations.len(),
             flows_moved,
+            moved_to,
             splits,
             relieved: backlog.relieve(plan.relieve),
             boosted: plan.boost && !was_boosting,

@@ -4,6 +4,7 @@
 //! - [`park`]: sleeping and waking of an idle worker.
 //! - [`owner`]: ownership of a flow by a core, and the condition for moving it.
 //! - [`scheduled_switch`]: a switch that all cores apply at the same time, without waiting.
+//! - [`partition`]: sorting of items into those that stay and those that leave.
 //! - [`priority`]: real-time priority of a worker.
 //!
 //! All lock-free code is in this crate, so it can be checked in one place. The crate has no notion of a packet. Nothing
@@ -75,6 +76,8 @@
 
 pub mod owner;
 pub mod park;
+#[expect(unsafe_code)]
+pub mod partition;
 #[expect(unsafe_code)]
 pub mod priority;
 #[expect(unsafe_code)]

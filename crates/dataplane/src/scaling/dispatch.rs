@@ -360,13 +360,12 @@ impl Dispatch {
         let decision = self.machine.decide(now, oldest, first_segment, &mut activations);
         if decision.flows_moved > 0 {
             let backlog = &self.machine.backlog;
-            self.lists.sort(|number| {
-                let list = backlog.auxiliary_list_of(number);
-                if lends && list.is_some() {
-                    chain.lend(backlog.flow(number).key().bucket());
-                }
-                list
-            });
+            debug_assert_eq!(backlog.moved().count(), decision.flows_moved as usize);
+            if lends {
+                backlog.moved().for_each(|unit| chain.lend(unit.bucket()));
+            }
+            let list_of = |number| backlog.auxiliary_list_of(number);
+            self.lists.sort(decision.moved_to, list_of);
         }
         self.counters.decisions += 1;
         self.counters.splits += u64::from(decision.splits);

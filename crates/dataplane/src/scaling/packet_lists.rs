@@ -2,6 +2,10 @@
 
 use tailwater_chain::parcel::Parcel;
 use tailwater_dispatch::OWN;
+use tailwater_handover::partition::partition;
+
+/// Maximum number of auxiliary cores for which the queue is sorted in a pass each.
+const MOST_PASSES: u32 = 4;
 
 /// Lists of packets, by destination. Memory is never allocated after creation.
 #[derive(Debug)]
@@ -9,23 +13,30 @@ pub(super) struct PacketLists {
     /// Front of the local queue, last packet first.
     front: Vec<Parcel>,
     /// The back of the local queue, then parcels for each auxiliary core that have not been pushed yet, packets about
-    /// to be parked, the back of the queue behind, and packets about to be lost. One array, so sorting needs no branch
-    /// per packet.
+    /// to be parked, the back of the queue behind, and packets about to be lost. One array, so that a packet's list
+    /// needs no branch.
     lists: Vec<Vec<Parcel>>,
     /// Front of the queue behind, last packet first.
     front_behind: Vec<Parcel>,
     /// Empty list, swapped with the back of the local queue when that is sorted.
     spare: Vec<Parcel>,
+    /// Packets that leave a local queue while it is sorted, and those of them that are not of the current list.
+    leaving: Vec<Parcel>,
+    others: Vec<Parcel>,
 }
 
 impl PacketLists {
     /// For a dispatcher with `buffers` buffers and this many auxiliary cores.
     pub(super) fn new(buffers: usize, auxiliaries: usize) -> PacketLists {
+        // One more, for sorting.
+        let list = || Vec::with_capacity(buffers + 1);
         PacketLists {
-            front: Vec::with_capacity(buffers),
-            lists: (0..auxiliaries + 4).map(|_| Vec::with_capacity(buffers)).collect(),
-            front_behind: Vec::with_capacity(buffers),
-            spare: Vec::with_capacity(buffers),
+            front: list(),
+            lists: (0..auxiliaries + 4).map(|_| list()).collect(),
+            front_behind: list(),
+            spare: list(),
+            leaving: list(),
+            others: list(),
         }
     }
 
@@ -81,23 +92,45 @@ impl PacketLists {
         (back.len() - before) as u32
     }
 
-    /// Moves the packets of both local queues to the lists that `list_of` returns for their flows, if it returns one.
-    pub(super) fn sort(&mut self, mut list_of: impl FnMut(u16) -> Option<usize>) {
+    /// Moves the packets of both local queues to the lists that `list_of` returns for their flows, if it returns one:
+    /// those of the auxiliary cores in the bit map `moved_to`.
+    pub(super) fn sort(&mut self, moved_to: u64, list_of: impl Fn(u16) -> Option<usize>) {
         let behind = self.behind();
         let PacketLists {
             front,
             lists,
             front_behind,
             spare,
+            leaving,
+            others,
         } = self;
         for (front, own) in [(front, OWN), (front_behind, behind)] {
             std::mem::swap(&mut lists[own], spare);
-            let mut put = |parcel: Parcel| {
+            // The front is in reverse order.
+            front.reverse();
+            for part in [front, &mut *spare] {
+                partition(part, &mut lists[own], leaving, |parcel| {
+                    list_of(parcel.number()).is_none()
+                });
+            }
+            let mut left = moved_to;
+            if (1..=MOST_PASSES).contains(&left.count_ones()) {
+                // A pass for each core but the last is faster than choosing a list for each packet.
+                while left & (left - 1) != 0 {
+                    let list = left.trailing_zeros() as usize + 1;
+                    left &= left - 1;
+                    let is_in_list = |parcel: &Parcel| list_of(parcel.number()) == Some(list);
+                    partition(leaving, &mut lists[list], others, is_in_list);
+                    std::mem::swap(leaving, others);
+                }
+                let list = left.trailing_zeros() as usize + 1;
+                debug_assert!(leaving.iter().all(|parcel| list_of(parcel.number()) == Some(list)));
+                lists[list].append(leaving);
+            }
+            for parcel in leaving.drain(..) {
                 let list = list_of(parcel.number()).unwrap_or(own);
                 lists[list].push(parcel);
-            };
-            front.drain(..).rev().for_each(&mut put);
-            spare.drain(..).for_each(&mut put);
+            }
         }
     }
 

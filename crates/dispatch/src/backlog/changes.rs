@@ -79,9 +79,9 @@ impl<F, P> Backlog<F, P> {
     }
 
     /// Moves flows of the local queue, in the order of the mapper's list, to their destinations. The caller moves their
-    /// packets, in order. Returns the number of flows moved.
-    pub(crate) fn move_flows(&mut self, destinations: &[Destination], cores: &mut impl AuxiliaryCores) -> u32 {
-        let mut moved = 0;
+    /// packets, in order. Returns the number of flows moved, and the auxiliary cores that got some, as a bit map.
+    pub(crate) fn move_flows(&mut self, destinations: &[Destination], cores: &mut impl AuxiliaryCores) -> (u32, u64) {
+        let (mut moved, mut moved_to) = (0, 0);
         for (at, destination) in destinations.iter().enumerate().take(self.listed.len()) {
             let Some(to) = destination.as_auxiliary() else {
                 continue;
@@ -103,9 +103,22 @@ impl<F, P> Backlog<F, P> {
             load.packets += u32::from(flow.queued);
             (flow.queued, queued.packets) = (0, 0);
             moved += 1;
+            moved_to |= 1 << to;
         }
         self.left += moved;
-        moved
+        (moved, moved_to)
+    }
+
+    /// Returns the keys of the flows that the last [decision](crate::Dispatcher::decide) moved. Call it before any
+    /// packet is counted in or out.
+    pub fn moved(&self) -> impl Iterator<Item = &F> {
+        // All flows in the list had packets in the local queue before.
+        let moved = self
+            .listed
+            .iter()
+            .zip(&self.queued)
+            .filter(|(_, queued)| queued.packets == 0);
+        moved.map(|(&number, _)| self.flow(number).key())
     }
 
     /// Splits a flow of the local queue, given its index in the mapper's list. From now on an auxiliary core runs the
