@@ -3,7 +3,7 @@
 //! A move takes these steps:
 //!
 //! 1. Servers' counters reach the mapper, one call late, and it decides. A server that had nothing takes as many cores
-//!    into use at once as the moving load takes.
+//!    into use at once as the moving load fills to its limit.
 //! 2. After the time to write a row, the rows are in force: packets of the moving flows go to the new server. It holds
 //!    them, in order, in the packet buffers of its dedicated cores. Packets beyond are lost.
 //! 3. The old server processes what it has of these flows, and then sends their state: one call, and a time for each
@@ -104,12 +104,11 @@ impl Engine<'_> {
         for planned in &moves {
             let to = usize::from(planned.to);
             if let Steering::Buckets(steering) = &mut self.chains[number].steering {
-                let load: f64 = moves
-                    .iter()
-                    .filter(|other| other.to == planned.to)
-                    .map(|m| m.load)
-                    .sum();
-                steering.sections[to].start_cores = (load.ceil() as u16).max(1);
+                let same = moves.iter().filter(|other| other.to == planned.to);
+                let load: f64 = same.map(|other| other.load).sum();
+                let balanced = steering.balanced.as_ref();
+                let limit = balanced.map_or(1.0, |balanced| balanced.mapper.limit(planned.to));
+                steering.sections[to].start_cores = ((load / limit).ceil() as u16).max(1);
             }
             // A server in use keeps its cores.
             self.activate(number, to, now);

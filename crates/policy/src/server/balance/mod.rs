@@ -194,6 +194,14 @@ impl IngressBalancer {
         self.rows.len()
     }
 
+    /// Returns the share of a server's cores to which it may be filled.
+    ///
+    /// # Panics
+    /// If there is no such server.
+    pub fn limit(&self, server: ServerNumber) -> f64 {
+        self.servers[usize::from(server)].limit
+    }
+
     /// Returns `true` if moves are not complete.
     pub fn is_moving(&self) -> bool {
         !self.moving.is_empty()
