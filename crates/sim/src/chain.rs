@@ -46,8 +46,8 @@ pub struct ChainModel {
     pub numa_packet: f64,
     /// Extra cost of the first packet of a flow after its migration to this core.
     pub migrated_flow: f64,
-    /// Number of other packets since a flow's last one from which on a packet is *cold*: its state has left the caches.
-    /// A packet that opens its flow is cold, too. 0 disables this.
+    /// Number of other packets that the core of a flow's last packet has processed since, from which on a packet is
+    /// *cold*: its state has left the caches. A packet that opens its flow is cold, too. 0 disables this.
     pub cold_after: u32,
     /// Extra cost of a batch with a cold packet.
     pub cold_batch: f64,

@@ -261,6 +261,12 @@ fn no_more_packets_are_late_or_lost_than_with_static_rss() {
     (0..4).for_each(assert_no_cliff);
 }
 
+/// Where the engine let each core work for a while by itself, a flow's packets stayed in the caches for longer.
+#[test]
+fn packets_are_as_often_cold_as_with_static_rss() {
+    assert_no_cliff(1003);
+}
+
 /// As long as `SOAK_MINUTES` says.
 #[test]
 fn search() {

@@ -46,35 +46,39 @@ pub(crate) struct ChainState {
     pub worked: u64,
 }
 
-/// Cache state of flows: a flow is warm if few packets were processed since its last one.
+/// Cache state of flows: a flow is warm if the core that processed its last packet has processed few others since.
+///
+/// Each core counts its own packets, so that the result does not depend on the order in which the engine lets cores
+/// work.
 #[derive(Debug)]
 pub(crate) struct CacheResidency {
     after: u32,
-    packets: u32,
-    /// By flow: number of packets that had been processed at its last one.
-    seen: Vec<u32>,
+    /// By core: packets processed.
+    packets: Vec<u32>,
+    /// By flow: the core that processed its last packet, and the packets that it had processed by then.
+    seen: Vec<(u16, u32)>,
 }
 
 impl CacheResidency {
-    /// Returns the state for a chain model's limit, or `None` if `after` is 0.
-    pub fn new(after: u32) -> Option<CacheResidency> {
-        (after > 0).then_some(CacheResidency {
+    /// Returns the state for a chain model's limit and a rack's cores, or `None` if `after` is 0.
+    pub fn new(after: u32, cores: usize) -> Option<CacheResidency> {
+        (after > 0).then(|| CacheResidency {
             after,
-            packets: 0,
+            packets: vec![0; cores],
             seen: Vec::new(),
         })
     }
 
-    /// Returns `true` if a packet that is processed now is cold.
+    /// Returns `true` if a packet that `core` processes now is cold.
     #[inline]
-    pub fn is_cold(&mut self, packet: &Packet) -> bool {
+    pub fn is_cold(&mut self, core: usize, packet: &Packet) -> bool {
         let flow = packet.flow as usize;
         if self.seen.len() <= flow {
-            self.seen.resize(flow + 1, 0);
+            self.seen.resize(flow + 1, (0, 0));
         }
-        self.packets = self.packets.wrapping_add(1);
-        let before = std::mem::replace(&mut self.seen[flow], self.packets);
-        packet.is_first() || self.packets.wrapping_sub(before) > self.after
+        self.packets[core] = self.packets[core].wrapping_add(1);
+        let (last, before) = std::mem::replace(&mut self.seen[flow], (core as u16, self.packets[core]));
+        packet.is_first() || self.packets[usize::from(last)].wrapping_sub(before) > self.after
     }
 }
 

@@ -526,7 +526,7 @@ impl Engine<'_> {
                 }
             }
         }
-        let work = self.work_here(chain, &batch);
+        let work = self.work_here(number, chain, &batch);
         let costs = &self.chains[chain].costs;
         let mut picos = costs.process(work);
         if split {
@@ -581,7 +581,7 @@ impl Engine<'_> {
         );
         let batch = &batch[late..];
         let packets = batch.iter().map(|waiting| &waiting.packet);
-        let work = work(packets, &mut chain.warmth);
+        let work = work(number, packets, &mut chain.warmth);
         let mut picos = match batch.is_empty() {
             true => 0,
             false => chain.costs.help(work, claim.other_node),

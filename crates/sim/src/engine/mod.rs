@@ -354,7 +354,7 @@ impl<'r> Engine<'r> {
                 self.cores[usize::from(*core)].freshness = Some(Freshness::new(setup.slo));
             }
         }
-        let warmth = CacheResidency::new(setup.costs.cold_after);
+        let warmth = CacheResidency::new(setup.costs.cold_after, self.cores.len());
         self.chains.push(ChainState {
             costs: setup.costs.with_unit(unit),
             speed: self.rack.pace.as_ref().map(machine::Speed::new),

@@ -15,16 +15,20 @@ use crate::report::Loss;
 use crate::traffic::Packet;
 use tailwater_net::Nanos;
 
-/// Sums up the packets that a core is about to process.
+/// Sums up the packets that core `core` is about to process.
 #[inline]
-pub(super) fn work<'a>(packets: impl Iterator<Item = &'a Packet>, warmth: &mut Option<CacheResidency>) -> Work {
+pub(super) fn work<'a>(
+    core: usize,
+    packets: impl Iterator<Item = &'a Packet>,
+    warmth: &mut Option<CacheResidency>,
+) -> Work {
     let mut work = Work::default();
     for packet in packets {
         work.packets += 1;
         work.bytes += u64::from(packet.bytes);
         work.new += u64::from(packet.is_first());
         if let Some(warmth) = warmth {
-            work.cold += u64::from(warmth.is_cold(packet));
+            work.cold += u64::from(warmth.is_cold(core, packet));
         }
     }
     work
@@ -110,7 +114,7 @@ pub(super) fn direct(core: &mut Core, chain: &mut ChainState, number: usize, now
     }
     let batch = core.fifo.arrived(now, count);
     let packets = batch.iter().map(|arrived| &arrived.packet);
-    let work = work(packets, &mut chain.warmth);
+    let work = work(number, packets, &mut chain.warmth);
     let picos = chain.costs.whole(work, more);
     let first = batch[0].packet.arrival;
     if more {
@@ -296,7 +300,7 @@ impl Engine<'_> {
             self.left(number, &waiting.packet, now);
         }
         if !batch.is_empty() {
-            let work = self.work_here(chain, &batch);
+            let work = self.work_here(number, chain, &batch);
             let picos = self.chains[chain].costs.whole(work, more);
             self.process(number, chain, (now, picos), &batch, more);
         }
@@ -307,9 +311,9 @@ impl Engine<'_> {
     }
 
     /// Returns the work of a batch, including flows that migrated from other cores.
-    pub(super) fn work_here(&mut self, chain: usize, batch: &[Waiting]) -> Work {
+    pub(super) fn work_here(&mut self, number: usize, chain: usize, batch: &[Waiting]) -> Work {
         let packets = batch.iter().map(|waiting| &waiting.packet);
-        let mut work = work(packets, &mut self.chains[chain].warmth);
+        let mut work = work(number, packets, &mut self.chains[chain].warmth);
         for waiting in batch.iter().filter(|waiting| waiting.buffered) {
             work.migrated += u64::from(self.chains[chain].steering.is_first_after_migration(&waiting.packet));
         }
