@@ -145,6 +145,7 @@ impl Meter {
         let window = &mut self.telemetry.window;
         window.lost_too_late += 1;
         window.late[cause as usize] += 1;
+        window.late_remediable += u64::from(self.attribution.more_cores_help(cause, late));
     }
 
     /// Counts packets that are not delivered to the worker.
@@ -292,7 +293,9 @@ impl Meter {
                     _ if self.external && packet.number() & DETAINED != 0 => Cause::External,
                     cause => cause,
                 };
-                self.telemetry.window.late[cause as usize] += 1;
+                let window = &mut self.telemetry.window;
+                window.late[cause as usize] += 1;
+                window.late_remediable += u64::from(self.attribution.more_cores_help(cause, late));
             }
         }
     }

@@ -47,6 +47,8 @@ pub struct Window {
     pub dropped_damaged: u64,
     /// Packets beyond the SLO, and lost ones, by [`Cause`].
     pub late: [u64; Cause::ALL.len()],
+    /// Those of them that more cores can remedy, other than packets that found the NIC's ring full.
+    pub late_remediable: u64,
     /// Number of preemptions of the worker.
     pub gaps: u64,
     /// Their total duration.
@@ -100,8 +102,7 @@ impl Window {
 
     /// Packets beyond the SLO, lost ones included, for causes that more cores can remedy.
     pub fn late_for_want_of_cores(&self) -> u64 {
-        let causes = [Cause::QueuedBehindOthers, Cause::RingFull, Cause::Waking];
-        causes.map(|cause| self.late[cause as usize]).iter().sum()
+        self.late_remediable + self.late[Cause::RingFull as usize]
     }
 
     /// Packets beyond the SLO, lost ones included.
@@ -126,6 +127,7 @@ impl Window {
         self.lost_flow_overload += other.lost_flow_overload;
         self.lost_too_late += other.lost_too_late;
         self.dropped_damaged += other.dropped_damaged;
+        self.late_remediable += other.late_remediable;
         self.late
             .iter_mut()
             .zip(other.late)

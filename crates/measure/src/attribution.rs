@@ -148,6 +148,22 @@ impl Attribution {
         }
     }
 
+    /// Returns `true` if more cores can remedy that a packet is late for this cause: it waited for others, or mostly
+    /// behind its own flow, but would have been in time without the packets of others.
+    pub fn more_cores_help(&self, cause: Cause, packet: LatePacket) -> bool {
+        match cause {
+            Cause::QueuedBehindOthers | Cause::Waking => true,
+            Cause::QueuedBehindOwnFlow => {
+                let service = packet.sent.saturating_sub(packet.received);
+                let waiting = packet.received.saturating_sub(packet.arrival);
+                let (own, all) = self.shares.of(packet.rss_hash, packet.received);
+                let behind_own = waiting.0.saturating_mul(own.into()) / u64::from(all.max(1));
+                behind_own + service.0 <= self.slo.0
+            }
+            _ => false,
+        }
+    }
+
     /// Cause of a packet that took longer than the SLO.
     pub fn cause(&self, packet: LatePacket) -> Cause {
         let latency = packet.sent.saturating_sub(packet.arrival);
@@ -252,11 +268,18 @@ impl FlowShares {
         }
     }
 
-    /// Returns `true` if this flow made up at least half of the worker's recent work.
-    fn mostly_own(&self, rss_hash: u32, now: Nanos) -> bool {
+    /// Returns the packets of a flow and of all flows in the worker's recent work.
+    fn of(&self, rss_hash: u32, now: Nanos) -> (u32, u32) {
         let epoch = self.epoch_of(now);
         let cell = self.cells[Self::cell(rss_hash)];
-        cell.rss_hash == rss_hash && 2 * cell.at(epoch) >= self.all.at(epoch)
+        let own = if cell.rss_hash == rss_hash { cell.at(epoch) } else { 0 };
+        (own, self.all.at(epoch))
+    }
+
+    /// Returns `true` if this flow made up at least half of the worker's recent work.
+    fn mostly_own(&self, rss_hash: u32, now: Nanos) -> bool {
+        let (own, all) = self.of(rss_hash, now);
+        self.cells[Self::cell(rss_hash)].rss_hash == rss_hash && 2 * own >= all
     }
 }
 
@@ -293,6 +316,18 @@ mod tests {
     #[test]
     fn queueing_behind_the_own_flow_is_a_whale() {
         assert_eq!(busy(60, 40).cause(late(700, 990, 1000)), Cause::QueuedBehindOwnFlow);
+    }
+
+    #[test]
+    fn more_cores_help_a_flow_that_would_be_in_time_alone() {
+        let packet = late(700, 990, 1000);
+        // 290 µs of queueing, 60 % of it behind the own flow.
+        let attribution = busy(60, 40);
+        assert!(attribution.more_cores_help(attribution.cause(packet), packet));
+        let attribution = busy(90, 10);
+        assert!(!attribution.more_cores_help(attribution.cause(packet), packet));
+        assert!(busy(0, 60).more_cores_help(Cause::QueuedBehindOthers, packet));
+        assert!(!busy(0, 60).more_cores_help(Cause::Service, packet));
     }
 
     #[test]

@@ -123,19 +123,19 @@ impl Meter {
         // The packet may have arrived at the core too late for its processing time there.
         let before = at.saturating_sub(packet.arrival);
         let in_time = before > 0 && (sent - packet.arrival).saturating_sub(before) <= self.slo.0;
+        let late = LatePacket {
+            arrival: Nanos(packet.arrival),
+            received: Nanos(received),
+            sent: Nanos(sent),
+            rss_hash: flow_hash(packet.flow),
+            buffered: Nanos(if buffered { before } else { 0 }),
+        };
         let cause = match in_time && !buffered {
             true => Cause::Network,
-            false => Cause::Live(attribution.cause(LatePacket {
-                arrival: Nanos(packet.arrival),
-                received: Nanos(received),
-                sent: Nanos(sent),
-                rss_hash: flow_hash(packet.flow),
-                buffered: Nanos(if buffered { before } else { 0 }),
-            })),
+            false => Cause::Live(attribution.cause(late)),
         };
         self.window.late[cause.number()] += 1;
-        let causes = [attribution::Cause::QueuedBehindOthers, attribution::Cause::Waking];
-        causes.iter().any(|remediable| cause == Cause::Live(*remediable))
+        matches!(cause, Cause::Live(cause) if attribution.more_cores_help(cause, late))
     }
 
     /// Counts packets lost at `now` since they could not be in time any more. Returns the number of those for a cause

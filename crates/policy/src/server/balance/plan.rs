@@ -52,6 +52,8 @@ struct Placed {
     server: ServerNumber,
     class: FlowClass,
     load: f64,
+    /// A move of this plan has it.
+    has_moved: bool,
 }
 
 /// Plan in progress.
@@ -89,6 +91,7 @@ impl<'a> Planner<'a> {
                 server,
                 class: class.class,
                 load: f64::from(class.packets),
+                has_moved: false,
             }
         });
         let mut classes: Vec<Placed> = placed.collect();
@@ -163,7 +166,7 @@ impl<'a> Planner<'a> {
             for placed in &mut self.classes {
                 if usize::from(placed.server) == from && placed.row.covers(row) && row.matches(placed.class) {
                     is_new |= placed.row != row;
-                    (placed.row, placed.server) = (row, to_number);
+                    (placed.row, placed.server, placed.has_moved) = (row, to_number, true);
                 }
             }
             self.rows_left = self.rows_left.saturating_sub(usize::from(is_new));
@@ -189,6 +192,10 @@ impl<'a> Planner<'a> {
         let mut best: Option<Choice> = None;
         for group in self.classes[begin..end].chunk_by(|a, b| a.row == b.row) {
             let row = group[0].row;
+            // The old server of flows that move on is none of the two in the row.
+            if group[0].has_moved {
+                continue;
+            }
             self.descend(group, row.length(), (wanted, most), &mut best);
         }
         best

@@ -329,32 +329,34 @@ proptest! {
             for (number, class) in rack.classes.iter_mut().enumerate() {
                 class.packets = 1 + (class.packets ^ round.rotate_left(number as u32)) % 2000;
             }
-            let before: Vec<u16> = rack.classes.iter().map(|class| rack.mapper.steer(class.class).1).collect();
+            let before: Vec<_> = rack.classes.iter().map(|class| rack.mapper.steer(class.class)).collect();
             let mut moves = Vec::new();
             for state in &mut rack.mapper.servers {
                 state.sheds = state.used;
                 state.load = 0.0;
             }
-            for (class, server) in rack.classes.iter().zip(&before) {
+            for (class, (_, server)) in rack.classes.iter().zip(&before) {
                 rack.mapper.servers[usize::from(*server)].load += f64::from(class.packets) / 1000.0;
             }
             rack.mapper.plan(&rack.classes, &mut moves);
             rack.mapper.rows_written();
             prop_assert!(rack.mapper.rows() <= table);
-            for (class, before) in rack.classes.iter().zip(before) {
+            for (class, (row, before)) in rack.classes.iter().zip(before) {
                 let mut expected = before;
-                let mut length = None;
+                // A shorter row leaves what a longer one matches.
+                let mut length = row.length();
+                let mut moved = 0;
                 for planned in &moves {
                     // The longest match applies, and of equal ones the last.
-                    if planned.row.matches(class.class) && expected == planned.from
-                        && length.is_none_or(|length| planned.row.length() >= length)
-                    {
-                        (expected, length) = (planned.to, Some(planned.row.length()));
+                    if planned.row.matches(class.class) && expected == planned.from && planned.row.length() >= length {
+                        (expected, length) = (planned.to, planned.row.length());
+                        moved += 1;
                     }
                 }
                 let after = rack.mapper.steer(class.class).1;
                 if after != before {
                     prop_assert_eq!(after, expected, "{:?}", class);
+                    prop_assert_eq!(moved, 1, "{:?} moves once", class);
                 }
             }
             moves.iter().for_each(|planned| rack.mapper.moved(planned.row));
