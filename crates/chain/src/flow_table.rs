@@ -74,11 +74,13 @@ pub struct FlowTable {
     memory: Arc<FlowMemory>,
     parts: Arc<AllParts>,
     partitions: Vec<Option<Partition>>,
-    /// Buckets that this view may use now: those whose partitions it holds and has not lent, or all, if buckets are
-    /// lent to it.
+    /// Buckets that this view may use now: those whose partitions it holds and has not lent, and those borrowed; or
+    /// all, if buckets are lent to it and it holds none.
     usable: Box<[bool; BUCKETS]>,
     /// Buckets whose flows stay, because packets that were looked up are on another core.
     kept: Box<[bool; BUCKETS]>,
+    /// Buckets of other views that this one uses now, if it may: with room for those of a batch.
+    borrowed: Option<Vec<u16>>,
     /// `log2` of the number of slots in a partition.
     shift: u32,
     timeouts: IdleTimeouts,
@@ -134,6 +136,7 @@ impl FlowTable {
             partitions: (0..BUCKETS).map(|_| None).collect(),
             usable: Box::new([false; BUCKETS]),
             kept: Box::new([false; BUCKETS]),
+            borrowed: None,
             shift,
             timeouts: config.timeouts,
             when_full: config.when_full,
@@ -160,6 +163,7 @@ impl FlowTable {
             partitions: (0..BUCKETS).map(|_| None).collect(),
             usable: Box::new([false; BUCKETS]),
             kept: Box::new([false; BUCKETS]),
+            borrowed: None,
             shift: self.shift,
             timeouts: self.timeouts,
             when_full: self.when_full,

@@ -226,6 +226,7 @@ mod tests {
             gaps: 0,
             cores: CoreReport::default(),
             buckets: BucketCounters::default(),
+            scaling: Default::default(),
         };
         let line = line(&progress);
         assert_eq!(

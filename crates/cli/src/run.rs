@@ -53,7 +53,7 @@ fn execute(plan: Plan) -> Result<ExitCode, CliError> {
     let opened = Opened::new(loaded, &run, &clock)?;
     let spec = run.spec();
     let profile = mappers::profile(&plan.mapping, &plan.chain, spec, opened.trace(), &stop)?;
-    let mappers = Mappers::new(&plan.mapping, spec, &profile, plan.outputs.record.as_deref())?;
+    let mappers = Mappers::new(&plan.mapping, &run, &profile, plan.outputs.record.as_deref())?;
     let run = run.with_mappers(mappers.scaling, mappers.server)?;
     let ran = run_and_show(&run, opened, clock, endpoint, &stop)?;
     let recorded = mappers.recorder.map_or(Ok(()), |recorder| record::finish(&recorder));

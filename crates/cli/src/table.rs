@@ -297,7 +297,9 @@ fn machine(table: &mut Table, report: &RunReport) {
     if report.server.is_some() || cores.dedicated_avg < cores.dedicated as f64 {
         let _ = write!(text, ", {:.2} of them in use", cores.dedicated_avg);
     }
-    if report.scaling.is_some() || cores.auxiliary_avg > 0.0 {
+    // Without auxiliary cores, the dedicated ones may still help each other.
+    let is_helped = report.scaling.is_some_and(|scaling| scaling.dedicated_activated > 0);
+    if report.scaling.is_some() && !is_helped || cores.auxiliary_avg > 0.0 {
         let _ = write!(text, ", {:.2} auxiliary on average", cores.auxiliary_avg);
     }
     table.line("cores", &text);
@@ -495,12 +497,23 @@ fn offloading(table: &mut Table, report: &RunReport) {
         thousands(scaling.flows_moved)
     );
     table.line("offloaded", &text);
+    if scaling.dedicated_activated > 0 {
+        let text = format!(
+            "{} of them ({}) to dedicated cores, which helped {}",
+            thousands(scaling.packets_to_dedicated),
+            percent(share(scaling.packets_to_dedicated, report.packets.offered)),
+            times(scaling.dedicated_activated)
+        );
+        table.line("", &text);
+    }
     let text = format!(
         "auxiliary cores activated {}, boost mode entered {}",
         times(scaling.activated),
         times(scaling.boosts)
     );
-    table.line("", &text);
+    if scaling.activated > 0 || scaling.boosts > 0 || scaling.dedicated_activated == 0 {
+        table.line("", &text);
+    }
     let parked = format!(", {} packets parked", thousands(scaling.packets_parked));
     for (count, what, more) in [
         (scaling.splits, "flow split between two cores", ""),

@@ -95,6 +95,7 @@ fn record(folder: &Folder) -> PathBuf {
         slo,
         epoch: profile.epoch,
         auxiliary: 2,
+        dedicated: 0,
         started: Nanos(1),
         profile: profile.to_string(),
     };

@@ -248,6 +248,7 @@ fn main() {
             let mapper = policy.mappers(SLO, &profile).expect("an epoch");
             let scaling = ScalingConfig {
                 auxiliary: vec![auxiliary],
+                dedicated_help: false,
                 mapper: mapper.expect("a mapper"),
                 park,
                 buffers: 2048,

@@ -143,6 +143,7 @@ fn report(spec: &ChainSpec, bytes: u16, rate: Option<f64>, way: Way) -> RunRepor
         seed: 1,
         scaling: rate.map(|_| ScalingConfig {
             auxiliary: vec![*helper],
+            dedicated_help: false,
             mapper: Arc::new(move || Box::new(Fixed { way, next: Nanos::ZERO })),
             park: Mode::Sleep,
             buffers: 2048,

@@ -24,6 +24,7 @@ use crate::clock::Clock;
 use crate::port::PortQueue;
 use crate::scaling::buckets::Buckets;
 use crate::scaling::dispatch::Dispatch;
+use crate::scaling::helping::HelpingEnds;
 use crate::telemetry::WindowSender;
 use processing::ChainProcessing;
 use std::sync::atomic::AtomicBool;
@@ -73,6 +74,18 @@ impl Worker {
     /// Lets the worker offload flows to auxiliary cores.
     pub(crate) fn dispatching(mut self, dispatch: Dispatch) -> Worker {
         self.0.processing.dispatch = Some(Box::new(dispatch));
+        self
+    }
+
+    /// Lets the worker process packets that other workers lend it.
+    ///
+    /// # Safety
+    /// A bucket of whose packets the worker has one is lent to it by its owner, and to nobody else. Earlier uses of the
+    /// bucket happened before.
+    pub(crate) unsafe fn helping(mut self, ends: HelpingEnds) -> Worker {
+        let PollLoop { context, processing } = &mut self.0;
+        // SAFETY: guaranteed by the caller.
+        unsafe { processing.set_helping(ends, context.config.batch) };
         self
     }
 

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::mappers::{RandomFlows, helped, random_buckets, random_flows, random_splits};
+use common::mappers::{RandomFlows, helped, random_buckets, random_flows, random_help, random_splits};
 use common::traffic::{PACKETS, Traffic, order};
 use common::{BALANCER, NAT, RunResult, Setup, run_only, run_through, run_until};
 use std::sync::Arc;
@@ -289,6 +289,37 @@ fn one_of_many_workers_that_dies_ends_the_run() {
         };
         dies(NAT, thread, setup);
     }
+}
+
+/// Dedicated cores process each other's packets: the one that dies may have had some of another.
+#[test]
+fn a_dedicated_core_that_dies_while_it_helps_ends_the_run() {
+    for functions in [NAT, "forward: {}"] {
+        for dedicated in [2, 3] {
+            let setup = Setup {
+                workers: dedicated,
+                scaling: Some(random_help(9, [dedicated, 0], Mode::Sleep, 0)),
+                ..Setup::default()
+            };
+            dies(functions, "worker-", setup);
+        }
+    }
+}
+
+/// A dedicated core stalls, perhaps with packets of another. The others continue, and then this one does, in order.
+#[test]
+fn a_dedicated_core_that_stands_still_while_it_helps_recovers() {
+    let setup = Setup {
+        slo: "10ms",
+        workers: 3,
+        ring: 1024,
+        scaling: Some(random_help(13, [3, 0], Mode::Sleep, 0)),
+        last: faulty("worker-", Fault::StandsStill(Duration::from_millis(60)), 2000),
+        ..Setup::default()
+    };
+    let outcome = run_through(NAT, setup);
+    check(&outcome, outcome.report());
+    assert_eq!(outcome.report().packets.offered, u64::from(PACKETS));
 }
 
 /// Mapper that panics.

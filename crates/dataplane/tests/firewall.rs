@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::mappers::{random_buckets, random_flows, random_leases, random_splits};
+use common::mappers::{random_buckets, random_flows, random_help, random_leases, random_splits};
 use common::traffic::{Traffic, order};
 use common::{Folder, Reference, RunResult, Setup, run_through, run_until};
 use std::sync::atomic::AtomicBool;
@@ -20,28 +20,35 @@ fn traffic() -> Traffic {
     }
 }
 
+/// Runs the setup's traffic, with answers.
 fn run(setup: Setup) -> RunResult {
-    run_through(
-        ONE_WAY,
-        Setup {
-            traffic: traffic(),
-            ..setup
-        },
-    )
+    let traffic = Traffic {
+        answers: true,
+        ..setup.traffic
+    };
+    run_through(ONE_WAY, Setup { traffic, ..setup })
 }
 
 /// All packets pass, as on one core, where accounting counts both directions separately and has a flow for each.
 fn equals_single(setups: impl IntoIterator<Item = Setup>) {
-    let single = run(Setup::default());
+    equals_single_with(Traffic::default(), setups);
+}
+
+/// Same with other traffic.
+fn equals_single_with(traffic: Traffic, setups: impl IntoIterator<Item = Setup>) {
+    let single = run(Setup {
+        traffic,
+        ..Setup::default()
+    });
     let report = single.report();
-    let connections = u64::from(traffic().flows / 2);
+    let connections = u64::from(traffic.flows / 2);
     assert_eq!(report.flows.map(|flows| flows.active), Some(connections));
     assert_eq!(report.packets.reasons.get("firewall/opened"), Some(&connections));
     // One line has the names of the columns.
     assert_eq!(single.records.len() as u64, 2 * connections + 1);
     let single = Reference::new(single).unwrap();
     for setup in setups {
-        assert_eq!(single.difference(run(setup)), None);
+        assert_eq!(single.difference(run(Setup { traffic, ..setup })), None);
     }
 }
 
@@ -67,6 +74,21 @@ fn buckets_of_connections_moved_between_workers() {
         }
     });
     equals_single(setups);
+}
+
+/// Also split, with auxiliary cores: a dedicated core that helps never has only a part of the chain.
+#[test]
+fn connections_lent_between_dedicated_cores() {
+    let setups = [([2, 0], 0), ([3, 1], 2)].map(|(cores, functions)| Setup {
+        workers: cores[0],
+        scaling: Some(random_help(11, cores, Mode::Sleep, functions)),
+        ..Setup::default()
+    });
+    let traffic = Traffic {
+        flows: 100,
+        ..Traffic::sparse()
+    };
+    equals_single_with(traffic, setups);
 }
 
 #[test]

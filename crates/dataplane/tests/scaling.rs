@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::mappers::{random_flows, random_leases};
+use common::mappers::{random_flows, random_help, random_leases};
 use common::traffic::{Traffic, order};
 use common::{BALANCER, NAT, Reference, Setup, run_only, run_through};
 use std::time::Duration;
@@ -42,6 +42,37 @@ fn several_helpers_that_share_cores() {
     scaled_equals_single(BALANCER, 3, park);
 }
 
+/// Dedicated cores lend buckets to each other, at the same time and in both directions, without auxiliary cores and
+/// beside them.
+#[test]
+fn dedicated_cores_that_help_each_other() {
+    for (functions, dedicated, helpers) in [(NAT, 2, 0), (BALANCER, 3, 1)] {
+        let sparse = || Setup {
+            traffic: Traffic::sparse(),
+            ..Setup::default()
+        };
+        let single = Reference::new(run_through(functions, sparse())).unwrap();
+        // On a busy machine the cores may hardly ever run at the same time, or have long queues all the time.
+        let is_helped = (1..=8).any(|seed| {
+            let setup = Setup {
+                workers: dedicated,
+                scaling: Some(random_help(seed, [dedicated, helpers], Mode::Sleep, 0)),
+                ..sparse()
+            };
+            let helped = run_through(functions, setup);
+            let scaling = helped.report().scaling.unwrap();
+            assert!(scaling.packets_to_dedicated <= scaling.packets_offloaded);
+            assert!(scaling.dedicated_activated <= scaling.packets_to_dedicated);
+            // Only auxiliary cores count as such.
+            assert_eq!(helped.report().cores.auxiliary_avg > 0.0, helpers > 0);
+            assert_eq!(scaling.activated > 0, helpers > 0);
+            assert_eq!(single.difference(helped), None, "{dedicated} cores, seed {seed}");
+            scaling.packets_to_dedicated > 0
+        });
+        assert!(is_helped, "{dedicated} cores");
+    }
+}
+
 /// A chain without a flow table offloads packets by their RSS hash.
 #[test]
 fn chains_without_flow_state() {
@@ -52,8 +83,13 @@ fn chains_without_flow_state() {
         },
         ..Setup::default()
     };
-    for scaling in [random_flows(7, 2, Mode::Sleep), random_leases(7, 2, Mode::Sleep, 0)] {
+    for (workers, scaling) in [
+        (1, random_flows(7, 2, Mode::Sleep)),
+        (1, random_leases(7, 2, Mode::Sleep, 0)),
+        (2, random_help(7, [2, 0], Mode::Sleep, 0)),
+    ] {
         let setup = Setup {
+            workers,
             scaling: Some(scaling),
             ..setup.clone()
         };

@@ -7,7 +7,7 @@
 
 mod common;
 
-use common::mappers::{helped, random_buckets, random_leases, random_splits};
+use common::mappers::{helped, random_buckets, random_help, random_leases, random_splits};
 use common::traffic::{Traffic, random};
 use common::{BALANCER, NAT, Reference, Setup, run_until};
 use std::fmt;
@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tailwater_baselines::catalog::Policy;
 use tailwater_dataplane::report::{PacketReport, RunReport};
+use tailwater_dataplane::scaling::ScalingConfig;
 use tailwater_handover::park::Mode;
 use tailwater_net::Nanos;
 use tailwater_policy::capacity::{CapacityProfile, EpochFrontier};
@@ -65,7 +66,7 @@ impl Round {
         let chain = CHAINS[within(0, 2) as usize];
         let policy = POLICIES[(seed % 3) as usize];
         let (dispatchers, helpers) = (within(2, 3) as usize, within(1, 2) as usize);
-        let traffic = Traffic {
+        let mut traffic = Traffic {
             seed: within(1, u64::MAX - 1),
             flows: within(20, 3000) as u32,
             packets: PACKETS,
@@ -79,8 +80,12 @@ impl Round {
         };
         let scaling = match policy {
             None => {
-                let random = [random_splits, random_leases][within(0, 1) as usize];
-                random(within(1, u64::MAX - 1), helpers, park, chain.2)
+                let (kind, seed) = (within(0, 2), within(1, u64::MAX - 1));
+                match kind {
+                    0 => random_splits(seed, helpers, park, chain.2),
+                    1 => random_leases(seed, helpers, park, chain.2),
+                    _ => random_help(seed, [dispatchers, helpers - 1], park, chain.2),
+                }
             }
             Some(policy) => {
                 let profile = CapacityProfile {
@@ -90,10 +95,20 @@ impl Round {
                 let slo = Nanos::from_micros(within(100, 300));
                 let mapper = policy.mappers(slo, &profile);
                 let mapper = mapper.expect("a profile for any objective");
-                helped(mapper.expect("a policy that scales"), helpers, park)
+                ScalingConfig {
+                    dedicated_help: within(0, 1) == 1,
+                    ..helped(mapper.expect("a policy that scales"), helpers, park)
+                }
             }
         };
-        let period = Nanos::from_micros(within(200, 800));
+        if scaling.dedicated_help {
+            // With long queues, none helps.
+            traffic.spacing = Nanos(8 * spacing.0);
+            traffic.burst = 16 + traffic.burst % 128;
+        }
+        // Nor does a core whose buckets are leaving.
+        let pace = if scaling.dedicated_help { 16 } else { 1 };
+        let period = Nanos::from_micros(pace * within(200, 800));
         let (server, _) = random_buckets(within(1, u64::MAX - 1), period);
         let setup = Setup {
             traffic,
@@ -131,6 +146,7 @@ impl fmt::Display for Round {
 struct Counts {
     packets: u64,
     handed: u64,
+    to_dedicated: u64,
     flows_moved: u64,
     splits: u64,
     recruited: u64,
@@ -144,6 +160,7 @@ impl Counts {
     fn is_complete(&self) -> bool {
         let happened = [
             self.handed,
+            self.to_dedicated,
             self.splits,
             self.recruited,
             self.packets_held,
@@ -158,6 +175,7 @@ impl Counts {
         Counts {
             packets: report.packets.offered,
             handed: scaling.packets_offloaded,
+            to_dedicated: scaling.packets_to_dedicated,
             flows_moved: scaling.flows_moved,
             splits: scaling.splits,
             recruited: scaling.activated,
@@ -170,6 +188,7 @@ impl Counts {
     fn add(&mut self, other: &Counts) {
         self.packets += other.packets;
         self.handed += other.handed;
+        self.to_dedicated += other.to_dedicated;
         self.flows_moved += other.flows_moved;
         self.splits += other.splits;
         self.recruited += other.recruited;
@@ -183,10 +202,11 @@ impl fmt::Display for Counts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} packets, {} offloaded, {} queued flows moved, {} split, {} activations, \
+            "{} packets, {} offloaded ({} to dedicated cores), {} queued flows moved, {} split, {} activations, \
              {} packets parked, {} bucket moves, {} packets buffered",
             self.packets,
             self.handed,
+            self.to_dedicated,
             self.flows_moved,
             self.splits,
             self.recruited,

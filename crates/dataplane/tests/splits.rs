@@ -261,6 +261,7 @@ fn split_equals_single(functions: &[&str], load: Load, helpers: usize) {
         let scaling = ScalingConfig {
             // Auxiliary cores may share a core with others, or with the dispatcher: slower, but equally correct.
             auxiliary: (0..helpers).map(|i| cores[i % cores.len()]).collect(),
+            dedicated_help: false,
             mapper: Arc::new(move || {
                 Box::new(Random {
                     state: seed,

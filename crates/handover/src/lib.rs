@@ -3,6 +3,7 @@
 //! - [`ring`]: bounded single-producer, single-consumer queue.
 //! - [`park`]: sleeping and waking of an idle worker.
 //! - [`owner`]: ownership of a flow by a core, and the condition for moving it.
+//! - [`helping`]: offers of polling cores to process packets of others.
 //! - [`scheduled_switch`]: a switch that all cores apply at the same time, without waiting.
 //! - [`partition`]: sorting of items into those that stay and those that leave.
 //! - [`priority`]: real-time priority of a worker.
@@ -37,8 +38,8 @@
 //!     --target-dir target/loom
 //! ```
 //!
-//! `tests/loom.rs` checks the ring, parking, the scheduled switch, and the whole protocol between a dispatcher and its
-//! auxiliary cores. It uses this crate's code, not a copy. `tests/threads.rs` runs the same protocol with real threads
+//! `tests/loom.rs` checks the ring, parking, offers of help, the scheduled switch, and the whole protocol between a
+//! dispatcher and its auxiliary cores. It uses this crate's code, not a copy. `tests/threads.rs` runs the same protocol with real threads
 //! and many packets. loom does not explore loads that return the value of a store later in program order (load
 //! buffering). No processor we know of does so across a release store.
 //!
@@ -74,6 +75,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod helping;
 pub mod owner;
 pub mod park;
 #[expect(unsafe_code)]

@@ -324,6 +324,7 @@ fn dealt(helper: Option<usize>) -> ScalingConfig {
     let place = helper.map_or(Destination::OWN_CORE, |_| Destination::auxiliary(0));
     ScalingConfig {
         auxiliary: helper.into_iter().collect(),
+        dedicated_help: false,
         mapper: Arc::new(move || Box::new(Always(place))),
         park: Mode::Sleep,
         buffers: BUFFERS,

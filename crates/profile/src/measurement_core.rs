@@ -280,6 +280,7 @@ fn unmoved(notes: &TrainingRecorder, epoch: Nanos, buffers: u32) -> ScalingConfi
     let notes = notes.clone();
     ScalingConfig {
         auxiliary: Vec::new(),
+        dedicated_help: false,
         mapper: Arc::new(move || Box::new(notes.mapper(epoch))),
         park: Mode::Sleep,
         buffers,

@@ -2,9 +2,10 @@
 
 use super::Chain;
 use super::flow_callbacks::EXPIRE_BUDGET;
-use crate::batch::Packet;
+use crate::batch::{Batch, Packet};
 use crate::flow_table::FlowIndex;
 use tailwater_net::Nanos;
+use tailwater_net::toeplitz::bucket_of;
 
 /// Flow with packets in the system, as returned by [`Chain::activate`].
 #[derive(Clone, Copy, Debug)]
@@ -69,6 +70,35 @@ impl Chain {
         }
     }
 
+    /// Lets this instance, which may hold buckets of its own, [borrow](Chain::borrow) those of others.
+    ///
+    /// # Safety
+    /// While this instance borrows a bucket, every instance that holds it has [lent](Chain::lend) it, to this one only.
+    /// Earlier uses of the bucket happened before.
+    pub unsafe fn enable_borrowing(&mut self) {
+        if let Some(table) = &mut self.table {
+            // SAFETY: guaranteed by the caller.
+            unsafe { table.enable_borrowing() };
+        }
+    }
+
+    /// Borrows the RSS buckets of the packets of a batch, which other instances have lent, until they are
+    /// [returned](Chain::return_borrowed). No effect unless borrowing is [enabled](Chain::enable_borrowing).
+    #[inline]
+    pub fn borrow(&mut self, batch: &Batch) {
+        if let Some(table) = &mut self.table {
+            table.borrow_buckets(batch.iter().map(|packet| bucket_of(packet.rss_hash)));
+        }
+    }
+
+    /// Returns all borrowed buckets: this instance has no packet of them any more.
+    #[inline]
+    pub fn return_borrowed(&mut self) {
+        if let Some(table) = &mut self.table {
+            table.return_borrowed();
+        }
+    }
+
     /// Takes all lent buckets back, after all other instances have ended.
     pub fn take_all_back(&mut self) {
         if let Some(table) = &mut self.table {
@@ -85,7 +115,8 @@ impl Chain {
         }
     }
 
-    /// Expires idle flows of a lent bucket, up to a fixed budget for each call. A packet of the bucket is in hand.
+    /// Expires idle flows of a bucket that was lent to this instance or that it has [borrowed](Chain::borrow), up to a
+    /// fixed budget for each call. A packet of the bucket is in hand.
     #[inline]
     pub fn expire_lent(&mut self, bucket: u16, now: Nanos) {
         if let Some(table) = &mut self.table {

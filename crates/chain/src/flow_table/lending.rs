@@ -1,6 +1,8 @@
-//! Buckets lent to other cores: their holders do not use them meanwhile.
+//! Buckets lent to other cores: their holders do not use them meanwhile. A core with buckets of its own borrows those
+//! of others for a batch at a time.
 
 use super::FlowTable;
+use crate::batch::MAX_BATCH;
 use tailwater_net::toeplitz::BUCKETS;
 
 impl FlowTable {
@@ -15,6 +17,38 @@ impl FlowTable {
             handed: true,
             usable: Box::new([true; BUCKETS]),
             ..self.sharing()
+        }
+    }
+
+    /// Lets this view, which may hold partitions, [borrow](FlowTable::borrow_buckets) buckets from others.
+    ///
+    /// # Safety
+    /// While this view borrows a bucket, no other view uses it, and earlier uses happen before.
+    pub unsafe fn enable_borrowing(&mut self) {
+        self.borrowed = Some(Vec::with_capacity(MAX_BATCH));
+    }
+
+    /// Uses buckets that other views have lent, until [all are returned](FlowTable::return_borrowed). No effect unless
+    /// borrowing is [enabled](FlowTable::enable_borrowing).
+    #[inline]
+    pub(crate) fn borrow_buckets(&mut self, buckets: impl Iterator<Item = u16>) {
+        let Some(borrowed) = &mut self.borrowed else {
+            return;
+        };
+        for bucket in buckets {
+            let at = usize::from(bucket) % BUCKETS;
+            if !self.usable[at] && self.partitions[at].is_none() {
+                self.usable[at] = true;
+                borrowed.push(bucket);
+            }
+        }
+    }
+
+    /// Uses no bucket of another view any more.
+    #[inline]
+    pub(crate) fn return_borrowed(&mut self) {
+        for bucket in self.borrowed.iter_mut().flat_map(|borrowed| borrowed.drain(..)) {
+            self.usable[usize::from(bucket) % BUCKETS] = false;
         }
     }
 

@@ -99,6 +99,7 @@ impl FlowTableReplica {
             partitions: (0..BUCKETS).map(|_| None).collect(),
             usable: Box::new([false; BUCKETS]),
             kept: Box::new([false; BUCKETS]),
+            borrowed: None,
             shift: shift_for(self.config.capacity) + u32::from(self.config.directed),
             timeouts: IdleTimeouts {
                 tcp: Nanos::MAX,

@@ -332,6 +332,37 @@ fn a_lent_bucket_is_used_by_the_other_view_only() {
     assert!(rig.lookup(&[(key(1, 17), 9)], SECOND)[0].is_some());
 }
 
+/// A view with a bucket of its own borrows one for a batch.
+#[test]
+fn a_borrowed_bucket_is_used_until_it_is_returned() {
+    let config = config(512, WhenFull::Evict);
+    let mut rig = Rig::new(&config);
+    let place = rig.lookup(&[(key(1, 17), 9)], SECOND)[0];
+    let mut other = Rig::new(&config);
+    other.table = rig.table.sharing();
+    other.table.adopt(rig.table.release(8).unwrap());
+    rig.table.lend(9);
+    let both = [(key(1, 17), 9), (key(2, 17), 8)];
+    other.table.borrow_buckets([9].into_iter());
+    assert_eq!(other.lookup(&both, SECOND)[0], None, "it may not borrow");
+    // SAFETY: the test uses a bucket in one view at a time.
+    unsafe { other.table.enable_borrowing() };
+    other.table.borrow_buckets([9, 8, 9].into_iter());
+    let found = other.lookup(&[both[0], both[1], (key(3, 17), 9)], Nanos::from_secs(2));
+    assert_eq!(found[0], place);
+    assert!(found[1].is_some() && found[2].is_some());
+    assert_eq!(
+        other.expire(Nanos::from_secs(60)),
+        [key(2, 17)],
+        "only its own bucket is swept"
+    );
+    other.table.return_borrowed();
+    let after = other.lookup(&both, Nanos::from_secs(3));
+    assert!(after[0].is_none() && after[1].is_some(), "its own bucket stays");
+    rig.table.take_back(9);
+    assert_eq!(rig.lookup(&[(key(3, 17), 9)], Nanos::from_secs(3)), [found[2]]);
+}
+
 /// Packets that were looked up are on another core, which uses their flows' state.
 #[test]
 fn flows_that_are_kept_neither_expire_nor_make_room() {

@@ -137,6 +137,14 @@ fn figures(progress: &Progress, encoder: &mut DescriptorEncoder) -> fmt::Result 
     count(encoder, "buckets_moved", help, moves.moved)?;
     let help = "Packets buffered during migration of their RSS bucket";
     count(encoder, "packets_kept_back", help, moves.buffered)?;
+    let scaling = &progress.scaling;
+    let help = "Packets offloaded to other cores";
+    let mut family = encoder.encode_descriptor("packets_offloaded", help, None, MetricType::Counter)?;
+    let auxiliary = scaling.packets_offloaded - scaling.packets_to_dedicated;
+    labelled(&mut family, "to", "auxiliary", auxiliary)?;
+    labelled(&mut family, "to", "dedicated", scaling.packets_to_dedicated)?;
+    let help = "Times a dedicated core was activated to help another";
+    count(encoder, "dedicated_activations", help, scaling.dedicated_activated)?;
     if let Some(state) = &progress.state {
         flow_state(state, encoder)?;
     }
@@ -239,6 +247,7 @@ fn buckets(latency: &LatencyHistogram) -> Vec<(f64, u64)> {
 mod tests {
     use super::*;
     use tailwater_dataplane::report::{CoreReport, PacketReport};
+    use tailwater_dataplane::scaling::ScalingCounters;
     use tailwater_dataplane::scaling::buckets::BucketCounters;
 
     fn exposition() -> Exposition {
@@ -295,12 +304,21 @@ mod tests {
                 buffered: 11,
                 longest_move: Nanos(1),
             },
+            scaling: ScalingCounters {
+                packets_offloaded: 100,
+                packets_to_dedicated: 40,
+                dedicated_activated: 3,
+                ..ScalingCounters::default()
+            },
         });
         let page = exposition.text().unwrap();
         for line in [
             "tailwater_packets_offered_total 9",
             "tailwater_buckets_moved_total 7",
             "tailwater_packets_kept_back_total 11",
+            "tailwater_packets_offloaded_total{to=\"auxiliary\"} 60",
+            "tailwater_packets_offloaded_total{to=\"dedicated\"} 40",
+            "tailwater_dedicated_activations_total 3",
             "tailwater_dedicated_cores 1.5",
             "tailwater_auxiliary_cores 0.25",
             "tailwater_packets_total{outcome=\"delivered\"} 6",

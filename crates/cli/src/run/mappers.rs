@@ -7,6 +7,7 @@ use crate::error::CliError;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use tailwater_baselines::catalog::Policy;
+use tailwater_dataplane::RunPlan;
 use tailwater_dataplane::cores::AvoidCores;
 use tailwater_dataplane::scaling::ScalingConfig;
 use tailwater_dataplane::scaling::record::Recorder;
@@ -33,24 +34,34 @@ pub struct Mappers {
 }
 
 impl Mappers {
-    /// Creates the mappers, and the recorder of the file `record`.
+    /// Creates the mappers of a planned run, and the recorder of the file `record`.
     ///
     /// # Errors
     /// The profile lacks data that the policy requires, or the record cannot be created.
     pub fn new(
         mapping: &Mapping,
-        spec: &ChainSpec,
+        run: &RunPlan,
         profile: &CapacityProfile,
         record: Option<&Path>,
     ) -> Result<Mappers, CliError> {
+        let spec = run.spec();
         let wrong = |error: &dyn std::error::Error| CliError::Input(error.to_string());
-        let mut mappers = Mappers::default();
+        let mut mappers = Mappers {
+            scaling: scaling(mapping, run, profile)?,
+            ..Mappers::default()
+        };
         if let Some(path) = record {
-            let helpers = mapping.auxiliary.len();
+            let cores = [
+                mapping.auxiliary.len(),
+                mappers
+                    .scaling
+                    .as_ref()
+                    .map_or(0, |scaling| scaling.helping(mapping.dedicated.len())),
+            ];
             // Keeps the writer thread off the workers' cores, if there are others.
             let _elsewhere = AvoidCores::new(&mapping.dedicated);
             let known = mapping.needs_profile().then_some(profile);
-            let recorder = recorder(path, spec, (mapping.policy, helpers), known)?;
+            let recorder = recorder(path, spec, mapping.policy, cores, known)?;
             mappers.recorder = Some(recorder);
         }
         if mapping.moves_buckets() {
@@ -63,19 +74,32 @@ impl Mappers {
                 },
             });
         }
-        if !mapping.auxiliary.is_empty() {
-            let auxiliary = mapping.auxiliary.clone();
-            let made = offloading_config(mapping.policy, (spec, profile), auxiliary, mapping.wait)?;
-            mappers.scaling = made.map(|config| ScalingConfig {
-                mapper: match &mappers.recorder {
-                    Some(recorder) => recorder.recording(config.mapper),
-                    None => config.mapper,
-                },
-                ..config
-            });
+        if let (Some(recorder), Some(scaling)) = (&mappers.recorder, &mut mappers.scaling) {
+            scaling.mapper = recorder.recording(scaling.mapper.clone());
         }
         Ok(mappers)
     }
+}
+
+/// Returns the configuration of offloading to auxiliary cores, and among dedicated cores if there are several and the
+/// policy's core mapper lets them help each other; `None` if there is neither.
+fn scaling(mapping: &Mapping, run: &RunPlan, profile: &CapacityProfile) -> Result<Option<ScalingConfig>, CliError> {
+    let spec = run.spec();
+    // Neither state in Redis nor isolated functions can be offloaded.
+    let can_offload = spec.state.is_none() && run.config().isolation.is_none();
+    let dedicated_help = mapping.moves_buckets() && mapping.policy.scales() && can_offload;
+    if mapping.auxiliary.is_empty() && !dedicated_help {
+        return Ok(None);
+    }
+    let config = offloading_config(mapping.policy, (spec, profile), mapping.auxiliary.clone(), mapping.wait)?;
+    let config = config.map(|config| ScalingConfig {
+        dedicated_help,
+        ..config
+    });
+    // A dispatcher that nobody helps would only cost time.
+    let is_of_use =
+        |config: &ScalingConfig| !config.auxiliary.is_empty() || config.helping(mapping.dedicated.len()) > 0;
+    Ok(config.filter(is_of_use))
 }
 
 /// Returns the profile for a run's policy: the named one, or the one beside the chain's file, or one that is measured
@@ -122,7 +146,58 @@ pub fn offloading_config(
     Ok(made.map(|mapper| ScalingConfig {
         mapper,
         auxiliary,
+        dedicated_help: false,
         park,
         buffers: BUFFERS,
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tailwater_dataplane::RunConfig;
+    use tailwater_isolation::server::IsolationConfig;
+    use tailwater_net::Nanos;
+    use tailwater_policy::capacity::ServiceCosts;
+
+    /// Dedicated cores that can help each of two or three, in a run of these cores.
+    fn helping(policy: Policy, [dedicated, auxiliary]: [usize; 2], packet: f64, isolated: bool) -> Option<usize> {
+        let text = "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {name: help}\n\
+                    spec: {slo: {latency: 200us}, functions: [{accounting: {}}]}";
+        let spec = ChainSpec::parse(text, "help", Path::new(".")).unwrap();
+        let mapping = Mapping {
+            dedicated: (0..dedicated).collect(),
+            auxiliary: (dedicated..dedicated + auxiliary).collect(),
+            wait: Mode::Sleep,
+            policy,
+            profile: None,
+        };
+        let config = RunConfig {
+            isolation: isolated.then(|| IsolationConfig::new(Vec::new(), Nanos::from_millis(1))),
+            ..RunConfig::new(mapping.dedicated.clone())
+        };
+        let run = RunPlan::new(spec, config).unwrap();
+        let profile = CapacityProfile {
+            costs: Some(ServiceCosts {
+                packet,
+                ..ServiceCosts::default()
+            }),
+            ..CapacityProfile::default()
+        };
+        let scaling = scaling(&mapping, &run, &profile).unwrap();
+        scaling.map(|scaling| scaling.helping(dedicated))
+    }
+
+    #[test]
+    fn dedicated_cores_help_each_other_where_that_pays() {
+        let tailwater = Policy::Tailwater;
+        assert_eq!(helping(tailwater, [2, 0], 800.0, false), Some(1));
+        assert_eq!(helping(tailwater, [3, 1], 800.0, false), Some(2));
+        assert_eq!(helping(tailwater, [1, 1], 800.0, false), Some(0));
+        // Nothing is offloaded, and no core pays for it.
+        assert_eq!(helping(tailwater, [2, 0], 100.0, false), None);
+        assert_eq!(helping(tailwater, [2, 0], 800.0, true), None);
+        assert_eq!(helping(Policy::Static, [2, 0], 800.0, false), None);
+        assert_eq!(helping(Policy::RssPlusPlus, [2, 0], 800.0, false), None);
+    }
 }

@@ -9,14 +9,16 @@ use tailwater_functions::spec::ChainSpec;
 use tailwater_net::Nanos;
 use tailwater_policy::capacity::CapacityProfile;
 
-/// Creates a file for the decisions of a run, and a thread that writes it.
+/// Creates a file for the decisions of a run, and a thread that writes it. Each dedicated core has that many auxiliary
+/// cores, and can be helped by that many dedicated ones.
 ///
 /// # Errors
 /// The file cannot be created.
 pub fn recorder(
     path: &Path,
     spec: &ChainSpec,
-    (policy, helpers): (Policy, usize),
+    policy: Policy,
+    [auxiliary, dedicated]: [usize; 2],
     profile: Option<&CapacityProfile>,
 ) -> Result<Recorder, CliError> {
     let header = Header {
@@ -24,7 +26,8 @@ pub fn recorder(
         policy: policy.name().to_owned(),
         slo: spec.slo.budget(),
         epoch: epoch(spec.slo.budget()).unwrap_or(Nanos::ZERO),
-        auxiliary: helpers,
+        auxiliary: auxiliary + dedicated,
+        dedicated,
         started: Nanos::ZERO,
         profile: profile.map_or_else(String::new, CapacityProfile::to_string),
     };

@@ -55,11 +55,18 @@ fn heading(table: &mut Table, document: &Document) {
     );
     table.line("objective", &text);
     // A run without auxiliary cores has decisions on RSS buckets only.
+    let others = match (explanation.auxiliary, explanation.dedicated) {
+        (0, dedicated @ 1..) => format!("{} to help", count(dedicated as u64, "other")),
+        (auxiliary, 0) => count(auxiliary as u64, "auxiliary core"),
+        (auxiliary, dedicated) => {
+            let auxiliary = count(auxiliary as u64, "auxiliary core");
+            format!("{auxiliary} and {} to help", count(dedicated as u64, "other"))
+        }
+    };
     let text = format!(
-        "{} of {} with {}, in {}",
+        "{} of {} with {others}, in {}",
         count(decisions, "decision"),
         count(dispatchers as u64, "core"),
-        count(explanation.auxiliary as u64, "auxiliary core"),
         time(span_us)
     );
     if decisions > 0 || document.server.is_none() {
@@ -108,6 +115,13 @@ fn summary(table: &mut Table, summary: &Summary) {
         percent(share(summary.flowlets_away, summary.flowlets))
     );
     table.line("placed", &text);
+    if summary.flowlets_to_dedicated > 0 {
+        let text = format!(
+            "{} on dedicated cores that helped",
+            thousands(summary.flowlets_to_dedicated)
+        );
+        table.line("", &text);
+    }
     let text = format!(
         "activated {}, released {}",
         times(summary.activated),
@@ -236,7 +250,10 @@ fn episode(table: &mut Table, episode: &Episode) {
 /// Lines about the lease that could have saved late packets: each has up to 70 characters.
 fn lease(lease: Lease) -> Vec<String> {
     let packets = count(u64::from(lease.packets), "packet");
-    let auxiliary = format!("auxiliary core {}", lease.auxiliary.unwrap_or_default());
+    let auxiliary = match lease.dedicated {
+        true => "another dedicated core".to_owned(),
+        false => format!("auxiliary core {}", lease.auxiliary.unwrap_or_default()),
+    };
     let none = |why: String| vec![format!("no lease: {why}")];
     let not_made = |why: &str| {
         let lease = format!("lease not made: {packets} to {auxiliary};");
@@ -244,7 +261,7 @@ fn lease(lease: Lease) -> Vec<String> {
     };
     match lease.outcome {
         LeaseOutcome::NoDecision => none("none decided in time, the core was busy or taken away".into()),
-        LeaseOutcome::NoAuxiliaryCore => none("no auxiliary core was free".into()),
+        LeaseOutcome::NoAuxiliaryCore => none("no other core was free".into()),
         LeaseOutcome::OneFlow => none(format!("one flow or bucket had {packets}")),
         LeaseOutcome::Bound => none("the core had to open the queued flows itself".into()),
         LeaseOutcome::NotSooner => none(format!("{auxiliary} had {packets}")),

@@ -256,6 +256,26 @@ flows ";
 }
 
 #[test]
+fn help_among_dedicated_cores_is_told() {
+    let mut helped = example();
+    helped.cores.dedicated = 2;
+    helped.cores.dedicated_avg = 2.0;
+    helped.scaling = Some(ScalingCounters {
+        packets_offloaded: 120_000,
+        packets_to_dedicated: 120_000,
+        dedicated_activated: 345,
+        ..ScalingCounters::default()
+    });
+    let found = report(&helped);
+    let expected = "\
+cores               2 dedicated
+offloaded           120,000 packets (20 %), 0 flows moved out of the queue
+                    120,000 of them (20 %) to dedicated cores, which helped 345 times
+flows ";
+    assert!(found.contains(expected), "{found}");
+}
+
+#[test]
 fn what_moved_is_told() {
     let mut moved = example();
     moved.cores.dedicated = 2;

@@ -162,6 +162,7 @@ mod tests {
         RunConfig {
             scaling: Some(ScalingConfig {
                 auxiliary: vec![1],
+                dedicated_help: false,
                 mapper: Arc::new(|| -> Box<dyn CoreMapper> { unreachable!("nothing runs") }),
                 park: Mode::Sleep,
                 buffers: 64,

@@ -3,7 +3,7 @@
 use crate::durable::StateProgress;
 use crate::histogram::LatencyHistogram;
 use crate::report::{CoreReport, PacketReport};
-use crate::scaling::counters::BucketCounters;
+use crate::scaling::counters::{BucketCounters, ScalingCounters};
 use std::collections::BTreeMap;
 use tailwater_net::Nanos;
 
@@ -30,6 +30,8 @@ pub struct Progress {
     pub cores: CoreReport,
     /// RSS buckets moved so far.
     pub buckets: BucketCounters,
+    /// Offloading so far.
+    pub scaling: ScalingCounters,
     /// External flow state, if there is any.
     pub state: Option<StateProgress>,
     /// News of the port since the last update, as lines for the user.

@@ -84,6 +84,7 @@ impl RunRecorder<'_> {
             gaps: total.gaps,
             cores: core_report(&self.collector, queues, elapsed.as_secs_f64()),
             buckets: total.buckets,
+            scaling: total.scaling,
             state: self.durable.as_ref().map(DurableRun::snapshot),
             news,
         });

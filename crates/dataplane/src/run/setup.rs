@@ -18,8 +18,9 @@ use crate::run::plan::RunConfig;
 use crate::scaling::auxiliary::{AuxiliaryEnds, AuxiliaryWorker};
 use crate::scaling::buckets::Buckets;
 use crate::scaling::dispatch::Dispatch;
+use crate::scaling::helping::HelpingEnds;
 use crate::scaling::spans::BufferedSpans;
-use crate::scaling::{self, MOST_BUFFERS, server};
+use crate::scaling::{self, Connected, MOST_BUFFERS, server};
 use crate::telemetry::{WindowSender, windows};
 use crate::worker::Worker;
 use crate::worker::config::WorkerConfig;
@@ -91,7 +92,11 @@ pub(super) fn set_up<'r>(
             chain.time_functions(Box::new(move || clock.now()), start + from);
         }
     }
-    let (dispatches, ends) = scaling::connect(config.scaling.as_ref(), mappers, &pools, &chains);
+    let Connected {
+        dispatches,
+        helping,
+        auxiliary: ends,
+    } = scaling::connect(config.scaling.as_ref(), mappers, &pools, &chains);
     // Loads are averages over the epochs of core mappers, which last half the objective. A long epoch must not delay
     // the server mapper, though.
     let epoch = Nanos(spec.slo.budget().0 / 2).min(server::LONGEST_EPOCH);
@@ -125,7 +130,7 @@ pub(super) fn set_up<'r>(
             worker_factory.external_worker(port, parts, pools, senders)
         }
         None => {
-            let kinds = (dispatches, buckets, durable.as_mut());
+            let kinds = ((dispatches, helping), buckets, durable.as_mut());
             let equipment = chains.into_iter().zip(pools).zip(senders);
             worker_factory.workers(port, equipment, kinds, &mut stores)?
         }
@@ -170,6 +175,9 @@ fn buffers(config: &RunConfig, buckets_move: bool, kept: Option<&DurableRun>) ->
     let moving = if buckets_move { server::BUFFERS } else { 0 };
     handed.max(moving) + kept.map_or(0, DurableRun::buffers)
 }
+
+/// Dispatchers of the workers, and their helping sides.
+type Dispatching = (Vec<Dispatch>, Vec<HelpingEnds>);
 
 /// Equipment of all workers and auxiliary cores.
 struct WorkerFactory {
@@ -243,10 +251,11 @@ impl WorkerFactory {
         &mut self,
         port: &mut dyn Port,
         equipment: impl Iterator<Item = ((Chain, BufferPool), WindowSender)>,
-        (dispatches, buckets, mut kept): (Vec<Dispatch>, Vec<Buckets>, Option<&mut DurableRun>),
+        ((dispatches, helping), buckets, mut kept): (Dispatching, Vec<Buckets>, Option<&mut DurableRun>),
         stores: &mut Vec<JoinHandle<()>>,
     ) -> Result<Vec<AnyWorker>, RunError> {
         let (mut dispatches, mut buckets) = (dispatches.into_iter(), buckets.into_iter());
+        let mut helping = helping.into_iter();
         let queues = port.queues(self.config.start).into_iter();
         let worker = |(i, (queue, ((chain, pool), telemetry)))| {
             let (clock, config) = (self.clock.clone(), self.config.clone());
@@ -254,6 +263,9 @@ impl WorkerFactory {
             let worker = Worker::new(queue, chain, pool, clock, config, telemetry);
             let worker = worker.napping(port.naps());
             let worker = with(worker, dispatches.next(), Worker::dispatching);
+            // SAFETY: as for auxiliary cores. All parcels come from other workers' `Dispatch`, which sends a bucket's
+            // packets to one core at a time, and lends the bucket before.
+            let worker = with(worker, helping.next(), |worker, ends| unsafe { worker.helping(ends) });
             let worker = with(worker, buckets.next(), Worker::moving);
             let worker = with(worker, self.batch_records.pop(), Worker::noting);
             let keeper = match &mut kept {

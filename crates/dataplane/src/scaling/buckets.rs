@@ -220,6 +220,12 @@ impl Buckets {
         (self.buffered.is_empty() && self.next.is_empty() && self.moves.is_done()).then_some(rest)
     }
 
+    /// Returns `true` if this worker owns buckets, none of them is leaving, and no packet waits for one to arrive. One
+    /// without buckets leaves its core to other programs.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.owned_count > 0 && !self.is_leaving() && self.next.is_empty() && self.buffered.is_empty()
+    }
+
     /// Record of buffered packets, shared by all workers.
     pub(crate) fn spans(&self) -> Arc<BufferedSpans> {
         Arc::clone(&self.spans)

@@ -17,6 +17,8 @@ pub struct ScalingCounters {
     /// Packets offloaded to auxiliary cores.
     #[serde(rename = "packets_handed")]
     pub packets_offloaded: u64,
+    /// Those of them that went to other dedicated cores.
+    pub packets_to_dedicated: u64,
     /// Times the relief of an overloaded auxiliary core began.
     pub relieved: u64,
     /// Packets parked until their flow had left an auxiliary core.
@@ -27,6 +29,8 @@ pub struct ScalingCounters {
     pub activated: u64,
     /// Releases of auxiliary cores.
     pub released: u64,
+    /// Activations of other dedicated cores, each of which ended once they had processed what they were sent.
+    pub dedicated_activated: u64,
     /// Times boost mode began.
     pub boosts: u64,
     /// Times a mapper reported a whale (a flow beyond one core's capacity) that no split helps.
@@ -44,10 +48,12 @@ impl ScalingCounters {
         self.flows_moved += other.flows_moved;
         self.splits += other.splits;
         self.packets_offloaded += other.packets_offloaded;
+        self.packets_to_dedicated += other.packets_to_dedicated;
         self.relieved += other.relieved;
         self.packets_parked += other.packets_parked;
         self.activated += other.activated;
         self.released += other.released;
+        self.dedicated_activated += other.dedicated_activated;
         self.boosts += other.boosts;
         self.whales_beyond_split += other.whales_beyond_split;
         self.out_of_cores += other.out_of_cores;

@@ -1,6 +1,8 @@
 //! Dispatcher: the work of a worker with a port queue beyond processing packets. It moves the packets as the shared
 //! state machine in `tailwater_dispatch` decides.
 
+mod help;
+
 use super::flow_numbers::{FlowNumbers, FlowReference};
 use super::link::ToAuxiliary;
 use super::packet_lists::PacketLists;
@@ -10,10 +12,11 @@ use tailwater_chain::batch::{Batch, MAX_BATCH, Packet};
 use tailwater_chain::buffer::BufferPool;
 use tailwater_chain::chain::Chain;
 use tailwater_chain::parcel::{PacketStore, Parcel};
-use tailwater_dispatch::{AuxiliaryCores, Availability, Backlog, Dispatcher, OWN};
+use tailwater_dispatch::{AuxiliaryCores, Backlog, Dispatcher, OWN};
+use tailwater_handover::helping::HelpOffers;
 use tailwater_net::Nanos;
 use tailwater_net::toeplitz::bucket_of;
-use tailwater_policy::core::{CoreMapper, Flowlet, Notice, Unit};
+use tailwater_policy::core::{AuxiliaryCore, CoreMapper, Flowlet, Notice, Unit};
 
 /// Receipts collected at a time.
 const RECEIPTS: usize = 256;
@@ -28,6 +31,13 @@ pub(crate) struct Dispatch {
     lists: PacketLists,
     store: PacketStore,
     links: Vec<ToAuxiliary>,
+    /// Offers of other dedicated cores, if some can help, `true` if this core requests help, and the last time at which
+    /// it needed any.
+    offers: Option<HelpOffers>,
+    requests: bool,
+    needed_at: Nanos,
+    /// A long queue waits in the port.
+    is_long: bool,
     /// Packets of split flows on their way to auxiliary cores, by the segment before which they leave. Unused for
     /// segment 0.
     parts: Vec<Batch>,
@@ -45,14 +55,19 @@ struct Activations<'a> {
 
 impl AuxiliaryCores for Activations<'_> {
     fn activate(&mut self, auxiliary: usize) -> bool {
-        let is_active = self.links[auxiliary].activation.take(self.dispatcher);
-        self.counters.activated += u64::from(is_active);
+        let helper = &self.links[auxiliary].helper;
+        let is_active = helper.activate(self.dispatcher);
+        match helper.is_dedicated() {
+            true => self.counters.dedicated_activated += u64::from(is_active),
+            false => self.counters.activated += u64::from(is_active),
+        }
         is_active
     }
 
     fn release(&mut self, auxiliary: usize) {
-        self.links[auxiliary].activation.release();
-        self.counters.released += 1;
+        let helper = &self.links[auxiliary].helper;
+        helper.release();
+        self.counters.released += u64::from(!helper.is_dedicated());
     }
 }
 
@@ -79,6 +94,10 @@ impl Dispatch {
             flow_numbers: FlowNumbers::new(chain.has_flows(), unit),
             lists: PacketLists::new(buffers, links.len()),
             store,
+            offers: links.iter().find_map(|link| link.helper.offers().cloned()),
+            requests: false,
+            needed_at: Nanos::ZERO,
+            is_long: false,
             links,
             parts: parts.collect(),
             counters: ScalingCounters::default(),
@@ -122,13 +141,18 @@ impl Dispatch {
     /// from the port. `is_long` is set for a long queue.
     #[inline]
     pub(crate) fn queues(&mut self, now: Nanos, (waiting, is_long): (usize, bool), batch: &Batch) -> bool {
+        let is_in_time = self.machine.is_in_time(waiting + batch.len());
+        match is_in_time {
+            true => self.keep_request(now),
+            false => self.request_help(now),
+        }
         self.update_available(now);
         if let Some(first) = batch.first().filter(|_| self.machine.backlog.is_single()) {
             self.machine.backlog.sample(first.rss_hash);
         }
         match self.machine.backlog.is_single() {
             true => self.machine.backlog.looks_for_whales(now, is_long),
-            false => !self.machine.is_in_time(waiting + batch.len()),
+            false => !is_in_time,
         }
     }
 
@@ -169,11 +193,13 @@ impl Dispatch {
         offloaded.sum::<u32>() + backlog.parked().packets
     }
 
-    /// Time for which auxiliary cores have been activated since the last call, summed over all.
+    /// Time for which auxiliary cores have been activated since the last call, summed over all. Dedicated cores that
+    /// help are none.
     #[inline]
     pub(crate) fn charge(&mut self, now: Nanos) -> Nanos {
         let auxiliaries = self.machine.backlog.auxiliaries().iter();
-        let active = auxiliaries.filter(|auxiliary| auxiliary.active).count() as u64;
+        let is_charged = |auxiliary: &&AuxiliaryCore| auxiliary.active && !auxiliary.dedicated;
+        let active = auxiliaries.filter(is_charged).count() as u64;
         // Between two calls there may be a long time without any.
         let (since, were_active) = std::mem::replace(&mut self.charged, (now, active));
         Nanos(now.saturating_sub(since).0 * were_active)
@@ -182,6 +208,7 @@ impl Dispatch {
     /// Moves the packets of a batch to the local queue, or stages them for auxiliary cores. Unless buckets are
     /// offloaded, the batch was looked up, and packets that have left the chain stay in the batch.
     pub(crate) fn distribute(&mut self, batch: &mut Batch, chain: &mut Chain, now: Nanos) {
+        self.request_help(now);
         self.update_available(now);
         let before = self.machine.backlog.parked().packets;
         self.machine.backlog.make_room(batch.len());
@@ -266,16 +293,6 @@ impl Dispatch {
             lost += 1;
         }
         lost
-    }
-
-    /// Updates which auxiliary cores can be used: those that other dispatchers have cannot.
-    fn update_available(&mut self, now: Nanos) {
-        let links = &self.links;
-        let availability = |auxiliary: usize| match links[auxiliary].activation.is_free() {
-            true => Availability::Free,
-            false => Availability::Taken,
-        };
-        self.machine.update_available(now, availability);
     }
 
     /// Parks the packets that were set aside.
@@ -393,6 +410,9 @@ impl Dispatch {
             // The ring has room for every buffer.
             assert!(pushed == wanted, "a ring to an auxiliary core is full");
             self.counters.packets_offloaded += pushed as u64;
+            if link.helper.is_dedicated() {
+                self.counters.packets_to_dedicated += pushed as u64;
+            }
             link.call(now);
         }
     }
@@ -552,6 +572,7 @@ impl Dispatch {
 
     /// Releases all auxiliary cores, at the end.
     pub(crate) fn release_all(&mut self) {
+        self.end_request();
         let mut activations = Activations {
             dispatcher: self.number,
             links: &self.links,

@@ -1,8 +1,10 @@
-//! Link between a dispatcher and an auxiliary core.
+//! Link between a dispatcher and an auxiliary core, or another dedicated core that helps it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use tailwater_chain::parcel::{PacketStore, Parcel, Receipt};
+use tailwater_dispatch::Availability;
+use tailwater_handover::helping::{HelpOffers, OfferState};
 use tailwater_handover::park::Waker;
 use tailwater_handover::ring::{Consumer, Producer, ring};
 use tailwater_net::Nanos;
@@ -31,6 +33,78 @@ impl Activation {
     }
 }
 
+/// Core at the other end of a dispatcher's link.
+#[derive(Debug)]
+pub(crate) enum Helper {
+    /// Auxiliary core. It sleeps when it has no packets.
+    Auxiliary { waker: Waker, activation: Activation },
+    /// Another dedicated core, by number. It polls.
+    Dedicated { offers: HelpOffers, core: usize },
+}
+
+impl Helper {
+    /// Auxiliary core that has a link with one dispatcher only.
+    pub(crate) fn auxiliary(waker: Waker) -> Helper {
+        Helper::Auxiliary {
+            waker,
+            activation: Activation::default(),
+        }
+    }
+
+    /// Returns the availability to a dispatcher, which other dedicated cores may help if `may_be_helped`.
+    #[inline]
+    pub(crate) fn availability(&self, dispatcher: u32, may_be_helped: bool) -> Availability {
+        match self {
+            Helper::Auxiliary { activation, .. } => match activation.is_free() {
+                true => Availability::Free,
+                false => Availability::Taken,
+            },
+            Helper::Dedicated { .. } if !may_be_helped => Availability::Withdrawn,
+            Helper::Dedicated { offers, core } => match offers.state(*core, dispatcher as usize) {
+                OfferState::Taken => Availability::Taken,
+                OfferState::Offered => Availability::Helpful,
+                OfferState::Withdrawn => Availability::Withdrawn,
+            },
+        }
+    }
+
+    /// Returns `true` if it is another dedicated core.
+    #[inline]
+    pub(crate) fn is_dedicated(&self) -> bool {
+        matches!(self, Helper::Dedicated { .. })
+    }
+
+    /// Offers of dedicated cores, if it is one.
+    pub(crate) fn offers(&self) -> Option<&HelpOffers> {
+        match self {
+            Helper::Auxiliary { .. } => None,
+            Helper::Dedicated { offers, .. } => Some(offers),
+        }
+    }
+
+    /// Activates the core for a dispatcher. Returns `true` on success.
+    pub(crate) fn activate(&self, dispatcher: u32) -> bool {
+        match self {
+            Helper::Auxiliary { activation, .. } => activation.take(dispatcher),
+            Helper::Dedicated { offers, core } => offers.activate(*core, dispatcher as usize),
+        }
+    }
+
+    /// Releases the core, which the dispatcher has activated.
+    pub(crate) fn release(&self) {
+        match self {
+            Helper::Auxiliary { activation, .. } => activation.release(),
+            Helper::Dedicated { offers, core } => offers.release(*core),
+        }
+    }
+
+    fn wake(&self) {
+        if let Helper::Auxiliary { waker, .. } = self {
+            waker.wake();
+        }
+    }
+}
+
 /// Means no call since the auxiliary core last went to sleep, or no wake-up that the dispatcher does not know.
 const NOT_CALLED: u64 = u64::MAX;
 
@@ -39,8 +113,7 @@ const NOT_CALLED: u64 = u64::MAX;
 pub(crate) struct ToAuxiliary {
     pub(crate) parcels: Producer<Parcel>,
     pub(crate) receipts: Consumer<Receipt>,
-    pub(crate) waker: Waker,
-    pub(crate) activation: Activation,
+    pub(crate) helper: Helper,
     called: Arc<AtomicU64>,
     woke: Arc<AtomicU64>,
     abandoned: Arc<AtomicBool>,
@@ -50,12 +123,15 @@ impl ToAuxiliary {
     /// Wakes the auxiliary core, for which packets have been in the ring since `now`.
     #[inline]
     pub(crate) fn call(&self, now: Nanos) {
+        if self.helper.is_dedicated() {
+            return;
+        }
         // Only for measurement: read by the auxiliary core when it wakes up. The first call is the one that woke it.
         // More may follow before it is awake.
         if self.called.load(Ordering::Relaxed) == NOT_CALLED {
             self.called.store(now.0, Ordering::Relaxed);
         }
-        self.waker.wake();
+        self.helper.wake();
     }
 
     /// Time that the auxiliary core took to wake up, once after each wake-up.
@@ -73,7 +149,7 @@ impl ToAuxiliary {
     /// Stops the auxiliary core from processing packets of this dispatcher: those in the ring are lost.
     pub(crate) fn abandon(&self) {
         self.abandoned.store(true, Ordering::Relaxed);
-        self.waker.wake();
+        self.helper.wake();
     }
 }
 
@@ -118,9 +194,9 @@ impl FromDispatcher {
     }
 }
 
-/// Connects a dispatcher that has `buffers` buffers, whose packets are in `store`, with an auxiliary core. Neither ring
-/// ever fills up, since it has room for every buffer.
-pub(crate) fn link(buffers: u32, store: PacketStore, waker: Waker, claim: Activation) -> (ToAuxiliary, FromDispatcher) {
+/// Connects a dispatcher that has `buffers` buffers, whose packets are in `store`, with the core of `helper`. Neither
+/// ring ever fills up, since it has room for every buffer.
+pub(crate) fn link(buffers: u32, store: PacketStore, helper: Helper) -> (ToAuxiliary, FromDispatcher) {
     let size = buffers as usize;
     let (to, parcels) = ring(size);
     let (receipts, from) = ring(size);
@@ -131,8 +207,7 @@ pub(crate) fn link(buffers: u32, store: PacketStore, waker: Waker, claim: Activa
         ToAuxiliary {
             parcels: to,
             receipts: from,
-            waker,
-            activation: claim,
+            helper,
             called: Arc::clone(&called),
             woke: Arc::clone(&woke),
             abandoned: Arc::clone(&abandoned),
@@ -154,13 +229,17 @@ mod tests {
     use tailwater_chain::buffer::BufferPool;
     use tailwater_handover::park::{Mode, park};
 
+    fn asleep() -> Helper {
+        let (_sleeper, waker) = park(Mode::Sleep);
+        Helper::auxiliary(waker)
+    }
+
     /// Regression: the last call counted, so an auxiliary core that was preempted for a millisecond, and called
     /// repeatedly meanwhile, seemed to have woken up at once.
     #[test]
     fn the_first_call_is_the_one_that_wakes() {
         let store = PacketStore::new(&BufferPool::new(1, 64).unwrap());
-        let (_sleeper, waker) = park(Mode::Sleep);
-        let (near, far) = link(1, store, waker, Activation::default());
+        let (near, far) = link(1, store, asleep());
         far.await_call();
         assert_eq!(far.called(), None);
         near.call(Nanos(10));
@@ -174,8 +253,7 @@ mod tests {
     #[test]
     fn the_dispatcher_learns_each_wake_up_once() {
         let store = PacketStore::new(&BufferPool::new(1, 64).unwrap());
-        let (_sleeper, waker) = park(Mode::Sleep);
-        let (near, far) = link(1, store, waker, Activation::default());
+        let (near, far) = link(1, store, asleep());
         far.await_call();
         far.woke(Nanos(5));
         assert_eq!(near.take_woke(), None, "it was not called");
@@ -183,5 +261,28 @@ mod tests {
         far.woke(Nanos(35));
         assert_eq!(near.take_woke(), Some(Nanos(25)));
         assert_eq!(near.take_woke(), None);
+    }
+
+    #[test]
+    fn a_dedicated_core_helps_while_it_offers_to() {
+        let offers = HelpOffers::new(2);
+        let helper = Helper::Dedicated {
+            offers: offers.clone(),
+            core: 1,
+        };
+        assert_eq!(helper.availability(0, true), Availability::Withdrawn);
+        offers.offer(1);
+        assert_eq!(helper.availability(0, true), Availability::Helpful);
+        assert_eq!(
+            helper.availability(0, false),
+            Availability::Withdrawn,
+            "this core needs none"
+        );
+        assert!(helper.activate(0));
+        assert_eq!(helper.availability(2, true), Availability::Taken);
+        offers.withdraw(1);
+        assert_eq!(helper.availability(0, true), Availability::Withdrawn);
+        helper.release();
+        assert!(!helper.activate(0));
     }
 }

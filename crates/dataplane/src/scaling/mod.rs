@@ -20,10 +20,16 @@
 //! split bucket's partition stays with the dispatcher, which keeps its flows from ending meanwhile. Without a flow
 //! table, the unit is finer: packets with the same lower half of the RSS hash.
 //!
+//! Dispatchers that lend buckets can lend them to each other, too: a dedicated core with few packets of its own is an
+//! auxiliary core of one that is behind, for a while. It uses the same rings, and borrows each bucket for a batch at a
+//! time, in its own instance of the chain.
+//!
 //! - `dispatch`: the dispatcher's side.
 //! - `flow_numbers`: numbers of flows or buckets with packets in the system.
 //! - `packet_lists`: the dispatcher's local queue, and packets about to be offloaded.
 //! - `auxiliary`: the auxiliary worker.
+//! - `source`: packets that a dispatcher has sent to another core.
+//! - `helping`: a dedicated core's work for others.
 //! - `link`: the two rings, and activation of auxiliary cores.
 //! - [`server`]: the server mapper's thread, which moves RSS buckets between dispatchers.
 //! - [`buckets`]: a worker's side of bucket migration.
@@ -38,6 +44,7 @@ pub mod buckets;
 pub(crate) mod counters;
 pub(crate) mod dispatch;
 mod flow_numbers;
+pub(crate) mod helping;
 pub(crate) mod link;
 pub(crate) mod load;
 #[doc(hidden)]
@@ -45,6 +52,7 @@ pub mod overhead;
 mod packet_lists;
 pub mod record;
 pub mod server;
+mod source;
 pub(crate) mod spans;
 #[cfg(test)]
 mod tests;
@@ -53,20 +61,25 @@ pub use counters::ScalingCounters;
 
 use auxiliary::AuxiliaryEnds;
 use dispatch::Dispatch;
-use link::{Activation, link};
+use helping::HelpingEnds;
+use link::{Activation, Helper, link};
 use std::fmt;
 use std::sync::Arc;
 use tailwater_chain::buffer::BufferPool;
 use tailwater_chain::chain::{Chain, Cuts};
 use tailwater_chain::parcel::PacketStore;
+use tailwater_handover::helping::HelpOffers;
 use tailwater_handover::park::{Mode, park};
-use tailwater_policy::core::{CoreMapper, Unit};
+use tailwater_policy::core::{CoreMapper, MAX_AUXILIARY_CORES, Unit};
 
 /// Configuration of offloading to auxiliary cores.
 #[derive(Clone)]
 pub struct ScalingConfig {
     /// Auxiliary cores.
     pub auxiliary: Vec<usize>,
+    /// Dedicated cores help each other, if the mappers offload [buckets](Unit::Bucket) and
+    /// [permit](CoreMapper::can_help) it.
+    pub dedicated_help: bool,
     /// Creates the core mapper of each dispatcher.
     pub mapper: Arc<dyn Fn() -> Box<dyn CoreMapper> + Send + Sync>,
     /// Wait strategy of auxiliary cores.
@@ -78,10 +91,28 @@ pub struct ScalingConfig {
 /// Maximum number of buffers per dispatcher: every packet may be of another flow, and numbers have 16 bits.
 pub const MOST_BUFFERS: u32 = 1 << 15;
 
+impl ScalingConfig {
+    /// Number of other dedicated cores that can help each of `dedicated` dedicated cores: none, unless the mappers
+    /// begin with costs of packets that permit it.
+    pub fn helping(&self, dedicated: usize) -> usize {
+        let mapper = (self.mapper)();
+        self.helping_by(&*mapper, dedicated)
+    }
+
+    fn helping_by(&self, mapper: &dyn CoreMapper, dedicated: usize) -> usize {
+        if !self.dedicated_help || mapper.unit() != Unit::Bucket || !mapper.can_help(0) {
+            return 0;
+        }
+        let others = dedicated.saturating_sub(1).min(MOST_HELPING);
+        others.min(MAX_AUXILIARY_CORES.saturating_sub(self.auxiliary.len()))
+    }
+}
+
 impl fmt::Debug for ScalingConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ScalingConfig")
             .field("auxiliary", &self.auxiliary)
+            .field("dedicated_help", &self.dedicated_help)
             .field("park", &self.park)
             .field("buffers", &self.buffers)
             .finish_non_exhaustive()
@@ -102,32 +133,72 @@ pub(crate) fn mappers(config: Option<&ScalingConfig>, dispatchers: u16) -> (Vec<
     (mappers, cuts)
 }
 
-/// Connects each dispatcher, which has one of the `mappers`, `pools` and `chains`, with every auxiliary core. Returns
-/// nothing without `config`.
+/// Maximum number of dedicated cores from which one can get help: those that follow it, in a circle. Each takes rings
+/// of its own.
+const MOST_HELPING: usize = 16;
+
+/// Ends of the links between a run's cores.
+#[derive(Default)]
+pub(crate) struct Connected {
+    /// A dispatcher for each dedicated core.
+    pub(crate) dispatches: Vec<Dispatch>,
+    /// Helping sides of the dedicated cores, if they can help each other.
+    pub(crate) helping: Vec<HelpingEnds>,
+    /// Auxiliary cores.
+    pub(crate) auxiliary: Vec<AuxiliaryEnds>,
+}
+
+/// Connects each dispatcher, which has one of the `mappers`, `pools` and `chains`, with every auxiliary core, and with
+/// other dispatchers. Returns nothing without `config`.
 pub(crate) fn connect(
     config: Option<&ScalingConfig>,
     mappers: Vec<Box<dyn CoreMapper>>,
     pools: &[BufferPool],
     chains: &[Chain],
-) -> (Vec<Dispatch>, Vec<AuxiliaryEnds>) {
+) -> Connected {
     let Some(config) = config else {
-        return (Vec::new(), Vec::new());
+        return Connected::default();
     };
     let unit = mappers.first().map_or(Unit::Flow, |mapper| mapper.unit());
     let stores: Vec<PacketStore> = pools.iter().map(PacketStore::new).collect();
     let mut to: Vec<Vec<_>> = pools.iter().map(|_| Vec::new()).collect();
-    let mut helpers = Vec::new();
+    let mut auxiliary = Vec::new();
     for _ in &config.auxiliary {
         let (sleeper, waker) = park(config.park);
-        let claim = Activation::default();
+        let activation = Activation::default();
         let mut links = Vec::new();
         for ((pool, store), to) in pools.iter().zip(&stores).zip(&mut to) {
-            let buffers = pool.capacity() as u32;
-            let (near, far) = link(buffers, store.clone(), waker.clone(), claim.clone());
+            let helper = Helper::Auxiliary {
+                waker: waker.clone(),
+                activation: activation.clone(),
+            };
+            let (near, far) = link(pool.capacity() as u32, store.clone(), helper);
             to.push(near);
             links.push((far, pool.memory().clone()));
         }
-        helpers.push(AuxiliaryEnds { links, sleeper, unit });
+        auxiliary.push(AuxiliaryEnds { links, sleeper, unit });
+    }
+    let dispatchers = pools.len();
+    let others = mappers
+        .first()
+        .map_or(0, |mapper| config.helping_by(&**mapper, dispatchers));
+    let offers = HelpOffers::new(dispatchers);
+    let ends = |number| HelpingEnds {
+        number,
+        offers: offers.clone(),
+        links: Vec::new(),
+    };
+    let mut helping: Vec<_> = (0..dispatchers).filter(|_| others > 0).map(ends).collect();
+    for (from, ((pool, store), to)) in pools.iter().zip(&stores).zip(&mut to).enumerate() {
+        for core in (1..=others).map(|next| (from + next) % dispatchers) {
+            let helper = Helper::Dedicated {
+                offers: offers.clone(),
+                core,
+            };
+            let (near, far) = link(pool.capacity() as u32, store.clone(), helper);
+            to.push(near);
+            helping[core].links.push((from, (far, pool.memory().clone())));
+        }
     }
     let links = to.into_iter().zip(stores);
     let parts = mappers.into_iter().zip(links).zip(pools.iter().zip(chains));
@@ -135,5 +206,9 @@ pub(crate) fn connect(
         let ((mapper, (links, store)), (pool, chain)) = parts;
         Dispatch::new(number as u32, mapper, store, links, pool, chain)
     });
-    (dispatches.collect(), helpers)
+    Connected {
+        dispatches: dispatches.collect(),
+        helping,
+        auxiliary,
+    }
 }

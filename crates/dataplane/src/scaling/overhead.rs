@@ -1,7 +1,7 @@
 //! Cost of an epoch's end for the deciding core, for benchmarks.
 
 use super::dispatch::Dispatch;
-use super::link::{Activation, FromDispatcher, link};
+use super::link::{FromDispatcher, Helper, link};
 use crate::clock::Clock;
 use std::path::Path;
 use tailwater_chain::batch::Batch;
@@ -51,7 +51,7 @@ impl EpochEnd {
         let (mut near, mut links) = (Vec::new(), Vec::new());
         for _ in 0..helpers {
             let (_, waker) = park(Mode::Spin);
-            let (to, from) = link(BUFFERS, store.clone(), waker, Activation::default());
+            let (to, from) = link(BUFFERS, store.clone(), Helper::auxiliary(waker));
             near.push(to);
             links.push(from);
         }

@@ -15,15 +15,16 @@
 //! rest consists of numbers and texts. A number is unsigned, in LEB128 (seven bits per byte, lowest first, the high bit
 //! set in all bytes but the last). A text is its length in bytes, then UTF-8. Times are nanoseconds on the run's clock.
 //!
-//! - Header: version (5), latency objective, epoch, number of auxiliary cores, nanoseconds from 1970 to the file's
+//! - Header: version (6), latency objective, epoch, number of auxiliary cores per dispatcher, including the dedicated
+//!   ones that can help it, number of the latter, nanoseconds from 1970 to the file's
 //!   creation; the texts chain, policy and capacity profile (in its own format; may be empty).
 //! - For each decision: count of the numbers that follow; dispatcher; its decisions before this one, including omitted
 //!   ones; now; waiting time of the oldest packet; duration of the decision; packets and flows in the local queue;
 //!   flags (1 boost mode, 2 whale beyond split, 4 insufficient cores); packets of that notice; auxiliary cores to
-//!   release, and to relieve, as bit maps; flows and packets parked; flowlets placed since the previous decision, and
-//!   those of them placed on auxiliary cores; flows listed; splits; then
-//!   - for each auxiliary core: flags (1 activated, 2 taken by another dispatcher), flows, packets, idle time (0 if it
-//!     is not idle);
+//!   release, and to relieve, as bit maps; flows and packets parked; flowlets placed since the previous decision,
+//!   those of them placed on auxiliary cores, and those of the latter on dedicated ones; flows listed; splits; then
+//!   - for each auxiliary core: flags (1 activated, 2 taken by another dispatcher, 4 a dedicated core), flows, packets,
+//!     idle time (0 if it is not idle);
 //!   - for each split: flow, last functions, auxiliary core;
 //!   - for each listed flow: its position, if not all flows are listed; its packets times two, plus 1 if it is bound;
 //!     its place (0 here, auxiliary core `i` is `i + 1`). Of more than [`MOST_LISTED`] flows the [`MOST_LARGEST`] with
@@ -260,6 +261,11 @@ impl CoreMapper for Recording {
     }
 
     #[inline]
+    fn can_help(&self, packets: u32) -> bool {
+        self.mapper.can_help(packets)
+    }
+
+    #[inline]
     fn due(&self, now: Nanos, packets: u32) -> bool {
         self.mapper.due(now, packets)
     }
@@ -281,7 +287,10 @@ impl CoreMapper for Recording {
     fn place(&mut self, flowlet: Flowlet, loads: &Loads<'_>) -> Destination {
         let place = self.mapper.place(flowlet, loads);
         self.flowlets.placed += 1;
-        self.flowlets.away += u64::from(place != Destination::OWN_CORE);
+        if let Some(auxiliary) = place.as_auxiliary() {
+            self.flowlets.away += 1;
+            self.flowlets.dedicated += u64::from(loads.auxiliaries[auxiliary].dedicated);
+        }
         place
     }
 

@@ -2,7 +2,7 @@ mod relief;
 
 use super::auxiliary::{AuxiliaryEnds, AuxiliaryWorker};
 use super::dispatch::Dispatch;
-use super::link::{Activation, link};
+use super::link::{Helper, link};
 use crate::clock::Clock;
 use crate::port::round_robin;
 use crate::telemetry::{Window, windows};
@@ -142,7 +142,7 @@ fn a_split_flow_is_processed_by_two_cores_at_once() {
     let pool = BufferPool::new(1024, nic.longest_frame()).unwrap();
     let store = PacketStore::new(&pool);
     let (sleeper, waker) = park(Mode::Sleep);
-    let (to, from) = link(1024, store.clone(), waker, Activation::default());
+    let (to, from) = link(1024, store.clone(), Helper::auxiliary(waker));
     let ends = AuxiliaryEnds {
         links: vec![(from, pool.memory().clone())],
         sleeper,

@@ -47,9 +47,21 @@ pub(crate) trait Processing: Counting {
     /// Counts packets that wait outside the port's ring as lost: the worker processes no more.
     fn discard(&mut self, context: &mut QueueContext, now: Nanos);
 
-    /// Releases other cores, and completes the last window.
+    /// Releases other cores, and sends them nothing any more.
     fn close(&mut self, meter: &mut Meter) {
         let _ = meter;
+    }
+
+    /// Processes, or discards, packets that other workers have sent to this one, after its own. Returns `true` once no
+    /// more can come.
+    fn serve_others(&mut self, context: &mut QueueContext) -> bool {
+        let _ = context;
+        true
+    }
+
+    /// Counts packets of other workers that the panicked worker was processing as lost. It processes no more of them.
+    fn give_back(&mut self, context: &mut QueueContext) {
+        let _ = context;
     }
 
     /// Results of the worker, whose last window has been sent.
@@ -66,15 +78,18 @@ impl<P: Processing> PollLoop<P> {
     /// Runs until the port ends or `stop` returns `true`, and no packet is in the system any more. If the worker
     /// panics, sets `failed` and counts its packets as lost.
     pub(crate) fn run(mut self, stop: impl Fn() -> bool, failed: &AtomicBool) -> Finished {
-        let died = run_or_fail(|| self.work(stop), failed);
+        let mut died = run_or_fail(|| self.work(stop), failed);
         if died.is_some() {
             self.abort();
         }
-        let PollLoop {
-            mut context,
-            mut processing,
-        } = self;
-        processing.close(&mut context.meter);
+        self.processing.close(&mut self.context.meter);
+        if let Some(message) = run_or_fail(|| self.serve_others(), failed) {
+            self.context.meter.on_panic();
+            self.processing.give_back(&mut self.context);
+            self.serve_others();
+            died = died.or(Some(message));
+        }
+        let PollLoop { context, processing } = self;
         let now = context.clock.now();
         context.finish(&processing);
         Finished {
@@ -142,6 +157,13 @@ impl<P: Processing> PollLoop<P> {
         let awake = context.clock.now();
         context.meter.window().rested += awake.saturating_sub(now);
         awake
+    }
+
+    /// Processes what other workers send, until no more can come: they have ended, or wait for others, too.
+    fn serve_others(&mut self) {
+        while !self.processing.serve_others(&mut self.context) {
+            std::thread::yield_now();
+        }
     }
 
     /// Counts the packets that the panicked worker was processing, and all that wait for it, as lost.

@@ -13,6 +13,7 @@ use crate::meter::{Counting, Meter};
 use crate::port::Received;
 use crate::scaling::buckets::Buckets;
 use crate::scaling::dispatch::Dispatch;
+use crate::scaling::helping::{Helping, HelpingEnds};
 use std::time::Duration;
 use tailwater_chain::batch::{Batch, MAX_BATCH};
 use tailwater_chain::buffer::BufferPool;
@@ -32,6 +33,8 @@ pub(super) struct ChainProcessing {
     batch: Batch,
     /// `None` if every packet is processed here.
     pub(super) dispatch: Option<Box<Dispatch>>,
+    /// `None` if this worker processes no packets of other dedicated cores.
+    pub(super) helping: Option<Box<Helping>>,
     /// `None` if RSS buckets do not migrate.
     pub(super) buckets: Option<Box<Buckets>>,
     /// `None` if there is no external flow state.
@@ -62,6 +65,7 @@ impl ChainProcessing {
             chain: CountedChain::new(chain),
             pool,
             dispatch: None,
+            helping: None,
             buckets: None,
             durable: None,
             from_queue: false,
@@ -80,6 +84,16 @@ impl ChainProcessing {
         }));
     }
 
+    /// Lets the worker process packets that other workers lend it, in batches of at most `batch`.
+    ///
+    /// # Safety
+    /// See [`Chain::enable_borrowing`].
+    pub(super) unsafe fn set_helping(&mut self, ends: HelpingEnds, batch: usize) {
+        // SAFETY: guaranteed by the caller. Only batches of `Helping` are borrowed for.
+        unsafe { self.chain.enable_borrowing() };
+        self.helping = Some(Box::new(Helping::new(ends, self.chain.segments(), batch)));
+    }
+
     /// Returns `true` if received packets, if any, have to go through the dispatcher: packets wait here or on auxiliary
     /// cores, a decision about idle auxiliary cores is due, or packets wait in the port that an auxiliary core could
     /// take.
@@ -95,15 +109,39 @@ impl ChainProcessing {
             0
         };
         let is_long = received.waiting >= LONG || self.full_batches >= LONG_BATCHES;
-        let waiting = match received.counts_waiting {
-            true => received.waiting,
-            // There are more of them, the longer all batches were full.
-            false => received.waiting.max(self.full_batches as usize * self.batch.len()),
-        };
-        !dispatch.is_quiet()
+        let waiting = waiting(received, self.full_batches, self.batch.len());
+        dispatch.note_port(is_long);
+        if !dispatch.is_quiet()
             || dispatch.has_auxiliary_cores()
                 && (dispatch.is_due(now) || !dispatch.is_in_time(waiting + self.batch.len()))
-            || received.waiting > 0 && dispatch.queues(now, (waiting, is_long), &self.batch)
+        {
+            return true;
+        }
+        if received.waiting == 0 {
+            dispatch.keep_request(now);
+            return false;
+        }
+        dispatch.queues(now, (waiting, is_long), &self.batch)
+    }
+
+    /// Offers help to other dedicated cores, if they are behind and this one has time, and processes a batch of theirs,
+    /// after a turn of its own that ended at `end`, unless there was nothing to do. Returns the end time.
+    #[inline(never)]
+    fn help(&mut self, context: &mut QueueContext, received: Received, end: Option<Nanos>) -> Option<Nanos> {
+        let is_settled = self.buckets.as_ref().is_none_or(|buckets| buckets.is_settled());
+        let waiting = waiting(received, self.full_batches, context.config.batch);
+        let dispatch = self.dispatch.as_ref();
+        let can_help = is_settled && dispatch.is_some_and(|dispatch| dispatch.can_help(waiting));
+        let helping = self.helping.as_mut()?;
+        helping.update(can_help);
+        let Some([began, sent]) = helping.serve(context, &mut self.chain) else {
+            return end;
+        };
+        if let Some(buckets) = &mut self.buckets {
+            // Its packets waited elsewhere.
+            buckets.note_batch([began, began, sent]);
+        }
+        Some(sent)
     }
 
     /// Runs a turn of the dispatcher. Returns the end time.
@@ -217,6 +255,16 @@ impl ChainProcessing {
     }
 }
 
+/// Returns about how many packets wait in the port, of which a device tells only whether there are any. After
+/// `full_batches` full batches in a row, the last of `batch` packets, there are the more, the longer that lasted.
+#[inline]
+fn waiting(received: Received, full_batches: u32, batch: usize) -> usize {
+    match received.counts_waiting {
+        true => received.waiting,
+        false => received.waiting.max(full_batches as usize * batch),
+    }
+}
+
 impl Counting for ChainProcessing {
     fn count(&self, counts: &mut Vec<u64>) {
         self.chain.count(counts);
@@ -255,7 +303,7 @@ impl Processing for ChainProcessing {
 
     #[inline]
     fn process(&mut self, context: &mut QueueContext, received: &mut Received, now: Nanos) -> Option<Nanos> {
-        if self.durable.is_some() {
+        let end = if self.durable.is_some() {
             self.process_durable(context, now, received.waiting > 0)
         } else if self.dispatches(*received, now) {
             Some(self.process_dispatching(context, received, now))
@@ -263,6 +311,10 @@ impl Processing for ChainProcessing {
             None
         } else {
             Some(self.process_batch(context, now, received.waiting > 0))
+        };
+        match &self.helping {
+            Some(helping) if helping.is_requested() => self.help(context, *received, end),
+            _ => end,
         }
     }
 
@@ -272,12 +324,15 @@ impl Processing for ChainProcessing {
     fn on_idle(&mut self, received: Received, now: Nanos, idle: Nanos) -> Option<Duration> {
         self.chain.expire(now);
         let rest = self.buckets.as_ref().and_then(|buckets| buckets.rest());
-        rest.or_else(|| {
+        let rest = rest.or_else(|| {
             let nap = self.nap.filter(|nap| idle >= *nap)?;
             // Packets that wait for the store must not wait for the worker in addition.
             let quiet = received.waiting == 0 && self.is_durable_quiet();
             quiet.then(|| Duration::from_nanos(nap.0))
-        })
+        })?;
+        // Nor those of other dedicated cores.
+        let may_sleep = self.helping.as_mut().is_none_or(|helping| helping.may_sleep());
+        may_sleep.then_some(rest)
     }
 
     /// The worker is also needed while RSS buckets migrate.
@@ -298,6 +353,10 @@ impl Processing for ChainProcessing {
             }
             _ => self.batch.release(&mut self.pool),
         }
+        if let Some(helping) = &mut self.helping {
+            helping.give_back(context, &mut self.chain);
+        }
+        let meter = &mut context.meter;
         if let Some(batch) = self.durable.as_mut().and_then(|durable| durable.in_hand()) {
             meter.note_unfinished(batch, self.chain.newly_lost(), now);
             batch.release(&mut self.pool);
@@ -346,6 +405,10 @@ impl Processing for ChainProcessing {
         let until = now + LONGEST_DRAIN;
         while !dispatch.is_quiet() && context.clock.now() < until {
             dispatch.collect(&mut self.pool, &mut self.chain, now);
+            if let Some(helping) = &mut self.helping {
+                // The core that has them may wait for this one in the same way.
+                helping.serve_rest(context, &mut self.chain);
+            }
             std::thread::yield_now();
         }
     }
@@ -354,8 +417,24 @@ impl Processing for ChainProcessing {
         if let Some(dispatch) = &mut self.dispatch {
             dispatch.release_all();
         }
+        if let Some(helping) = &mut self.helping {
+            helping.withdraw();
+            // Closes the rings, for whose end other dedicated cores wait.
+            self.dispatch = None;
+        }
         if let Some(buckets) = &mut self.buckets {
             buckets.report(&mut meter.window().buckets);
+        }
+    }
+
+    fn serve_others(&mut self, context: &mut QueueContext) -> bool {
+        let helping = self.helping.as_mut();
+        helping.is_none_or(|helping| helping.serve_rest(context, &mut self.chain))
+    }
+
+    fn give_back(&mut self, context: &mut QueueContext) {
+        if let Some(helping) = &mut self.helping {
+            helping.give_back(context, &mut self.chain);
         }
     }
 

@@ -67,6 +67,11 @@ impl CoreMapper for RandomFlows {
         }
     }
 
+    fn can_help(&self, packets: u32) -> bool {
+        // Far more than a policy would accept.
+        packets < 200
+    }
+
     fn due(&self, now: Nanos, _packets: u32) -> bool {
         now >= self.next
     }
@@ -105,6 +110,7 @@ pub fn helped(mapper: MakeMapper, helpers: usize, park: Mode) -> ScalingConfig {
     let cores = cores::available();
     ScalingConfig {
         auxiliary: (0..helpers).map(|i| cores[i % cores.len()]).collect(),
+        dedicated_help: false,
         mapper,
         park,
         buffers: 4096,
@@ -126,6 +132,17 @@ pub fn random_leases(seed: u64, helpers: usize, park: Mode, functions: usize) ->
     let random = move || RandomFlows::new(seed, helpers).splitting(functions).lending();
     let mapper = move || -> Box<dyn CoreMapper> { Box::new(random()) };
     helped(Arc::new(mapper), helpers, park)
+}
+
+/// Like [`random_leases`], for this many dedicated and auxiliary cores. The dedicated ones also lend to each other.
+pub fn random_help(seed: u64, [dedicated, helpers]: [usize; 2], park: Mode, functions: usize) -> ScalingConfig {
+    let all = helpers + dedicated - 1;
+    let random = move || RandomFlows::new(seed, all).splitting(functions).lending();
+    let mapper = move || -> Box<dyn CoreMapper> { Box::new(random()) };
+    ScalingConfig {
+        dedicated_help: true,
+        ..helped(Arc::new(mapper), helpers, park)
+    }
 }
 
 /// Inputs of a server mapper, for the test.

@@ -49,6 +49,17 @@ impl Default for Traffic {
 pub const PACKETS: u32 = if cfg!(debug_assertions) { 30_000 } else { 250_000 };
 
 impl Traffic {
+    /// A quarter of the packets, at a quarter of the rate: dedicated cores help each other only while their queues are
+    /// short.
+    pub fn sparse() -> Traffic {
+        let traffic = Traffic::default();
+        Traffic {
+            packets: traffic.packets / 4,
+            spacing: Nanos(4 * traffic.spacing.0),
+            ..traffic
+        }
+    }
+
     pub fn trace(self) -> Trace {
         let mut source = Impaired::new(Numbered::new(self), self.impairments).unwrap();
         Trace::load(&mut source, &LoadOptions::default()).unwrap()

@@ -122,13 +122,14 @@ impl<F, P> Backlog<F, P> {
     }
 
     /// Splits a flow of the local queue, given its index in the mapper's list. From now on an auxiliary core runs the
-    /// segments from `from` on. Returns `true` if the flow was not split so before.
+    /// segments from `from` on. Another dedicated core does not: it could not end that. Returns `true` if the flow was
+    /// not split so before.
     pub(crate) fn split(&mut self, at: usize, (from, to): (usize, usize), cores: &mut impl AuxiliaryCores) -> bool {
         let (Some(&number), Some(&QueuedFlow { bound, .. })) = (self.listed.get(at), self.queued.get(at)) else {
             return false;
         };
         let is_same = self.flow(number).split() == Some((from, to));
-        if bound || is_same || !self.activate(to, cores) {
+        if bound || is_same || self.auxiliaries[to].dedicated || !self.activate(to, cores) {
             return false;
         }
         self.make_whole(number);

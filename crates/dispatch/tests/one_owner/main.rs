@@ -261,6 +261,26 @@ fn a_dedicated_core_that_helps_is_released_once_it_is_done() {
     assert_eq!(rig.processed, rig.arrived);
 }
 
+/// A split would last as long as packets of the flow are in the system, and with it the help.
+#[test]
+fn no_flow_is_split_with_a_dedicated_core_that_helps() {
+    let mut rig = Rig::new(true);
+    rig.cores.helpful = 0b1;
+    rig.receive(&[(1, false), (1, false)]);
+    let split = |auxiliary| Script {
+        split: Some(Split {
+            flow: 0,
+            last_functions: 1,
+            auxiliary,
+        }),
+        ..Script::default()
+    };
+    rig.decide(split(0));
+    assert!(rig.cores.mine == 0 && !rig.dispatcher.backlog.has_splits());
+    rig.decide(split(1));
+    assert!(rig.cores.mine == 0b10 && rig.dispatcher.backlog.has_splits());
+}
+
 /// Without a usable auxiliary core, a long queue in the port is looked through for whales if most packets are of one
 /// flow.
 #[test]

@@ -140,6 +140,7 @@ impl Lab {
             seed: 1,
             scaling: mapper.map(|mapper| ScalingConfig {
                 auxiliary: vec![self.auxiliary],
+                dedicated_help: false,
                 mapper,
                 park: Mode::SpinThenSleep(std::time::Duration::from_nanos(SPIN.0)),
                 buffers: BUFFERS,

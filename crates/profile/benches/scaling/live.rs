@@ -126,6 +126,7 @@ pub fn run_policy(
             slo: spec.slo.budget(),
             epoch: profile.epoch,
             auxiliary: usize::from(!two_dedicated),
+            dedicated: 0,
             started: Nanos::ZERO,
             profile: profile.to_string(),
         };
@@ -146,6 +147,7 @@ pub fn run_policy(
         let mapper = policy.mappers(spec.slo.budget(), profile).expect("mappers");
         scaling = mapper.map(|mapper| ScalingConfig {
             auxiliary: vec![setup.second],
+            dedicated_help: false,
             mapper: match &recorder {
                 Some(recorder) => recorder.recording(mapper),
                 None => mapper,

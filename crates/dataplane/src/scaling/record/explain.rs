@@ -23,6 +23,8 @@ pub struct Explanation {
     /// Auxiliary cores per dispatcher.
     #[serde(rename = "helpers")]
     pub auxiliary: usize,
+    /// Other dedicated cores that could help each.
+    pub dedicated: usize,
     /// Summary of all decisions.
     pub summary: Summary,
     /// Worst episodes, worst first.
@@ -52,8 +54,10 @@ pub struct Summary {
     pub splits: u64,
     /// Flowlets that the mapper placed on arrival.
     pub flowlets: u64,
-    /// Flowlets placed on auxiliary cores.
+    /// Flowlets placed on auxiliary cores, or on dedicated ones that helped.
     pub flowlets_away: u64,
+    /// Flowlets placed on dedicated cores that helped.
+    pub flowlets_to_dedicated: u64,
     /// Times an auxiliary core was newly activated.
     #[serde(rename = "recruited")]
     pub activated: u64,
@@ -228,11 +232,12 @@ impl Explainer {
             let helpers = (0..decision.helpers.len()).filter(|i| wanted(*i));
             helpers.fold(0_u64, |bits, i| bits | 1 << i)
         };
-        let at_work = bits(&|i| decision.helpers[i].active);
+        // Dedicated cores that help are activated and released between decisions: flowlets count these.
+        let at_work = bits(&|i| decision.helpers[i].active && !decision.helpers[i].dedicated);
         let activated = u64::from((at_work & !known.activated).count_ones());
         let released = bits(&|i| {
             let helper = decision.helpers[i];
-            decision.release >> i & 1 != 0 && helper.active && helper.load.packets == 0
+            decision.release >> i & 1 != 0 && helper.active && !helper.dedicated && helper.load.packets == 0
         });
         let relieved = u64::from((decision.relieve & !known.relieved).count_ones());
         self.count(decision, missing, activated, released);
@@ -291,9 +296,14 @@ impl Explainer {
         summary.flows_moved += u64::from(moved.flows);
         summary.packets_moved += u64::from(moved.packets);
         summary.splits += decision.splits.len() as u64;
-        let Flowlets { placed, away } = decision.flowlets;
+        let Flowlets {
+            placed,
+            away,
+            dedicated,
+        } = decision.flowlets;
         summary.flowlets = summary.flowlets.saturating_add(placed);
         summary.flowlets_away = summary.flowlets_away.saturating_add(away);
+        summary.flowlets_to_dedicated = summary.flowlets_to_dedicated.saturating_add(dedicated);
         summary.activated += activated;
         summary.released += u64::from(released.count_ones());
         summary.most_parked = summary.most_parked.max(decision.held.packets);
@@ -361,7 +371,8 @@ impl Explainer {
             policy: self.header.policy,
             slo_us: self.header.slo.as_micros_f64(),
             epoch_us: self.header.epoch.as_micros_f64(),
-            auxiliary: self.header.auxiliary,
+            auxiliary: self.header.auxiliary - self.header.dedicated,
+            dedicated: self.header.dedicated,
             summary: Summary {
                 span_us: (last - first).as_micros_f64(),
                 boost_us: self.boost.as_micros_f64(),

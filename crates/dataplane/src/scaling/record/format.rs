@@ -8,7 +8,7 @@ use tailwater_policy::core::{Destination, MAX_AUXILIARY_CORES, Notice, Plan, Que
 /// First bytes of a file.
 pub(super) const MAGIC: &[u8; 20] = b"tailwater-decisions\n";
 /// Version that is written and read.
-pub(super) const VERSION: u64 = 5;
+pub(super) const VERSION: u64 = 6;
 /// Maximum length of a header text, in bytes. Longer ones are truncated.
 pub(super) const MOST_TEXT: usize = 1 << 20;
 
@@ -25,7 +25,7 @@ pub(super) const SERVER: u64 = MOST_DISPATCHERS;
 pub(super) const MOST_DISPATCHERS: u64 = 1 << 10;
 
 /// Numbers of a decision before its auxiliary cores.
-pub(super) const FIXED: usize = 17;
+pub(super) const FIXED: usize = 18;
 /// Numbers per auxiliary core, split, and listed flow of a queue that is listed completely or partially.
 pub(super) const A_HELPER: usize = 4;
 pub(super) const A_SPLIT: usize = 3;
@@ -43,6 +43,7 @@ pub(super) const WHALE: u64 = 2;
 pub(super) const OUT_OF_CORES: u64 = 4;
 pub(super) const RECRUITED: u64 = 1;
 pub(super) const TAKEN: u64 = 2;
+pub(super) const DEDICATED: u64 = 4;
 
 /// Metadata before the first decision.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -55,8 +56,10 @@ pub struct Header {
     pub slo: Nanos,
     /// Epoch for that objective: half of what the network leaves of it.
     pub epoch: Nanos,
-    /// Auxiliary cores per dispatcher.
+    /// Auxiliary cores per dispatcher, including the dedicated cores that can help it.
     pub auxiliary: usize,
+    /// Those of them that are dedicated cores, the last ones.
+    pub dedicated: usize,
     /// Creation time of the file, since 1970.
     pub started: Nanos,
     /// [Capacity profile](tailwater_policy::capacity::CapacityProfile) used by the policy, as text. Empty if there is
@@ -74,7 +77,8 @@ impl Header {
 
     pub(super) fn encoded(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
-        for number in [VERSION, self.slo.0, self.epoch.0, self.auxiliary as u64, self.started.0] {
+        let cores = [self.auxiliary, self.dedicated].map(|cores| cores as u64);
+        for number in [VERSION, self.slo.0, self.epoch.0, cores[0], cores[1], self.started.0] {
             put(&mut bytes, number);
         }
         for text in [&self.chain, &self.policy, &self.profile] {
@@ -95,6 +99,8 @@ pub struct Flowlets {
     pub placed: u64,
     /// Number placed on auxiliary cores.
     pub away: u64,
+    /// Those of them placed on dedicated cores that helped.
+    pub dedicated: u64,
 }
 
 /// Appends a number in LEB128.
@@ -172,6 +178,7 @@ impl Encoder {
             u64::from(view.parked.packets),
             flowlets.placed,
             flowlets.away,
+            flowlets.dedicated,
             listed as u64,
             splits.len() as u64,
         ]);
@@ -180,7 +187,7 @@ impl Encoder {
             let flag = |set, flag| if set { flag } else { 0 };
             let quiet = view.now.saturating_sub(helper.last_done).0;
             words.extend_from_slice(&[
-                flag(helper.active, RECRUITED) | flag(helper.taken, TAKEN),
+                flag(helper.active, RECRUITED) | flag(helper.taken, TAKEN) | flag(helper.dedicated, DEDICATED),
                 u64::from(helper.load.flows),
                 u64::from(helper.load.packets),
                 quiet,

@@ -13,6 +13,8 @@ pub struct Lease {
     /// Auxiliary core with the fewest packets.
     #[serde(rename = "helper")]
     pub auxiliary: Option<usize>,
+    /// It is another dedicated core, which offered help.
+    pub dedicated: bool,
     /// Packets of the outcome.
     pub packets: u32,
 }
@@ -24,7 +26,7 @@ pub enum LeaseOutcome {
     /// No decision was made while the late packets waited and were not yet late: the dispatcher was off its core, or
     /// busy, or they waited in the port.
     NoDecision,
-    /// Other dispatchers had all auxiliary cores, or they had port queues of their own.
+    /// Other dispatchers had all auxiliary cores, or they had port queues of their own, and packets there.
     NoAuxiliaryCore,
     /// One flow or bucket, of `packets` packets, was most of the queue. A lease only takes it to another core.
     OneFlow,
@@ -46,6 +48,7 @@ impl Lease {
     pub(super) const NO_DECISION: Lease = Lease {
         outcome: LeaseOutcome::NoDecision,
         auxiliary: None,
+        dedicated: false,
         packets: 0,
     };
 }
@@ -92,6 +95,7 @@ fn lease(decision: &Decision) -> Lease {
     Lease {
         outcome,
         auxiliary: least.map(|(auxiliary, _)| auxiliary),
+        dedicated: least.is_some_and(|(_, helper)| helper.dedicated),
         packets,
     }
 }
@@ -140,6 +144,7 @@ mod tests {
             let expected = Lease {
                 outcome,
                 auxiliary,
+                dedicated: false,
                 packets,
             };
             assert_eq!(lease(decision), expected);
@@ -159,5 +164,11 @@ mod tests {
         is(&idle, OutOfCores, Some(1), 40);
         idle.listed[3].place = Destination::auxiliary(1);
         is(&idle, Made, Some(1), 10);
+        let offered = AuxiliaryCore {
+            dedicated: true,
+            ..AuxiliaryCore::default()
+        };
+        let helped = lease(&decision(&many, &[taken, offered]));
+        assert_eq!((helped.auxiliary, helped.dedicated), (Some(1), true));
     }
 }

@@ -1,8 +1,8 @@
 //! Bounded reader of decision records: whatever the file contains, a reader holds at most a header and one decision.
 
 use super::format::{
-    A_FLOW, A_HELPER, A_LARGE_FLOW, A_SPLIT, BOOST, FIXED, Flowlets, Header, MAGIC, MOST_DISPATCHERS, MOST_TEXT,
-    MOST_WORDS, OUT_OF_CORES, RECRUITED, SERVER, TAKEN, VERSION, WHALE,
+    A_FLOW, A_HELPER, A_LARGE_FLOW, A_SPLIT, BOOST, DEDICATED, FIXED, Flowlets, Header, MAGIC, MOST_DISPATCHERS,
+    MOST_TEXT, MOST_WORDS, OUT_OF_CORES, RECRUITED, SERVER, TAKEN, VERSION, WHALE,
 };
 use super::problem::{Problem, at_most, exactly, half};
 use super::server::{self, MOST_SERVER_WORDS, ServerDecision};
@@ -158,6 +158,10 @@ impl<R: BufRead> Reader<R> {
         let helpers = reader.number()?;
         reader.header.auxiliary =
             at_most("helpers", helpers, MAX_AUXILIARY_CORES as u64).map_err(|p| error(offset, p))? as usize;
+        let offset = reader.offset;
+        let dedicated = reader.number()?;
+        reader.header.dedicated =
+            at_most("dedicated cores", dedicated, helpers).map_err(|p| error(offset, p))? as usize;
         reader.header.started = Nanos(reader.number()?);
         reader.header.chain = reader.text("chain")?;
         reader.header.policy = reader.text("policy")?;
@@ -289,6 +293,7 @@ fn decode(words: &[u64], helpers: usize, decision: &mut Decision) -> Result<(), 
         held_packets,
         placed,
         away,
+        dedicated,
         listed,
         splits,
     ] = *fixed;
@@ -319,6 +324,7 @@ fn decode(words: &[u64], helpers: usize, decision: &mut Decision) -> Result<(), 
     decision.flowlets = Flowlets {
         placed,
         away: at_most("flowlets on auxiliary cores", away, placed)?,
+        dedicated: at_most("flowlets on dedicated cores", dedicated, away)?,
     };
 
     // Both are bounded by the number of words, so the sum cannot overflow.
@@ -334,17 +340,21 @@ fn decode(words: &[u64], helpers: usize, decision: &mut Decision) -> Result<(), 
 
     decision.helpers.clear();
     for helper in of_helpers.chunks_exact(A_HELPER) {
-        let flags = at_most("as flags of an auxiliary core", helper[0], RECRUITED | TAKEN)?;
+        let flags = at_most(
+            "as flags of an auxiliary core",
+            helper[0],
+            RECRUITED | TAKEN | DEDICATED,
+        )?;
         let idle = at_most("nanoseconds since an auxiliary core became idle", helper[3], now)?;
         decision.helpers.push(AuxiliaryCore {
             active: flags & RECRUITED != 0,
             taken: flags & TAKEN != 0,
+            dedicated: flags & DEDICATED != 0,
             load: Load {
                 flows: half("flows of an auxiliary core", helper[1])?,
                 packets: half("packets of an auxiliary core", helper[2])?,
             },
             last_done: Nanos(now - idle),
-            ..AuxiliaryCore::default()
         });
     }
     let position = |found| at_most("as a flow's position", found, flows.saturating_sub(1));

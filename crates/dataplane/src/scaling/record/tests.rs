@@ -50,6 +50,7 @@ fn header(profile: &str) -> Header {
         slo: Nanos::from_micros(200),
         epoch: Nanos::from_micros(80),
         auxiliary: HELPERS,
+        dedicated: 1,
         profile: profile.to_owned(),
         started: Nanos(1_800_000_000_123_456_789),
     }
@@ -86,9 +87,9 @@ impl Situation {
             AuxiliaryCore {
                 active: recruited,
                 taken: !recruited && random.below(3) == 0,
+                dedicated: random.below(4) == 0,
                 load,
                 last_done: Nanos(now.0 - random.below(now.0)),
-                ..AuxiliaryCore::default()
             }
         });
         Situation {
@@ -437,6 +438,7 @@ fn a_live_run_is_recorded_and_replayed_alike() {
     };
     let header = Header {
         auxiliary: 1,
+        dedicated: 0,
         profile: profile.to_string(),
         ..header("")
     };
@@ -454,6 +456,7 @@ fn a_live_run_is_recorded_and_replayed_alike() {
             seed: 1,
             scaling: Some(ScalingConfig {
                 auxiliary: vec![cores[0]],
+                dedicated_help: false,
                 mapper: recorder.recording(Arc::clone(&make)),
                 park: tailwater_handover::park::Mode::Sleep,
                 buffers: 4096,
@@ -482,6 +485,82 @@ fn a_live_run_is_recorded_and_replayed_alike() {
         assert_eq!(replayed.different, 0, "{:?}", replayed.first);
         assert_eq!(replayed.same + replayed.partial, replayed.decisions);
     }
+}
+
+/// Mapper that helps others while it has at most two packets.
+struct Helpful;
+
+impl CoreMapper for Helpful {
+    fn can_help(&self, packets: u32) -> bool {
+        packets <= 2
+    }
+
+    fn due(&self, _: Nanos, _: u32) -> bool {
+        false
+    }
+
+    fn decide(&mut self, _: &View<'_>, _: &mut Plan) {}
+
+    fn place(&mut self, flowlet: Flowlet, _: &Loads<'_>) -> Destination {
+        match flowlet.packets {
+            1 => Destination::OWN_CORE,
+            packets => Destination::auxiliary(packets as usize - 2),
+        }
+    }
+}
+
+/// Otherwise a run with `--record` would be another one than without.
+#[test]
+fn a_recorded_mapper_helps_as_it_does_unrecorded() {
+    let (recorder, _receiver) = Recorder::unattended();
+    let mapper = recorder.recording(Arc::new(|| Box::new(Helpful)))();
+    assert!(mapper.can_help(2) && !mapper.can_help(3));
+}
+
+#[test]
+fn flowlets_on_dedicated_cores_are_counted() {
+    let (recorder, receiver) = Recorder::unattended();
+    let mut mapper = recorder.recording(Arc::new(|| Box::new(Helpful)))();
+    let dedicated = AuxiliaryCore {
+        dedicated: true,
+        ..AuxiliaryCore::default()
+    };
+    let mut situation = Situation::quiet(Nanos::from_secs(1), Vec::new());
+    situation.helpers[1] = dedicated;
+    let loads = Loads {
+        now: situation.now,
+        here: Load::default(),
+        auxiliaries: &situation.helpers,
+    };
+    for packets in [1, 2, 3, 3] {
+        let flowlet = Flowlet {
+            arrival: situation.now,
+            new: false,
+            packets,
+            parked: packets > 1,
+        };
+        mapper.place(flowlet, &loads);
+    }
+    let mut plan = Plan::default();
+    plan.clear(0);
+    mapper.decide(&situation.view(), &mut plan);
+    drop((mapper, recorder));
+    let mut bytes = header("").encoded();
+    receiver.for_each(|_, words| words.iter().for_each(|word| format::put(&mut bytes, *word)));
+    format::put_end(&mut bytes, 0);
+    let mut reader = Reader::new(&*bytes).unwrap();
+    let mut explainer = Explainer::new(reader.header(), EpochFrontier::default(), 1);
+    while let Some(Entry::Core(decision)) = reader.next_entry().unwrap() {
+        assert_eq!(decision.helpers, situation.helpers);
+        explainer.add(decision);
+    }
+    let explanation = explainer.finish();
+    assert_eq!((explanation.auxiliary, explanation.dedicated), (HELPERS - 1, 1));
+    let summary = explanation.summary;
+    assert_eq!(
+        (summary.flowlets, summary.flowlets_away, summary.flowlets_to_dedicated),
+        (4, 3, 2)
+    );
 }
 
 #[test]

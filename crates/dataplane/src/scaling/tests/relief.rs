@@ -2,7 +2,7 @@
 //! them.
 
 use super::super::dispatch::Dispatch;
-use super::super::link::{Activation, FromDispatcher, link};
+use super::super::link::{FromDispatcher, Helper, link};
 use crate::panics::catch_panic;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -123,7 +123,7 @@ impl Rig {
         let store = PacketStore::new(&pool);
         let links = (0..helpers).map(|_| {
             let (_, waker) = park(Mode::Spin);
-            link(BUFFERS, store.clone(), waker, Activation::default())
+            link(BUFFERS, store.clone(), Helper::auxiliary(waker))
         });
         let (near, far) = links.unzip();
         let frames = (0..FLOWS as u32).map(|flow| {

@@ -52,6 +52,8 @@ struct Scripted {
     /// Idle turns until the processing is done.
     idle: u32,
     sleep: Option<Duration>,
+    /// Turns for other workers at the end, or `None` for a panic in the first.
+    others: Option<u32>,
 }
 
 impl Scripted {
@@ -97,6 +99,19 @@ impl Processing for Scripted {
         self.call("close");
     }
 
+    fn serve_others(&mut self, _: &mut QueueContext) -> bool {
+        let Some(left) = self.others else {
+            self.others = Some(0);
+            panic!("in a function, for another worker");
+        };
+        self.others = Some(left.saturating_sub(1));
+        left == 0
+    }
+
+    fn give_back(&mut self, _: &mut QueueContext) {
+        self.call("give back");
+    }
+
     fn finish(self, _: Nanos) -> Finished {
         self.call("finish");
         Finished::default()
@@ -133,6 +148,7 @@ fn run(script: impl FnOnce(&mut Scripted), stop: impl Fn() -> bool) -> Ran {
         work: Some(0),
         idle: 1,
         sleep: None,
+        others: Some(0),
     };
     script(&mut processing);
     let worker = PollLoop {
@@ -183,6 +199,16 @@ fn packets_of_a_panicked_worker_are_lost_with_it() {
     );
     assert_eq!((ran.died.as_deref(), ran.failed), (Some("in a function"), true));
     assert_eq!((ran.total.lost_with_worker, ran.total.lost()), (1, 1));
+}
+
+#[test]
+fn a_worker_serves_others_after_its_end() {
+    let ran = run(|script| script.others = Some(5), || false);
+    assert_eq!((ran.calls, ran.died), (vec!["close", "finish"], None));
+    let ran = run(|script| script.others = None, || false);
+    assert_eq!(ran.calls, ["close", "give back", "finish"]);
+    let message = Some("in a function, for another worker");
+    assert_eq!((ran.died.as_deref(), ran.failed), (message, true));
 }
 
 #[test]

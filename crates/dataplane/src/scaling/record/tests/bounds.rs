@@ -63,9 +63,9 @@ fn what_is_out_of_bounds_is_refused_on_one_line() {
             u64::MAX
         ),
     );
-    is(&file_of(&[1, 0]), "expected at least 17 numbers in a decision, found 1");
-    // 17 numbers and three auxiliary cores: an empty decision.
-    let mut nothing = vec![0; 1 + 17 + HELPERS * 4];
+    is(&file_of(&[1, 0]), "expected at least 18 numbers in a decision, found 1");
+    // 18 numbers and three auxiliary cores: an empty decision.
+    let mut nothing = vec![0; 1 + 18 + HELPERS * 4];
     nothing[0] = nothing.len() as u64 - 1;
     let with = |changes: &[(usize, u64)]| {
         let mut numbers = nothing.clone();
@@ -95,11 +95,15 @@ fn what_is_out_of_bounds_is_refused_on_one_line() {
         ),
         (&[(15, 1)], "expected at most 0 flowlets on auxiliary cores, found 1"),
         (
-            &[(16, u64::MAX)],
+            &[(14, 1), (15, 1), (16, 2)],
+            "expected at most 1 flowlets on dedicated cores, found 2",
+        ),
+        (
+            &[(17, u64::MAX)],
             "expected at most 0 listed flows, found 18446744073709551615",
         ),
-        (&[(17, 1)], "expected 32 numbers in a decision, found 29"),
-        (&[(18, 4)], "expected at most 3 as flags of an auxiliary core, found 4"),
+        (&[(18, 1)], "expected 33 numbers in a decision, found 30"),
+        (&[(19, 8)], "expected at most 7 as flags of an auxiliary core, found 8"),
     ];
     for (changes, text) in cases {
         // The check of a count needs the right expectation.
@@ -113,8 +117,8 @@ fn what_is_out_of_bounds_is_refused_on_one_line() {
 
     let magic = format::MAGIC.len();
     let mut other = header("").encoded();
-    other[magic] = 6;
-    let text = format!("byte {magic}: expected a record of version 5, found version 6");
+    other[magic] = 5;
+    let text = format!("byte {magic}: expected a record of version 6, found version 5");
     assert_eq!(refused(&other), text);
     assert_eq!(
         refused(b"apiVersion: tailwater.dev/v1alpha1"),
@@ -125,7 +129,7 @@ fn what_is_out_of_bounds_is_refused_on_one_line() {
     let text = format!("byte {magic}: expected a number of 64 bits, found a longer one");
     assert_eq!(refused(&long), text);
     let mut text = format::MAGIC.to_vec();
-    for number in [format::VERSION, 0, 0, 0, 0, 1 << 50] {
+    for number in [format::VERSION, 0, 0, 0, 0, 0, 1 << 50] {
         format::put(&mut text, number);
     }
     assert!(

@@ -172,8 +172,16 @@ fn what_was_done_before_the_first_decision_counts() {
     let mut explainer = Explainer::new(&header(""), EpochFrontier::constant(100), 10);
     let read = decisions(&file.bytes()).unwrap();
     let placed = read.iter().map(|decision| decision.flowlets);
-    let four = Flowlets { placed: 4, away: 4 };
-    let ten = Flowlets { placed: 10, away: 10 };
+    let four = Flowlets {
+        placed: 4,
+        away: 4,
+        dedicated: 0,
+    };
+    let ten = Flowlets {
+        placed: 10,
+        away: 10,
+        dedicated: 0,
+    };
     assert_eq!(placed.collect::<Vec<_>>(), [ten, four]);
     read.iter().for_each(|decision| explainer.add(decision));
     let Explanation { summary, episodes, .. } = explainer.finish();
