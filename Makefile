@@ -52,9 +52,10 @@ soak: ## stress test: adversarial loads against static RSS in the simulator, the
 	@SOAK_MINUTES=$(MINUTES) SOAK_SEED=$(SEED) cargo test --release --locked -p tailwater-sim --test cliffs -- search --nocapture
 	@SOAK_MINUTES=$(MINUTES) SOAK_SEED=$(SEED) cargo test --release --locked -p tailwater-dataplane --test soak
 
-chaos: ## fault injection, as root: isolated function processes are killed and stopped at random for MINUTES=10 in each mode; exits 1 if a packet, a binding or a counter is wrong or a resource leaks; SEED=n repeats a round
+chaos: ## fault injection, as root: isolated function processes are killed and stopped at random for MINUTES=10 in each mode, then a hostile function behaves at random for as long; exits 1 if a packet, a binding or a counter is wrong, an innocent function is accused, or a resource leaks; SEED=n repeats a round
 	@tools/deps.sh build test
 	@CHAOS_SECONDS=$$(($(MINUTES) * 60)) CHAOS_SEED=$(SEED) cargo test --release --locked -p tailwater --test isolation chaos -- --nocapture --test-threads 1
+	@CHAOS_SECONDS=$$(($(MINUTES) * 60)) CHAOS_SEED=$(SEED) cargo test --release --locked -p tailwater-isolation --test behaviours affect_only -- --nocapture
 
 loom: ## model checks of the lock-free code that moves packets between cores; also part of `test`
 	@tools/deps.sh build

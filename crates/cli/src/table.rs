@@ -267,6 +267,7 @@ fn isolated(table: &mut Table, report: &RunReport) {
             (restarts.ended, "ended"),
             (restarts.overdue, "did not yield in time"),
             (restarts.lied, "broke the protocol"),
+            (restarts.over_budget, "exceeded their budget"),
             (restarts.not_attached, "could not be started"),
         ];
         let causes = causes.iter().filter(|(count, _)| *count > 0);

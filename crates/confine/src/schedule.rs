@@ -43,18 +43,19 @@ pub(crate) fn grant_priority(pid: Pid, priority: u8) -> Result<(), Error> {
         0 => sys::schedule(raw, libc::SCHED_OTHER, 0),
         _ => sys::schedule(raw, libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, priority.into()),
     };
-    match give() {
-        Ok(()) => Ok(()),
-        // In version 1 a container's group has no real-time budget, but the agent's group has.
-        Err(libc::EPERM) if join_our_group(raw).is_ok() => give().map_err(|errno| {
-            refused(
-                errno,
-                "; requires root (CAP_SYS_NICE), and in a control group of version 1 a cpu.rt_runtime_us above 0, raised \
-                 from the top down, or sysctl kernel.sched_rt_runtime_us=-1",
-            )
-        }),
-        Err(errno) => Err(refused(errno, "")),
+    if priority > 0 {
+        // In version 1 a container's group has no real-time budget, but the agent's group has. Without budgets, the
+        // kernel would queue processes of different groups by their groups' positions instead of their own.
+        let _ = join_our_group(raw);
     }
+    give().map_err(|errno| match errno {
+        libc::EPERM => refused(
+            errno,
+            "; requires root (CAP_SYS_NICE), and in a control group of version 1 a cpu.rt_runtime_us above 0, raised \
+             from the top down, or sysctl kernel.sched_rt_runtime_us=-1",
+        ),
+        _ => refused(errno, ""),
+    })
 }
 
 /// Gives a thread of the agent the next higher priority, or ordinary scheduling with 0.

@@ -1,7 +1,12 @@
 //! Hostile function for tests. It follows the protocol, and attacks on its first packets or at its end. Its
-//! configuration is the name of the attack.
+//! configuration is the name of the attack. With `honest` in front of it, it is an honest function of a chain with a
+//! hostile one.
 
+mod behaviours;
+mod calls;
+mod honest;
 mod raw;
+mod script;
 
 use std::fs::File;
 use std::io;
@@ -150,6 +155,13 @@ fn main() -> ExitCode {
     }
     let ran = run(|configuration| {
         let attack = configuration.config.trim_matches('"').to_owned();
+        if let Some(("honest", function)) = attack.split_once(' ') {
+            let function = honest::Honest::parse(function);
+            return Ok(Configured {
+                function: Box::new(function.expect("an honest function")),
+                at_end: Box::new(|| Ok(())),
+            });
+        }
         if let Some(("exit-once", mark)) = attack.split_once(' ')
             && Path::new(mark).exists()
         {

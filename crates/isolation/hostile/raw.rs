@@ -1,6 +1,9 @@
 //! Entirely hostile program. It implements the protocol itself, reads the shared memory whenever it runs, and writes
-//! arbitrary responses. Its configuration is the name of the attack.
+//! arbitrary responses. Its configuration is the name of the attack, or `behaviours` and a script.
 
+mod tricks;
+
+use super::behaviours::Behaviours;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -27,21 +30,23 @@ pub(crate) const SEEN: &[u8; 8] = b"was seen";
 /// Number of times that it spies on others during its turn.
 const STALLS: u32 = 40;
 
-struct Raw {
+pub(crate) struct Raw {
     attack: String,
-    board: RequestArea,
+    pub(crate) board: RequestArea,
     board_file: File,
-    packets: Arc<Memory>,
-    slate: ResponseArea,
-    in_front: Option<(File, ResponseArea)>,
-    buffer_bytes: usize,
-    last: u64,
+    pub(crate) packets: Arc<Memory>,
+    pub(crate) slate: ResponseArea,
+    pub(crate) in_front: Option<(File, ResponseArea)>,
+    pub(crate) buffer_bytes: usize,
+    pub(crate) last: u64,
     /// Eight bytes of loot, sent with a packet.
     loot: Arc<AtomicU64>,
     began: bool,
+    /// State of the pseudo-random choices of some attacks.
+    random: u64,
 }
 
-fn masks(left: u64, moved: u64) -> PacketMasks {
+pub(crate) fn masks(left: u64, moved: u64) -> PacketMasks {
     PacketMasks { left, moved }
 }
 
@@ -90,20 +95,32 @@ pub(crate) fn run() -> io::Result<()> {
         last: round,
         loot: Arc::default(),
         began: false,
+        random: 1,
     };
     socket.send(&FromProgram::Ready.encode(), &[])?;
-    raw.take_turns()
+    match raw.words() {
+        ("behaviours", script) => {
+            let script = script.parse().map_err(io::Error::other)?;
+            Behaviours::new(raw, script).take_turns()
+        }
+        _ => raw.take_turns(),
+    }
 }
 
 /// Returns the number of frames in memory that the function in front has not marked.
 fn unseen(packets: &Memory, bytes: usize) -> u64 {
+    marks(packets, bytes, UNSEEN)
+}
+
+/// Returns the number of frames in memory, or remains of frames, that have this mark.
+fn marks(packets: &Memory, bytes: usize, wanted: &[u8; 8]) -> u64 {
     let mut found = 0;
     let mut mark = [0; 8];
     // The words of frames that start at the end of the headroom.
     for buffer in (0..MAX_BATCH).map(|i| i * bytes) {
         for start in [0, 128] {
             packets.read(buffer + start + MARK, &mut mark);
-            found += u64::from(mark == *UNSEEN);
+            found += u64::from(mark == *wanted);
         }
     }
     found
@@ -121,9 +138,14 @@ impl Raw {
 
     fn take_turns(&mut self) -> io::Result<()> {
         let spies = self.attack.starts_with("spy");
+        let peeps = self.attack.starts_with("peep");
         loop {
             if spies {
                 self.look();
+            }
+            if peeps {
+                let found = marks(&self.packets, self.buffer_bytes, SEEN);
+                self.loot.fetch_add(found, Ordering::Relaxed);
             }
             let round = self.board.round();
             let in_front = self.in_front.as_ref();
@@ -137,17 +159,23 @@ impl Raw {
                     self.say(round);
                 }
                 self.last = round;
-                self.slate.set_done(round);
+                if over || self.board.count() == 0 {
+                    self.slate.set_done(round);
+                } else {
+                    tricks::end_turn(self, round);
+                }
                 if over {
                     return Ok(());
                 }
+            } else if self.last > 1 && round == self.last {
+                tricks::between_rounds(self, round);
             }
             sched_yield();
         }
     }
 
     /// Returns the packets that the function in front left, and those of them whose frame it moved.
-    fn came(&self, word: usize) -> PacketMasks {
+    pub(crate) fn came(&self, word: usize) -> PacketMasks {
         match &self.in_front {
             Some((_, slate)) => slate.masks(word),
             None => masks(all_of(self.board.count(), word), 0),
@@ -277,6 +305,8 @@ impl Raw {
             "long" => first(here(128, 65_000).encode(round)),
             "beyond-its-buffer" => first(here(u16::MAX, 1).encode(round)),
             "no-length" => first(here(128, 0).encode(round)),
+            // As the last function: a frame that no port could send.
+            "one-byte" => first(here(128, 1).encode(round)),
             "of-another-round" => first(here(128, 64).encode(round.wrapping_sub(1))),
             "no-word" => first(u64::MAX),
             "masks-of-another-round" => self.slate.set_masks_round(round.wrapping_sub(1)),

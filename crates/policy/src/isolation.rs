@@ -4,6 +4,9 @@
 //! packets. The size is therefore the smallest with which switching takes no more than a given share of the time, as
 //! long as the objective allows it. The packet at the end of a batch may have arrived just after the previous batch was
 //! taken, and waits for both.
+//!
+//! From the same bound follows the [budget of a turn](BatchBounds::turn_budget). A function that exceeds it again and
+//! again is in [debt](TurnDebt).
 
 use tailwater_net::Nanos;
 
@@ -31,7 +34,17 @@ pub struct BatchCosts {
 /// Batches that must fit within the latency objective: a packet may wait for one and be in the next.
 const BATCHES_IN_OBJECTIVE: f64 = 2.0;
 
+/// Lower bound of a turn's budget: twice the interval at which processor times are read.
+const LEAST_BUDGET: Nanos = Nanos::from_millis(2);
+
 impl BatchBounds {
+    /// Returns the processor time that one function's turn may take: the share of the objective that a batch of all
+    /// functions may take, at least 2 ms.
+    pub fn turn_budget(&self) -> Nanos {
+        let batch = self.objective.0 as f64 / BATCHES_IN_OBJECTIVE;
+        Nanos(batch as u64).max(LEAST_BUDGET)
+    }
+
     /// Returns the batch size for these costs, at least 1.
     pub fn size(&self, costs: &BatchCosts) -> usize {
         // Times below one nanosecond are not real measurements, and would make any size right.
@@ -41,6 +54,36 @@ impl BatchBounds {
         let in_time = (room / packet).floor();
         let most = self.most.max(1) as f64;
         cheap.min(in_time).clamp(1.0, most) as usize
+    }
+}
+
+/// Core time that a function took from others against the rules: a leaky bucket.
+///
+/// Single excesses are forgiven, since a machine may preempt a function in its turn. A function that takes
+/// [more](TurnDebt::LIMIT) than it pays back must be ended.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TurnDebt {
+    /// Debt at the time `at`.
+    owed: Nanos,
+    at: Nanos,
+}
+
+impl TurnDebt {
+    /// Debt that ends a function.
+    pub const LIMIT: Nanos = Nanos::from_millis(50);
+    /// Most that one turn adds.
+    pub const MOST_OF_A_TURN: Nanos = Nanos::from_millis(5);
+    /// A hundredth of the time since is forgiven.
+    const FORGIVEN: u64 = 100;
+
+    /// Adds `taken`, of which [`TurnDebt::MOST_OF_A_TURN`] counts, at the time `now`. Returns `true` if the limit is
+    /// exceeded.
+    pub fn add(&mut self, now: Nanos, taken: Nanos) -> bool {
+        let forgiven = Nanos(now.saturating_sub(self.at).0 / TurnDebt::FORGIVEN);
+        let taken = taken.min(TurnDebt::MOST_OF_A_TURN);
+        self.owed = Nanos(self.owed.saturating_sub(forgiven).0 + taken.0);
+        self.at = now;
+        self.owed > TurnDebt::LIMIT
     }
 }
 
@@ -215,6 +258,32 @@ mod tests {
         };
         assert_eq!(bounds.size(&costs(5_000.0, 1_000.0)), 45);
         assert_eq!(bounds.size(&costs(60_000.0, 1_000.0)), 1);
+    }
+
+    #[test]
+    fn a_turn_may_take_what_a_batch_may() {
+        for (objective, budget) in [(200, 2_000), (4_000, 2_000), (10_000, 5_000)] {
+            let bounds = BatchBounds {
+                objective: Nanos::from_micros(objective),
+                ..BOUNDS
+            };
+            assert_eq!(bounds.turn_budget(), Nanos::from_micros(budget));
+        }
+    }
+
+    #[test]
+    fn debts_end_who_repeats_them_and_are_forgiven_otherwise() {
+        let ms = Nanos::from_millis;
+        // Turns of 9 ms in a row: each counts as 5 ms.
+        let mut debt = TurnDebt::default();
+        let ended = (1..100).find(|turn| debt.add(ms(1_000 + turn * 9), ms(9)));
+        assert_eq!(ended, Some(11));
+        // One of 30 ms, twice a second, as a machine that preempts.
+        let mut debt = TurnDebt::default();
+        assert!((1..100).all(|turn| !debt.add(ms(turn * 500), ms(30))));
+        // One in each 100 ms is too much.
+        let mut debt = TurnDebt::default();
+        assert!((1..100).any(|turn| debt.add(ms(turn * 100), ms(30))));
     }
 
     /// Records `batches` batches of the given costs and returns the resulting size.

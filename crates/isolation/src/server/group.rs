@@ -7,6 +7,7 @@ use super::report::{FunctionReport, Restarts};
 use super::schedule::{self, ProcessState};
 use super::starter::{self, Starter};
 use super::status::Status;
+use super::turn_watch::{Fault, GroupLimits, Sample, States, TurnWatch};
 use crate::message::{Description, FromProgram, FromServer};
 use crate::socket::receive_within;
 use std::fs::File;
@@ -28,7 +29,7 @@ const AT_ONCE: u32 = 3;
 /// The first delay. Each further one doubles, up to the longest.
 const PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// Time a process has to exit voluntarily.
+/// Time all processes have to exit voluntarily.
 const ENDING: Duration = Duration::from_millis(200);
 
 /// Slot of one function in a group.
@@ -50,6 +51,8 @@ pub(super) struct FunctionSlot {
     /// Number of processes attached so far.
     attached: u32,
     attached_at: Instant,
+    /// Number of turns of earlier processes.
+    turns_before: u64,
     /// Number of consecutive failures.
     failures: u32,
     /// Earliest time of the next attachment.
@@ -88,9 +91,14 @@ pub(super) enum EndReason {
     Ended,
     /// It did not yield in time.
     Overdue,
-    /// It responded invalidly.
-    InvalidResponse,
+    /// It exceeded its budget again and again.
+    OverBudget,
+    /// It violated the protocol.
+    Violation,
 }
+
+/// Description of [`EndReason::OverBudget`] for reports.
+const OVER_BUDGET: &str = "it exceeded its budget of processor time a turn again and again";
 
 /// The step that a process failed at during attachment.
 const NOT_ATTACHED: &str = "map its memory";
@@ -122,6 +130,7 @@ impl FunctionSlot {
             standby: standby.map_or(Standby::None, Standby::Ready),
             attached: 0,
             attached_at: now,
+            turns_before: 0,
             failures: 0,
             not_before: now,
             starter: None,
@@ -145,6 +154,7 @@ impl FunctionSlot {
             standby: Standby::None,
             attached: 0,
             attached_at: now,
+            turns_before: 0,
             failures: 0,
             not_before: now,
             starter: None,
@@ -200,7 +210,7 @@ impl FunctionSlot {
                 }
                 // A standby process that has ended or is stopped would be of no use on a failure.
                 let process = &mut detached.process;
-                let is_stopped = look && schedule::state(process.id()).0 == ProcessState::Stopped;
+                let is_stopped = look && schedule::state(process.id()) == ProcessState::Stopped;
                 if process.ended().is_none() && !is_stopped {
                     self.standby = Standby::Ready(detached);
                     return;
@@ -222,42 +232,35 @@ impl FunctionSlot {
     }
 }
 
-/// Bounds of a function's turn.
-#[derive(Clone, Copy, Debug)]
-struct TurnLimits {
-    /// Maximum CPU time; also the maximum elapsed time of a process that is idle.
-    cpu_time: Duration,
-    /// Maximum elapsed time in any case.
-    elapsed: Duration,
+/// States of the processes of a group, and of its worker's thread.
+struct ProcessStates<'a> {
+    slots: &'a [FunctionSlot],
+    worker: u32,
 }
 
-impl TurnLimits {
-    /// Limits for a turn with this deadline of CPU time.
-    fn of_deadline(deadline: Duration) -> TurnLimits {
-        TurnLimits {
-            cpu_time: deadline,
-            elapsed: 10 * deadline,
-        }
+impl States for ProcessStates<'_> {
+    fn is_idle(&self, k: usize) -> bool {
+        // The exit status of one that has ended is known once it has fully exited.
+        let state = self.slots[k]
+            .process
+            .as_ref()
+            .map(|process| schedule::state(process.id()));
+        matches!(state, Some(ProcessState::Idle | ProcessState::Stopped))
     }
 
-    /// One limit for CPU time and elapsed time.
-    fn of_any_time(bound: Duration) -> TurnLimits {
-        TurnLimits {
-            cpu_time: bound,
-            elapsed: bound,
-        }
+    fn is_worker_ready(&self) -> bool {
+        schedule::state(self.worker) == ProcessState::Runnable
     }
 }
 
 /// Processes of one worker's chain.
 pub(super) struct Group {
-    core: usize,
+    pub(super) core: usize,
     part: ProcessPart,
     pub(super) slots: Vec<FunctionSlot>,
     pub(super) area: Option<Arc<Area>>,
     pub(super) status: Arc<Status>,
-    /// The function whose turn it is, the round, the time at which this was first observed, and its CPU time then.
-    turn: Option<(usize, u64, Instant, Duration)>,
+    turn_watch: TurnWatch,
 }
 
 impl Group {
@@ -267,8 +270,8 @@ impl Group {
             part,
             area: None,
             status: Arc::new(Status::new(seats.len())),
+            turn_watch: TurnWatch::new(seats.len()),
             slots: seats,
-            turn: None,
         }
     }
 
@@ -350,6 +353,8 @@ impl Group {
         let took = began.elapsed();
         seat.attached_at = began + took;
         seat.report.attach_us = seat.report.attach_us.max(took.as_secs_f64() * 1e6);
+        seat.turns_before = self.status.turns(k);
+        self.turn_watch.replaced(k);
     }
 
     /// Returns the last round that a process attached now does not take part in. A round under way belongs to its
@@ -387,14 +392,11 @@ impl Group {
     }
 
     /// Ends failed processes and attaches standby ones.
-    pub(super) fn poll(&mut self, deadline: Duration, patience: Duration, now: Instant) {
-        let overdue = match self.status.is_last_round() {
-            // In the last round processes write files, and a process waiting for a disk counts as idle.
-            true => self.overdue(TurnLimits::of_any_time(patience), now),
-            false => self.overdue(TurnLimits::of_deadline(deadline), now),
-        };
+    pub(super) fn poll(&mut self, limits: &GroupLimits, now: Instant) {
+        let fault = self.find_fault(limits, now);
         for k in 0..self.slots.len() {
-            self.end_if_failed(k, overdue == Some(k));
+            let fault = fault.filter(|(of, _)| *of == k).map(|(_, fault)| fault);
+            self.end_if_failed(k, fault);
             self.take_down(k, now);
             if self.status.is_last_round() {
                 // A replacement would have nothing left to do.
@@ -411,16 +413,24 @@ impl Group {
         seats.any(|seat| seat.ending.is_some() || seat.attaching.is_some())
     }
 
-    /// Ends function `k`'s process if it responded invalidly, is overdue, or has ended.
-    fn end_if_failed(&mut self, k: usize, is_overdue: bool) {
+    /// Ends function `k`'s process if it violated the protocol, has this fault, or has ended.
+    fn end_if_failed(&mut self, k: usize, fault: Option<Fault>) {
         let seat = &mut self.slots[k];
         let Some(process) = seat.process.as_mut().filter(|_| seat.ending.is_none()) else {
             return;
         };
-        let cause = if self.status.has_invalid_response(k) {
-            Some(EndReason::InvalidResponse)
-        } else if is_overdue {
-            Some(EndReason::Overdue)
+        let violation = self.status.violation(k);
+        let cause = if let Some(violation) = violation {
+            seat.report.note_end(violation.text().to_owned());
+            Some(EndReason::Violation)
+        } else if let Some(fault) = fault {
+            Some(match fault {
+                Fault::Overdue => EndReason::Overdue,
+                Fault::OverBudget => {
+                    seat.report.note_end(OVER_BUDGET.to_owned());
+                    EndReason::OverBudget
+                }
+            })
         } else {
             // In the last round processes exit by themselves after their turn.
             let ended = self.status.take_ended(k, || process.ended()).is_some();
@@ -444,7 +454,7 @@ impl Group {
             return;
         };
         // A process stopped by a defence occupies its turn until it has fully exited.
-        if cause == EndReason::Overdue && !ended.killed {
+        if matches!(cause, EndReason::Overdue | EndReason::OverBudget) && !ended.killed {
             cause = EndReason::Ended;
         }
         if cause == EndReason::Ended {
@@ -458,9 +468,10 @@ impl Group {
         seat.fail(now, |restarts| match cause {
             EndReason::Ended => &mut restarts.ended,
             EndReason::Overdue => &mut restarts.overdue,
-            EndReason::InvalidResponse => &mut restarts.lied,
+            EndReason::OverBudget => &mut restarts.over_budget,
+            EndReason::Violation => &mut restarts.lied,
         });
-        self.turn = None;
+        self.turn_watch.replaced(k);
     }
 
     /// Returns `true` if function `k` has not yet finished its turn of the current round.
@@ -515,39 +526,42 @@ impl Group {
         }
     }
 
-    /// Returns the function that has exceeded its turn.
-    fn overdue(&mut self, limits: TurnLimits, now: Instant) -> Option<usize> {
-        let (area, round) = (self.area.as_ref()?, self.status.busy());
-        let k = area.response_areas.iter().position(|slate| slate.done() != round);
-        let Some((k, process)) = k
-            .filter(|_| round != 0)
-            .and_then(|k| Some((k, self.slots[k].process.as_ref()?)))
-        else {
-            self.turn = None;
-            return None;
+    /// Returns the function that holds up the worker, or exceeds its budget again and again.
+    fn find_fault(&mut self, limits: &GroupLimits, now: Instant) -> Option<(usize, Fault)> {
+        let (area, busy) = (self.area.as_ref()?, self.status.busy());
+        let slots = &self.slots;
+        let process = |k: usize| slots[k].process.as_ref().filter(|_| slots[k].ending.is_none());
+        let time = |k| process(k).and_then(|process| schedule::processor_time(process.id()));
+        let times: Vec<_> = (0..slots.len()).map(time).collect();
+        let due = area.response_areas.iter().position(|it| it.done() != busy);
+        let sample = Sample {
+            now,
+            round: busy.max(area.request_area.round()),
+            is_under_way: busy != 0,
+            due: due.filter(|k| busy != 0 && process(*k).is_some()),
+            gave_up: self.status.gave_up(),
+            times: &times,
+            worker: schedule::thread_time(self.status.worker()),
         };
-        let (state, on_core) = schedule::state(process.id());
-        match self.turn {
-            Some((same, at, since, before)) if (same, at) == (k, round) => {
-                let waited = now.duration_since(since);
-                // A runnable process that did not get its core is not overdue before `limits.elapsed`.
-                let idle = state != ProcessState::Runnable || on_core.saturating_sub(before) >= limits.cpu_time;
-                // Nor is one that has ended; its exit status is known once it has fully exited.
-                let idle = idle && !matches!(state, ProcessState::Ended | ProcessState::Unknown);
-                ((waited >= limits.cpu_time && idle) || waited >= limits.elapsed).then_some(k)
-            }
-            _ => {
-                self.turn = Some((k, round, now, on_core));
-                None
-            }
-        }
+        let is_last = self.status.is_last_round();
+        let turn_limits = |k: usize| match is_last {
+            true => limits.of_last_turn(slots[k].program.single_instance),
+            false => limits.of_turn(self.status.turns(k) - slots[k].turns_before),
+        };
+        let states = ProcessStates {
+            slots,
+            worker: self.status.worker(),
+        };
+        self.turn_watch.check(&sample, turn_limits, &states)
     }
 
     /// Ends all processes and adds their results to the report.
     pub(super) fn finish(mut self, reports: &mut Vec<FunctionReport>, failures: &mut Vec<String>) {
+        let until = Instant::now() + ENDING;
         for (k, seat) in self.slots.iter_mut().enumerate() {
             if let Some(process) = &mut seat.process
-                && let Ok((message, _)) = receive_within(&process.socket, ENDING)
+                && let Ok((message, _)) =
+                    receive_within(&process.socket, until.saturating_duration_since(Instant::now()))
                 && let Ok(FromProgram::Failed { message }) = FromProgram::decode(&message)
             {
                 failures.push(format!("{}: {message}", seat.program.function));
@@ -568,6 +582,7 @@ impl Group {
                     to.ended += more.ended;
                     to.overdue += more.overdue;
                     to.lied += more.lied;
+                    to.over_budget += more.over_budget;
                     to.not_attached += more.not_attached;
                     all.attach_us = all.attach_us.max(report.attach_us);
                     all.start_ms = all.start_ms.max(report.start_ms);

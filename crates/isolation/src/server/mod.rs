@@ -23,6 +23,7 @@ mod run_queue;
 mod schedule;
 mod starter;
 mod status;
+mod turn_watch;
 mod watchdog;
 
 pub use config::IsolationConfig;

@@ -154,10 +154,11 @@ impl NetworkFunction for ProxyFunction {
     fn new_flow(&mut self, packet: &Packet, _frame: &[u8], flow: &mut NewFlow<'_>) -> Verdict {
         let place = packet.flow().unwrap_or(u32::MAX);
         self.with_round(|_, round, _| {
+            round.expect_companion_requests();
             let opened = flow.state::<Opened>();
             // A store of external state may have assigned a generation before.
             if opened[0] == 0 {
-                *opened = [round.next_generation_of_new_flow(), place.into()];
+                *opened = [round.next_generation(), place.into()];
             }
         });
         Verdict::Forward

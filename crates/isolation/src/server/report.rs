@@ -57,7 +57,8 @@ pub struct FunctionReport {
     pub turns: u64,
     /// Replaced processes, by reason.
     pub restarts: Restarts,
-    /// Distinct exits of processes that ended by themselves or were stopped by a defence, at most
+    /// Distinct exits of processes that ended by themselves or were stopped by a defence, and violations for which they
+    /// were ended, at most
     /// [eight](FunctionReport::MOST_ENDS).
     pub ends: Vec<String>,
     /// Longest duration of an attachment, microseconds.
@@ -85,8 +86,10 @@ pub struct Restarts {
     pub ended: u64,
     /// Did not yield in time.
     pub overdue: u64,
-    /// Responded invalidly.
+    /// Responded invalidly, or violated the protocol in another way.
     pub lied: u64,
+    /// Exceeded the budget of processor time of their turns again and again.
+    pub over_budget: u64,
     /// Did not respond to the attachment.
     pub not_attached: u64,
 }
@@ -94,6 +97,6 @@ pub struct Restarts {
 impl Restarts {
     /// Returns the sum of all reasons.
     pub fn total(&self) -> u64 {
-        self.ended + self.overdue + self.lied + self.not_attached
+        self.ended + self.overdue + self.lied + self.over_budget + self.not_attached
     }
 }

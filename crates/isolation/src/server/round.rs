@@ -1,4 +1,8 @@
 //! Rounds of a worker: a batch passes through the group's processes and returns.
+//!
+//! A round is *spoilt* if functions may have run before their turn, since one in front gave the core up. The packets
+//! that reached that one are lost by it, and no response of it and those behind it is judged: they may have read what
+//! was later rewritten. See [`run_queue`](super::run_queue).
 
 mod companions;
 mod flow_ends;
@@ -7,8 +11,9 @@ mod responses;
 
 use super::area::Area;
 use super::group::Group;
-use super::run_queue::RunQueueOrder;
-use super::status::{Measured, Status};
+use super::run_queue::{PassEnd, RunQueueOrder};
+use super::status::{Measured, Status, Violation};
+use super::turn_watch::nanos;
 use crate::layout::{CHAIN_ENDED, CompanionRefusal, CompanionRequest, CompanionResponse, Masks};
 use rustix::thread::sched_yield;
 use std::sync::Arc;
@@ -16,7 +21,7 @@ use std::time::{Duration, Instant};
 use tailwater_chain::batch::{Batch, DEFAULT_BATCH, MAX_BATCH};
 use tailwater_chain::function::{FlowStates, Lifetimes};
 use tailwater_net::Nanos;
-use tailwater_policy::isolation::{BatchBounds, BatchSize};
+use tailwater_policy::isolation::{BatchBounds, BatchSize, TurnDebt};
 use tailwater_sdk::protocol::snapshots::FlowSnapshots;
 
 /// Worker's state of a flow: its generation and its slot.
@@ -37,14 +42,17 @@ struct Peer {
     opens_companions: bool,
 }
 
-/// An incomplete round.
+/// A round whose packets are lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Failed {
-    /// The first function whose process failed.
+    /// The function that loses them: the first one whose process failed, or gave the core up.
     function: usize,
-    /// Number of functions in front that finished their turns.
+    /// Number of functions in front whose responses count.
     turns: usize,
 }
+
+/// Core time that a function is charged at least for giving the core up in its turn.
+const LEAST_PAUSE: Duration = Duration::from_micros(500);
 
 /// Configuration of a worker's rounds.
 #[derive(Clone, Copy, Debug)]
@@ -86,6 +94,8 @@ pub(super) struct Round {
     reasons: Box<[u8]>,
     /// Current frame bounds by slot; valid for moved packets.
     frames: Box<[[u16; 2]]>,
+    /// Bytes of each buffer that may differ from zero: start and end.
+    written: Box<[[u32; 2]]>,
     /// Slots of the remaining packets, in order.
     left: Vec<u16>,
     size: BatchSize,
@@ -96,6 +106,11 @@ pub(super) struct Round {
     empties: f64,
     /// Counters of each function: the sum of its previous processes, and the current one's.
     notes: Vec<Vec<[u64; 2]>>,
+    /// The last function that had no process or another one, which is a reason for the worker to wait.
+    suspect: usize,
+    /// Core time that each function wasted by giving the core up in its turns.
+    debts: Vec<TurnDebt>,
+    created: Instant,
 }
 
 /// Number of rounds between two without packets. Switches take a few percent of the time, so the extra round is
@@ -129,18 +144,27 @@ impl Round {
             waited: Duration::ZERO,
             told: 0,
             birth: u64::from(worker) << GENERATION_BITS,
-            order: RunQueueOrder::new(Arc::clone(status), Arc::clone(area), may_request_companions.collect()),
+            order: RunQueueOrder::new(
+                Arc::clone(status),
+                Arc::clone(area),
+                group.core,
+                may_request_companions.collect(),
+            ),
             peers: peers.collect(),
             through: vec![Masks::default(); group.slots.len() + 1],
             moved: Masks::default(),
             reasons: vec![0; MAX_BATCH].into(),
             frames: vec![[0; 2]; MAX_BATCH].into(),
+            written: vec![[0; 2]; MAX_BATCH].into(),
             left: Vec::with_capacity(MAX_BATCH),
             size: BatchSize::new(config.batch, DEFAULT_BATCH),
             until_empty: 0,
             empty: 0.0,
             empties: 0.0,
             notes: seats.map(|d| vec![[0; 2]; d.counters.len()]).collect(),
+            suspect: 0,
+            debts: vec![TurnDebt::default(); group.slots.len()],
+            created: Instant::now(),
         })
     }
 
@@ -150,10 +174,9 @@ impl Round {
         self.birth
     }
 
-    /// Like [`next_generation`](Round::next_generation), for a flow of the next batch that no function has seen.
-    pub(super) fn next_generation_of_new_flow(&mut self) -> u64 {
+    /// Notes that the next batch has a flow that no function has seen.
+    pub(super) fn expect_companion_requests(&mut self) {
         self.order.expect_companion_requests();
-        self.next_generation()
     }
 
     /// Runs a batch through all functions and stores the verdicts for [`tell`](Round::tell).
@@ -170,7 +193,7 @@ impl Round {
             None => {
                 self.measure_switches();
                 let began = Instant::now();
-                self.order.restore_for_packets(began);
+                self.order.restore_for_packets();
                 self.describe(batch, flows, has_state);
                 let failed = self.go(count, flows.now().0, |round, k, wish| {
                     round.grant(k, wish, batch, flows)
@@ -181,7 +204,7 @@ impl Round {
                 let turns = failed.map_or(self.peers.len(), |failed| failed.turns);
                 let liar = self.read_verdicts(count, turns);
                 if let Some(liar) = liar {
-                    self.report_invalid_response(liar);
+                    self.report(liar, Violation::InvalidResponse);
                     // Functions from the invalid response on do not count.
                     self.read_verdicts(count, liar);
                 }
@@ -192,7 +215,12 @@ impl Round {
         if let Some(failed) = failed {
             self.lose(failed);
         }
-        self.copy_out(count, batch);
+        self.copy_out(count, batch, failed.is_some());
+        if failed.is_none() && self.order.has_slept() {
+            // It had to wait for memory, as while a process is started. Functions may have run meanwhile, and changed
+            // what was copied.
+            self.lose(self.suspect);
+        }
     }
 
     /// Returns the maximum size of the chain's next batch. A bypassed group without packets returns `None`: its
@@ -211,7 +239,7 @@ impl Round {
         }
         self.until_empty = EMPTY_EVERY;
         let began = Instant::now();
-        self.order.restore(began);
+        self.order.restore();
         let failed = self.go(0, 0, |_, _, _| Err(CompanionRefusal::TableFull));
         self.status.end();
         if failed.is_none() {
@@ -243,19 +271,23 @@ impl Round {
             let number = self.status.up(k);
             if number != peer.number && number != 0 {
                 (peer.number, peer.wishes) = (number, 0);
+                self.debts[k] = TurnDebt::default();
+                self.order.replaced(k);
                 for note in &mut self.notes[k] {
                     *note = [note[0].wrapping_add(note[1]), 0];
                 }
             }
-            if number == 0 || self.status.has_invalid_response(k) {
+            if number == 0 || self.status.violation(k).is_some() {
                 down = down.or(Some(k));
+                self.suspect = k;
             }
         }
         down
     }
 
-    /// Lets all processes take their turns. Returns the first function whose process failed; the last round continues
-    /// without it. The group stays busy until the responses have been read.
+    /// Lets all processes take their turns. Returns the function by which the packets are lost, if a process failed or
+    /// the round is spoilt; the last round continues without it. The group stays busy until the responses have been
+    /// read.
     fn go(
         &mut self,
         count: usize,
@@ -265,14 +297,18 @@ impl Round {
         self.round += 1;
         let (round, functions) = (self.round, self.peers.len());
         let area = Arc::clone(&self.area);
-        let mut yields = 0;
         let is_last = self.flags & CHAIN_ENDED != 0;
         // The round is announced before any process can begin it.
         let numbers = self.peers.iter().map(|peer| peer.number);
-        if let Err(failed) = self.status.begin(round, numbers)
+        let failed = self
+            .status
+            .begin(round, numbers)
+            .err()
+            .or_else(|| self.find_early_done(0));
+        if let Some(failed) = failed
             && !is_last
         {
-            self.order.end(0);
+            self.order.forget();
             self.status.end();
             return Some(Failed {
                 function: failed,
@@ -280,7 +316,8 @@ impl Round {
             });
         }
         area.request_area.begin(round, count, now, self.flags);
-        let mut k = 0;
+        let (mut k, mut passes) = (0, 0);
+        let (mut spoilt, mut gave_up) = (None, None::<(usize, Instant)>);
         let failed = loop {
             if is_last {
                 // A response area may still be reset for a process that is attached too late.
@@ -289,10 +326,16 @@ impl Round {
             while k < functions && area.response_areas[k].done() == round {
                 k += 1;
             }
-            if k == functions {
-                break None;
+            if let Some((lazy, since)) = gave_up
+                && lazy != k
+            {
+                gave_up = None;
+                self.status.set_gave_up(None);
+                self.charge(lazy, since.elapsed().max(LEAST_PAUSE));
             }
-            self.order.passed(k);
+            if k == functions {
+                break spoilt.filter(|_| count > 0);
+            }
             let up = self.status.up(k);
             let failed = up == 0 || up != self.peers[k].number;
             if failed && is_last {
@@ -302,25 +345,78 @@ impl Round {
                 continue;
             }
             if failed {
+                self.order.forget();
                 break Some(Failed { function: k, turns: k });
             }
             let slate = &area.response_areas[k];
-            if slate.companion_requests() != self.peers[k].wishes {
+            let requested = slate.companion_requests() != self.peers[k].wishes;
+            if requested {
                 let wish = slate.companion_request();
                 self.peers[k].wishes = wish.number;
-                self.order.on_companion_request(k);
                 let answer = grant(self, k, wish);
                 slate.set_companion_response(wish.number, answer);
             }
-            for slate in &area.response_areas[k..] {
-                slate.wake();
+            if passes > 0 {
+                match self.order.next_pass(k, requested) {
+                    PassEnd::Expected => {}
+                    PassEnd::GaveUp => {
+                        gave_up.get_or_insert_with(|| (k, Instant::now()));
+                        self.status.set_gave_up(Some(k));
+                    }
+                    PassEnd::OutOfOrder => {
+                        let function = self.find_guilty(k);
+                        let turns = k.min(function);
+                        spoilt.get_or_insert(Failed { function, turns });
+                    }
+                }
             }
-            yields += 1;
+            self.order.wake(k);
+            passes += 1;
             sched_yield();
         };
-        self.order.end(yields);
+        if gave_up.is_some() {
+            self.status.set_gave_up(None);
+        }
         self.status.count_turns(k);
         failed
+    }
+
+    /// Returns the first function from `from` on that reported the turn as done which has not begun, before the one in
+    /// front did. Its process is guilty: nobody else writes its response area.
+    ///
+    /// Only where the worker keeps the order: otherwise functions report turns while they are being looked at.
+    fn find_early_done(&self, from: usize) -> Option<usize> {
+        if !self.order.is_kept() {
+            return None;
+        }
+        let mut response_areas = self.area.response_areas[from..].iter();
+        let early = from + response_areas.position(|it| it.done() == self.round)?;
+        self.report(early, Violation::EarlyDone);
+        Some(early)
+    }
+
+    /// Returns the function by which a spoilt round is lost, in which `k` is not done: the guilty one, or `k` if it is
+    /// unknown.
+    #[cold]
+    fn find_guilty(&mut self, k: usize) -> usize {
+        let sleeper = self.order.find_sleeper(k);
+        if let Some(early) = self.find_early_done(k) {
+            return early;
+        }
+        if let Some(sleeper) = sleeper {
+            // A round may be spoilt by chance: a page fault that has to wait for memory.
+            self.charge(sleeper, Duration::from_nanos(TurnDebt::MOST_OF_A_TURN.0));
+        }
+        sleeper.unwrap_or(k)
+    }
+
+    /// Charges function `k` for time that it wasted by giving the core up in its turn.
+    #[cold]
+    fn charge(&mut self, k: usize, wasted: Duration) {
+        let now = nanos(self.created.elapsed());
+        if self.debts[k].add(now, nanos(wasted)) {
+            self.report(k, Violation::GaveUp);
+        }
     }
 
     /// Returns the flow lifetimes, if a function determines them.
@@ -334,9 +430,9 @@ impl Round {
         self.area.snapshots(k)
     }
 
-    /// Reports an invalid response of the process that function `k` had at the start of the round.
-    fn report_invalid_response(&self, k: usize) {
-        self.status.report_invalid_response(k, self.peers[k].number);
+    /// Reports a violation by the process that function `k` had at the start of the round.
+    fn report(&self, k: usize, violation: Violation) {
+        self.status.report_violation(k, self.peers[k].number, violation);
     }
 }
 

@@ -1,10 +1,11 @@
-//! CPU affinity and real-time priority of functions' processes.
+//! CPU affinity, real-time priority and processor time of functions' processes.
 //!
-//! One of the few modules with `unsafe` code: a system call.
+//! One of the few modules with `unsafe` code: system calls.
 
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::io;
+use std::mem::MaybeUninit;
 use std::time::Duration;
 
 /// Real-time priority of workers with isolated functions, and of these functions: above auxiliary cores' threads.
@@ -68,11 +69,76 @@ pub(super) fn queue(processes: impl Iterator<Item = u32>) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Moves these processes to a priority below [`PRIORITY`].
-pub(super) fn set_back(processes: impl Iterator<Item = u32>) {
-    for process in processes {
+/// Moves a process to a priority below [`PRIORITY`]; none if it is 0.
+pub(super) fn set_back(process: u32) {
+    if process != 0 {
         // It may have ended, which the watchdog will detect.
         let _ = set_priority(process, PRIORITY - 1);
+    }
+}
+
+/// Returns `true` if the calling thread takes turns with functions on `core`: it is pinned there, and has their
+/// priority.
+pub(super) fn takes_turns_on(core: usize) -> bool {
+    let Ok(cores) = sched_getaffinity(None) else {
+        return false;
+    };
+    let mut parameters = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the calls concern this thread; the second writes the parameters.
+    let (policy, read) = unsafe {
+        (
+            libc::sched_getscheduler(0),
+            libc::sched_getparam(0, &raw mut parameters),
+        )
+    };
+    let is_pinned = cores.count() == 1 && core < CpuSet::MAX_CPU && cores.is_set(core);
+    let policy = policy & !libc::SCHED_RESET_ON_FORK;
+    is_pinned && (policy, read, parameters.sched_priority) == (libc::SCHED_FIFO, 0, PRIORITY.into())
+}
+
+/// Returns how often the calling thread has slept: its voluntary context switches. A yield is none.
+#[inline]
+pub(super) fn sleeps() -> u64 {
+    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: the call writes the structure, in which all bytes are valid.
+    let usage = unsafe {
+        libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr());
+        usage.assume_init()
+    };
+    usage.ru_nvcsw as u64
+}
+
+/// Returns how often the main thread of a process has slept; 0 if it has ended.
+pub(super) fn sleeps_of(process: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    let mut lines = status.lines();
+    let sleeps = lines.find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    sleeps.and_then(|sleeps| sleeps.trim().parse().ok()).unwrap_or(0)
+}
+
+/// Returns the processor time of a process by the kernel's clock; `None` if it has ended.
+pub(super) fn processor_time(process: u32) -> Option<Duration> {
+    // `MAKE_PROCESS_CPUCLOCK` with `CPUCLOCK_SCHED`.
+    time_of(!(process as libc::clockid_t) << 3 | 2)
+}
+
+/// Returns the number of the calling thread.
+pub(super) fn this_thread() -> u32 {
+    rustix::thread::gettid().as_raw_nonzero().get() as u32
+}
+
+/// Returns the processor time of a thread of this process; `None` if it has ended.
+pub(super) fn thread_time(thread: u32) -> Option<Duration> {
+    // `MAKE_THREAD_CPUCLOCK` with `CPUCLOCK_SCHED`.
+    time_of(!(thread as libc::clockid_t) << 3 | 4 | 2)
+}
+
+fn time_of(clock: libc::clockid_t) -> Option<Duration> {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the call writes the time.
+    match unsafe { libc::clock_gettime(clock, &raw mut time) } {
+        0 => Some(Duration::new(time.tv_sec as u64, time.tv_nsec as u32)),
+        _ => None,
     }
 }
 
@@ -83,6 +149,8 @@ pub(super) enum ProcessState {
     Runnable,
     /// It waits for something else.
     Idle,
+    /// It waits for the kernel: for memory or a disk.
+    Blocked,
     /// It was stopped by a signal.
     Stopped,
     /// It is exiting or has ended.
@@ -91,28 +159,60 @@ pub(super) enum ProcessState {
     Unknown,
 }
 
-/// Returns a process's state and CPU time from `/proc`.
-pub(super) fn state(process: u32) -> (ProcessState, Duration) {
-    let read = |what: &str| std::fs::read_to_string(format!("/proc/{process}/{what}"));
-    let stat = read("stat").unwrap_or_default();
+/// Returns a process's state from `/proc`.
+pub(super) fn state(process: u32) -> ProcessState {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     // The command name before it may contain any characters.
     let mut fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace();
     let state = fields.next().and_then(|state| state.chars().next());
     // The kernel takes a while to tear down namespaces, during which the process sleeps.
     const EXITING: u64 = 4;
     let flags = fields.nth(5).and_then(|flags| flags.parse::<u64>().ok());
-    let state = match flags {
+    match flags {
         Some(flags) if flags & EXITING != 0 => ProcessState::Ended,
         _ => match state {
             Some('R') => ProcessState::Runnable,
+            Some('D') => ProcessState::Blocked,
             Some('T') => ProcessState::Stopped,
             Some('Z' | 'X') => ProcessState::Ended,
             Some(_) => ProcessState::Idle,
             None => ProcessState::Unknown,
         },
-    };
-    let schedule = read("schedstat").unwrap_or_default();
-    let on_core = schedule.split_whitespace().next();
-    let on_core = on_core.and_then(|nanos| nanos.parse().ok()).unwrap_or(0);
-    (state, Duration::from_nanos(on_core))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_accounts_for_this_process() {
+        let own = std::process::id();
+        let before = processor_time(own).unwrap();
+        while processor_time(own).unwrap() == before {}
+        // Of the main thread, which waits for the tests' threads.
+        assert!(matches!(state(own), ProcessState::Idle | ProcessState::Runnable));
+        let thread = this_thread();
+        assert!(thread_time(thread).unwrap() <= processor_time(own).unwrap());
+        assert_eq!(state(thread), ProcessState::Runnable);
+        assert_eq!(
+            (processor_time(0x3fff_fff0), state(0x3fff_fff0)),
+            (None, ProcessState::Unknown)
+        );
+    }
+
+    #[test]
+    fn sleeps_are_counted_and_yields_are_not() {
+        let before = sleeps();
+        for _ in 0..100 {
+            rustix::thread::sched_yield();
+        }
+        let after = sleeps();
+        assert!(after < before + 100);
+        std::thread::sleep(Duration::from_millis(1));
+        assert!(sleeps() > after);
+        // Of the main thread, which waits for the tests' threads.
+        assert!(sleeps_of(std::process::id()) > 0);
+        assert_eq!(sleeps_of(0x3fff_fff0), 0);
+    }
 }

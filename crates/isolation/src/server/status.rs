@@ -1,7 +1,30 @@
 //! State of a group's processes, shared by the worker and the watchdog.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Violation of the protocol that a worker found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Violation {
+    /// An invalid response.
+    InvalidResponse,
+    /// A turn reported as done that had not begun.
+    EarlyDone,
+    /// The core given up in its turns, again and again.
+    GaveUp,
+}
+
+impl Violation {
+    /// Returns the description for reports.
+    pub(super) fn text(self) -> &'static str {
+        match self {
+            Violation::InvalidResponse => "it responded invalidly",
+            Violation::EarlyDone => "it reported a turn as done that had not begun",
+            Violation::GaveUp => "it gave up the core in its turns again and again",
+        }
+    }
+}
 
 /// State of the processes of a group.
 #[derive(Debug)]
@@ -13,6 +36,10 @@ pub(super) struct Status {
     /// it.
     processes: Mutex<Box<[u32]>>,
     real_time: AtomicBool,
+    /// The worker's thread; 0 while it does not take turns with the functions.
+    worker: AtomicU32,
+    /// Number, counted from 1, of the function that gave the core up in its turn of the current round; 0 for none.
+    gave_up: AtomicUsize,
     /// Set in the last round, in which processes close files and have more time.
     patient: AtomicBool,
     /// Latest [`Measured`] of the worker: the batch size, and the bits of three `f64`.
@@ -23,8 +50,10 @@ pub(super) struct Status {
 struct Function {
     /// Number of the attached process, counted from 1; 0 while none is.
     up: AtomicU32,
-    /// Number of the last process with an invalid response; 0 for none.
-    invalid_response_of: AtomicU32,
+    /// Number of the last process that violated the protocol; 0 for none.
+    violation_of: AtomicU32,
+    /// Its [`Violation`].
+    violation: AtomicU8,
     turns: AtomicU64,
     /// Set if at the end of the run no process completed the function's remaining work.
     missed: AtomicBool,
@@ -50,6 +79,8 @@ impl Status {
             busy: AtomicU64::new(0),
             processes: Mutex::new(vec![0; functions].into()),
             real_time: AtomicBool::new(false),
+            worker: AtomicU32::new(0),
+            gave_up: AtomicUsize::new(0),
             patient: AtomicBool::new(false),
             measured: Default::default(),
         }
@@ -114,19 +145,44 @@ impl Status {
         self.functions[k].up.store(0, Ordering::SeqCst);
     }
 
-    /// Reports an invalid response of the process with this number, which the watchdog then ends if it still runs.
+    /// Reports a violation by the process with this number, which the watchdog then ends if it still runs.
     #[cold]
-    pub(super) fn report_invalid_response(&self, k: usize, number: u32) {
-        self.functions[k].invalid_response_of.store(number, Ordering::Release);
+    pub(super) fn report_violation(&self, k: usize, number: u32, violation: Violation) {
+        let function = &self.functions[k];
+        function.violation.store(violation as u8, Ordering::Relaxed);
+        function.violation_of.store(number, Ordering::Release);
     }
 
-    /// Returns `true` if the attached process responded invalidly.
-    pub(super) fn has_invalid_response(&self, k: usize) -> bool {
-        let (liar, up) = (
-            self.functions[k].invalid_response_of.load(Ordering::Acquire),
-            self.up(k),
-        );
-        up != 0 && liar == up
+    /// Returns the violation of the attached process, if there is one.
+    pub(super) fn violation(&self, k: usize) -> Option<Violation> {
+        let function = &self.functions[k];
+        let (of, up) = (function.violation_of.load(Ordering::Acquire), self.up(k));
+        if up == 0 || of != up {
+            return None;
+        }
+        let violation = function.violation.load(Ordering::Relaxed);
+        let all = [Violation::InvalidResponse, Violation::EarlyDone, Violation::GaveUp];
+        all.into_iter().find(|it| *it as u8 == violation)
+    }
+
+    /// Sets the worker's thread; 0 while it does not take turns with the functions.
+    pub(super) fn set_worker(&self, thread: u32) {
+        self.worker.store(thread, Ordering::Relaxed);
+    }
+
+    /// Returns the worker's thread; 0 while it does not take turns with the functions.
+    pub(super) fn worker(&self) -> u32 {
+        self.worker.load(Ordering::Relaxed)
+    }
+
+    /// Records the function that gave the core up in its turn of the current round.
+    pub(super) fn set_gave_up(&self, k: Option<usize>) {
+        self.gave_up.store(k.map_or(0, |k| k + 1), Ordering::Relaxed);
+    }
+
+    /// Returns the function that gave the core up in its turn of the current round.
+    pub(super) fn gave_up(&self) -> Option<usize> {
+        self.gave_up.load(Ordering::Relaxed).checked_sub(1)
     }
 
     /// Begins a round if the processes still have these numbers. Otherwise returns the first function with another

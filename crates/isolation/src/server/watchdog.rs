@@ -6,6 +6,7 @@ use super::group::Group;
 use super::process::Program;
 use super::report::IsolationReport;
 use super::schedule::WATCH_PRIORITY;
+use super::turn_watch::GroupLimits;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -30,7 +31,11 @@ impl Watchdog {
         let groups = Arc::new(Mutex::new(groups));
         let over = Arc::new(AtomicBool::new(false));
         let (watched, end) = (Arc::clone(&groups), Arc::clone(&over));
-        let by = Arc::clone(&config);
+        let limits = GroupLimits {
+            deadline: config.deadline,
+            patience: config.patience,
+            budget: config.batch.turn_budget(),
+        };
         let thread = thread::Builder::new()
             .name("isolation".to_owned())
             .spawn(move || {
@@ -39,7 +44,7 @@ impl Watchdog {
                 while !end.load(Ordering::Acquire) {
                     let mut groups = watched.lock().unwrap_or_else(PoisonError::into_inner);
                     for group in groups.iter_mut() {
-                        group.poll(by.deadline, by.patience, Instant::now());
+                        group.poll(&limits, Instant::now());
                     }
                     let hurried = groups.iter().any(Group::needs_fast_poll);
                     drop(groups);

@@ -5,6 +5,7 @@
 mod calls;
 mod memory;
 mod response_area;
+mod tricks;
 mod turns;
 
 use std::fs;

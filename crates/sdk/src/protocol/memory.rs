@@ -195,6 +195,18 @@ impl Memory {
         unsafe { copy(bytes.as_ptr(), self.map.base().add(at), bytes.len()) }
     }
 
+    /// Writes zeros.
+    ///
+    /// # Panics
+    /// If they are beyond the memory, or it was mapped read-only.
+    #[inline]
+    pub fn wipe(&self, at: usize, bytes: usize) {
+        assert!(self.writable, "memory to read only");
+        assert!(at <= self.map.len() && bytes <= self.map.len() - at);
+        // SAFETY: as in `write`.
+        unsafe { zero(self.map.base().add(at), bytes) }
+    }
+
     /// Copies bytes out.
     ///
     /// # Panics
@@ -224,6 +236,25 @@ unsafe fn copy(from: *const u8, to: *mut u8, bytes: usize) {
         for at in (0..last).step_by(LINE).chain([last]) {
             let line = from.add(at).cast::<[u8; LINE]>().read_unaligned();
             to.add(at).cast::<[u8; LINE]>().write_unaligned(line);
+        }
+    }
+}
+
+/// Writes zeros, as [`copy`] copies.
+///
+/// # Safety
+/// As for [`ptr::write_bytes`].
+#[inline(always)]
+unsafe fn zero(to: *mut u8, bytes: usize) {
+    const LINE: usize = 64;
+    // SAFETY: all lines are within the bytes by the condition; the caller guarantees these.
+    unsafe {
+        if !(LINE..=4 * LINE).contains(&bytes) {
+            return ptr::write_bytes(to, 0, bytes);
+        }
+        let last = bytes - LINE;
+        for at in (0..last).step_by(LINE).chain([last]) {
+            to.add(at).cast::<[u8; LINE]>().write_unaligned([0; LINE]);
         }
     }
 }
@@ -275,6 +306,20 @@ pub(super) mod tests {
             assert_eq!(back, bytes[..length]);
             assert_eq!(all[100..100 + length], bytes[..length]);
             assert!(all[..100].iter().chain(&all[100 + length..]).all(|byte| *byte == 0));
+        }
+    }
+
+    #[test]
+    fn frames_of_all_lengths_are_wiped_and_nothing_else() {
+        let file = file(4096);
+        let memory = Memory::map(&file, 4096, true).unwrap();
+        for length in 0..1600 {
+            memory.write(0, &[7; 2000]);
+            memory.wipe(100, length);
+            let mut all = [9; 2000];
+            memory.read(0, &mut all);
+            assert!(all[100..100 + length].iter().all(|byte| *byte == 0));
+            assert!(all[..100].iter().chain(&all[100 + length..]).all(|byte| *byte == 7));
         }
     }
 

@@ -5,6 +5,7 @@ use crate::server::Launch;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::channel;
 use tailwater_functions::build::Requirements;
+use tailwater_net::Nanos;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 const ONLY: ProcessPart = ProcessPart { index: 0, of: 1 };
@@ -38,11 +39,15 @@ fn a_slow_start_holds_nobody_up() {
     };
     seat.starter = Some(Starter::new(start).unwrap());
     let mut group = Group::new(0, ONLY, vec![seat]);
-    let deadline = Duration::from_millis(10);
-    group.poll(deadline, PATIENCE, Instant::now());
+    let limits = GroupLimits {
+        deadline: Duration::from_millis(10),
+        patience: PATIENCE,
+        budget: Nanos::from_millis(2),
+    };
+    group.poll(&limits, Instant::now());
     has_begun.recv().unwrap();
     for _ in 0..3 {
-        group.poll(deadline, PATIENCE, Instant::now());
+        group.poll(&limits, Instant::now());
         assert!(matches!(group.slots[0].standby, Standby::Starting));
         assert_eq!(group.slots[0].report.restarts.total(), 0);
     }
@@ -50,7 +55,7 @@ fn a_slow_start_holds_nobody_up() {
     // The program does not exist, which counts as a failure.
     let fails = |group: &Group| group.slots[0].report.restarts.not_attached;
     while fails(&group) == 0 {
-        group.poll(deadline, PATIENCE, Instant::now());
+        group.poll(&limits, Instant::now());
         std::thread::yield_now();
     }
     drop(go_on);

@@ -6,8 +6,8 @@ use crate::layout::{
     PacketMetadata,
 };
 use crate::program::refusal_of;
+use crate::server::status::Violation;
 use std::sync::Arc;
-use std::time::Instant;
 use tailwater_chain::batch::{Batch, Packet};
 use tailwater_chain::flow_table::NoCompanion;
 use tailwater_chain::function::{CompanionCandidates, FlowStates, MAX_CANDIDATES};
@@ -24,7 +24,7 @@ impl Round {
         flows: &mut FlowStates<'_>,
     ) -> CompanionResponse {
         if !self.peers[k].opens_companions {
-            self.report_invalid_response(k);
+            self.report(k, Violation::InvalidResponse);
             return Err(CompanionRefusal::TableFull);
         }
         // Only for a packet of this batch, and in its flow's bucket.
@@ -66,7 +66,7 @@ impl Round {
         if self.meet().is_some() {
             return None;
         }
-        self.order.restore(Instant::now());
+        self.order.restore();
         self.area.request_area.set_metadata(
             0,
             &PacketMetadata {

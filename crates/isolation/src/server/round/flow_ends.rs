@@ -5,7 +5,8 @@ use crate::layout::{CHAIN_ENDED, CompanionRefusal, DRAINING, ENDED, FlowSlot};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Total time to wait for processes that are down at the end of a run, and the poll interval.
+/// Total time for rounds without packets at the end of a run, with waits for processes that are down, and the poll
+/// interval.
 const REPLACED: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(1);
 /// Time to wait for them when flows move to another worker. Meanwhile all packets would be lost.
@@ -55,23 +56,21 @@ impl Round {
     }
 
     /// Runs a round without packets. Waits up to `bound` for processes that are down, and repeats the round if one
-    /// fails. Returns the time waited.
-    fn run_empty(&mut self, bound: Duration) -> Duration {
-        let mut waited = Duration::ZERO;
+    /// fails, as long.
+    fn run_empty(&mut self, bound: Duration) {
+        let began = Instant::now();
         loop {
             while self.meet().is_some() {
-                if waited >= bound {
-                    return waited;
+                if began.elapsed() >= bound {
+                    return;
                 }
-                let began = Instant::now();
                 thread::sleep(LOOK);
-                waited += began.elapsed();
             }
-            self.order.restore(Instant::now());
+            self.order.restore();
             let failed = self.go(0, 0, |_, _, _| Err(CompanionRefusal::TableFull));
             self.status.end();
-            if failed.is_none() || bound.is_zero() {
-                return waited;
+            if failed.is_none() || began.elapsed() >= bound {
+                return;
             }
         }
     }
@@ -83,8 +82,9 @@ impl Round {
             0 => Duration::ZERO,
             _ => REPLACED.saturating_sub(self.waited),
         };
-        let waited = self.run_empty(bound);
-        self.waited += waited;
+        let began = Instant::now();
+        self.run_empty(bound);
+        self.waited += began.elapsed();
     }
 
     /// Delivers pending flow ends before flows move to another worker, since their slots may soon hold other flows.
@@ -122,6 +122,7 @@ impl Round {
             self.run_empty_patiently();
             self.flags |= CHAIN_ENDED;
             self.status.set_last_round();
+            self.order.restore();
             self.go(0, 0, |_, _, _| Err(CompanionRefusal::TableFull));
             self.status.end();
         }

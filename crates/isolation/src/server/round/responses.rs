@@ -49,11 +49,19 @@ impl Round {
                     true => reason,
                     false => u8::MAX,
                 };
+                // It may have been written to anywhere before it was dropped. What the first function wrote is behind
+                // nobody's turn.
+                if k > 0 {
+                    self.written[i] = [0, *buffer_bytes as u32];
+                }
             }
             for i in slots(word, moved) {
                 match PacketResponse::decode(slate.response_word(i), round) {
                     Some(place @ PacketResponse::Forwarded { start, length, .. }) if place.fits(*buffer_bytes) => {
                         self.frames[i] = [start, length];
+                        let [from, to] = self.written[i];
+                        let (start, end) = (u32::from(start), u32::from(start) + u32::from(length));
+                        self.written[i] = [from.min(start), to.max(end)];
                     }
                     _ => return false,
                 }

@@ -150,7 +150,7 @@ fn who_may_not_wish_for_companions_lies_when_it_does() {
             let _at_end = Over(&over);
             chain.process(&mut batch, Nanos(1));
         });
-        assert!(group.status.has_invalid_response(0));
+        assert!(group.status.violation(0).is_some());
     }
 }
 
@@ -167,12 +167,12 @@ fn an_accusation_is_of_the_process_that_lied() {
         }
         // The same as if it had returned no verdict on the packet.
         assert_eq!(round.read_verdicts(1, 1), Some(0));
-        round.report_invalid_response(0);
-        assert_eq!(status.has_invalid_response(0), !found_late);
+        round.report(0, Violation::InvalidResponse);
+        assert_eq!(status.violation(0).is_some(), !found_late);
     }
     assert_eq!(round.meet(), None);
-    round.report_invalid_response(0);
-    assert!(status.has_invalid_response(0));
+    round.report(0, Violation::InvalidResponse);
+    assert!(status.violation(0).is_some());
 }
 
 /// A process replaced between two rounds leaves no round to its successor, while the worker continues.
