@@ -14,6 +14,7 @@ from pathlib import Path
 
 # From the ground up. Crates on one floor do not import each other.
 FLOORS = """
+    files
     net handover resctrl confine streams
     traffic sdk ids measure
     api sdk-c

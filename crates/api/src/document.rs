@@ -2,7 +2,7 @@
 //! fields.
 
 use crate::error::SpecError;
-use crate::files::read_text;
+use crate::files::{argument_name, read_argument};
 use crate::yaml::{self, Node};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -35,13 +35,13 @@ pub struct Metadata {
 }
 
 impl Document {
-    /// Reads a file; errors call it `what`.
+    /// Reads a file, or standard input if that is `-`; errors call it `what`.
     ///
     /// # Errors
     /// If the file cannot be read, is too large, is not YAML, or is empty.
     pub fn read(path: &Path, what: &str) -> Result<Self, SpecError> {
-        let name = path.display().to_string();
-        Document::parse(&read_text(path, &name)?, &name, what)
+        let (text, _) = read_argument(path)?;
+        Document::parse(&text, &argument_name(path), what)
     }
 
     /// Parses a text; errors call it `what`, and its file `name`.

@@ -101,6 +101,11 @@ impl<'a> Located<'a> {
         matches!(self.node.value, Value::List(_))
     }
 
+    /// Returns `true` if the node is a list without items.
+    pub fn is_empty_list(&self) -> bool {
+        matches!(&self.node.value, Value::List(items) if items.is_empty())
+    }
+
     /// Returns `true` if the node is a map.
     pub fn is_map(&self) -> bool {
         matches!(self.node.value, Value::Map(_))

@@ -113,14 +113,15 @@ impl Policy {
         if let Some(&(name, why)) = SIMULATED.iter().find(|(other, _)| *other == name) {
             return Err(UnknownPolicy::Simulated { name, why, known });
         }
+        // Truncated, so that a long argument makes neither a long comparison nor a long error.
+        let short: String = name.chars().take(64).collect();
         let nearest = POLICIES
             .iter()
-            .map(|(known, _)| (strsim::jaro_winkler(name, known), known))
+            .map(|(known, _)| (strsim::jaro_winkler(&short, known), known))
             .filter(|(similarity, _)| *similarity > 0.7)
             .max_by(|a, b| a.0.total_cmp(&b.0));
         Err(UnknownPolicy::NoSuch {
-            // Truncated, so that a long argument does not make a long error.
-            name: name.chars().take(64).collect(),
+            name: short,
             suggestion: nearest.map_or_else(String::new, |(_, n)| format!(", did you mean \"{n}\"?")),
             known,
         })

@@ -19,7 +19,7 @@ mod simulated;
 pub use args::{DEMO_EXAMPLES, DemoArgs};
 
 use crate::error::CliError;
-use crate::files::{check_output, spec_text};
+use crate::files::{ReportFile, check_output, spec_text};
 use crate::input::Traffic;
 use crate::output::{ReportOutput, complain, json, print};
 use crate::profile::set_objective;
@@ -28,7 +28,6 @@ use crate::{html, table};
 use built_in::BuiltIn;
 use experiment::{Experiment, MOST_WINDOWS, WINDOW};
 use machine::Machine;
-use std::fs;
 use std::process::ExitCode;
 use std::time::SystemTime;
 use tailwater_baselines::catalog::epoch;
@@ -53,9 +52,11 @@ pub fn demo(args: &DemoArgs) -> Result<ExitCode, CliError> {
         let message = "spec.state: expected none, since the demo offloads flows to an auxiliary core, which keeps no state in Redis";
         return Err(CliError::Input(message.to_owned()));
     }
-    if let Some(path) = &args.report {
+    let report = args.report.as_ref().map(|path| {
         check_output("--report", path, &chain, Some(&Traffic::named(&args.traffic)?))?;
-    }
+        ReportFile::open("--report", path)
+    });
+    let report = report.transpose()?;
     let mut experiment = Experiment {
         relative_objective: args.chain.is_none() && args.slo.is_none(),
         is_built_in: args.chain.is_none(),
@@ -92,12 +93,10 @@ pub fn demo(args: &DemoArgs) -> Result<ExitCode, CliError> {
         ReportOutput::Table => table::demo(&document),
         ReportOutput::Json => json(&document)?,
     })?;
-    if let Some(path) = &args.report {
+    if let Some(report) = report {
+        let path = report.path().to_owned();
         let page = html::demo(&document, &spec_text(&chain), SystemTime::now())?;
-        fs::write(path, page).map_err(|source| CliError::Report {
-            file: path.display().to_string(),
-            source,
-        })?;
+        report.write(&page)?;
         if args.output == ReportOutput::Table {
             complain("notice", &format!("charts: {}", path.display()));
         }

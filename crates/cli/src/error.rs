@@ -1,10 +1,13 @@
 //! Errors of commands.
 
-use std::io;
+use std::error::Error;
+use std::io::{self, ErrorKind};
 use std::process::ExitCode;
+use std::sync::atomic::Ordering;
 use tailwater_api::SpecError;
 use tailwater_dataplane::RunError;
 use tailwater_dataplane::port::OpenError;
+use tailwater_files::stop_requested;
 use tailwater_isolation::server::IsolationError;
 use tailwater_profile::cache::CacheError;
 use tailwater_profile::{SweepError, TrainError};
@@ -41,6 +44,12 @@ pub enum CliError {
     /// The result cannot be printed.
     #[error("cannot write to standard output: {0}")]
     Output(io::Error),
+    /// A file cannot be used because the disk is full or fails, or memory is short.
+    #[error("{0}")]
+    Exhausted(String),
+    /// A signal ended the command before its output was complete.
+    #[error("{0}")]
+    Stopped(String),
     /// The page of a finished run cannot be written.
     #[error("cannot write {file}: {source}")]
     Report {
@@ -67,7 +76,16 @@ impl CliError {
         ))
     }
 
-    /// Returns 2 for mistakes in the command line or a file, 1 for other errors.
+    /// Error with this message about a file that cannot be used: the user's mistake, unless the machine lacks space.
+    pub fn of_file(message: String, source: &io::Error) -> CliError {
+        match is_exhausted(source) {
+            true => CliError::Exhausted(message),
+            false => CliError::Input(message),
+        }
+    }
+
+    /// Returns 2 for mistakes in the command line or a file, 1 for other errors: also for a file that would do if the
+    /// disk were not full, or if no signal had come.
     pub fn exit_code(&self) -> ExitCode {
         let run = |error: &RunError| {
             use RunError::{
@@ -92,6 +110,9 @@ impl CliError {
             TrainError::Run(error) => run(error),
             TrainError::Stopped | TrainError::CorePreempted { .. } | TrainError::NoCapacity { .. } => false,
         };
+        if self.is_of_the_machine() || stop_requested().load(Ordering::Relaxed) {
+            return ExitCode::FAILURE;
+        }
         let input = match self {
             CliError::Spec(_) | CliError::Traffic(_) | CliError::Input(_) => true,
             CliError::Run(error) => run(error),
@@ -104,8 +125,37 @@ impl CliError {
                 ),
                 SweepError::Nothing(_) => false,
             },
-            CliError::Output(_) | CliError::Report { .. } | CliError::System { .. } => false,
+            CliError::Output(_)
+            | CliError::Exhausted(_)
+            | CliError::Stopped(_)
+            | CliError::Report { .. }
+            | CliError::System { .. } => false,
         };
         ExitCode::from(if input { BAD_INPUT } else { 1 })
     }
+
+    /// Returns `true` if an error of the system that says nothing about the input caused this one.
+    fn is_of_the_machine(&self) -> bool {
+        let mut cause: Option<&(dyn Error + 'static)> = self.source();
+        while let Some(error) = cause {
+            if error.downcast_ref::<io::Error>().is_some_and(is_exhausted) {
+                return true;
+            }
+            cause = error.source();
+        }
+        false
+    }
+}
+
+/// Returns `true` for errors that say nothing about the input: a full or broken disk, short memory, a closed pipe.
+fn is_exhausted(error: &io::Error) -> bool {
+    /// `EIO` and `EFBIG`.
+    const NUMBERS: [i32; 2] = [5, 27];
+    const KINDS: [ErrorKind; 4] = [
+        ErrorKind::StorageFull,
+        ErrorKind::QuotaExceeded,
+        ErrorKind::OutOfMemory,
+        ErrorKind::BrokenPipe,
+    ];
+    KINDS.contains(&error.kind()) || error.raw_os_error().is_some_and(|number| NUMBERS.contains(&number))
 }

@@ -9,14 +9,15 @@ pub use document::{Document, Replayed, ServerDocument, ServerReplayed};
 use crate::error::CliError;
 use crate::output::{ReportOutput, complain, json, print};
 use crate::table;
-use std::fs::File;
 use std::io::BufReader;
 use std::path::Path;
 use std::process::ExitCode;
+use tailwater_api::files::argument_name;
 use tailwater_baselines::catalog::Policy;
 use tailwater_dataplane::scaling::record::{
     Entry, Explainer, Header, Problem, Reader, Replayer, ServerExplainer, ServerReplayer,
 };
+use tailwater_files::InputFile;
 use tailwater_net::Nanos;
 use tailwater_policy::capacity::CapacityProfile;
 use tailwater_policy::server::MakeServerMapper;
@@ -30,9 +31,9 @@ const MOST_DIFFERENCES: usize = 10;
 /// The file cannot be read or is invalid, the other policy requires a profile that is missing, or the result cannot be
 /// printed.
 pub fn explain(args: &ExplainArgs) -> Result<ExitCode, CliError> {
-    let name = args.file.display();
+    let name = argument_name(&args.file);
     let wrong = |error: &dyn std::fmt::Display| CliError::Input(format!("{name}: {error}"));
-    let file = File::open(&args.file).map_err(|error| wrong(&format!("cannot be read: {error}")))?;
+    let file = InputFile::named(&args.file).map_err(|error| wrong(&format!("cannot be read: {error}")))?;
     let mut reader = Reader::new(BufReader::new(file)).map_err(|error| wrong(&error))?;
     let profile = profile(reader.header(), &args.file)?;
     let profile = profile.unwrap_or_default();

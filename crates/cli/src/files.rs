@@ -3,17 +3,21 @@
 use crate::error::CliError;
 use crate::input::Traffic;
 use std::fs::{self, OpenOptions};
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use tailwater_api::yaml::MAX_BYTES;
+use tailwater_files::{AtomicFile, is_stdin, read, regular_only, write_whole};
 
 /// Returns the text of a spec, for the page.
 pub fn spec_text(path: &Path) -> String {
-    // A pipe has already been read, and another read would block.
-    match fs::metadata(path) {
-        Ok(file) if file.is_file() => String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned(),
-        _ => "(the spec did not come from a file)".to_owned(),
-    }
+    // A stream has already been read.
+    let text = match is_stdin(path) {
+        true => None,
+        false => regular_only(|| read(path, MAX_BYTES as u64)).ok(),
+    };
+    let text = text.map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    text.unwrap_or_else(|| "(the spec did not come from a file)".to_owned())
 }
 
 /// Checks early that an output file can be written and is not an input. Leaves no file behind.
@@ -33,7 +37,7 @@ pub fn check_output(flag: &str, path: &Path, chain: &Path, traffic: Option<&Traf
 /// # Errors
 /// The file cannot be written, or is an input.
 pub fn check_writable<'p>(flag: &str, path: &Path, inputs: impl Iterator<Item = &'p Path>) -> Result<(), CliError> {
-    let refuse = |source: io::Error| CliError::Input(format!("{flag}: {}: cannot write: {source}", path.display()));
+    let refuse = |source: io::Error| refused(flag, path, &source);
     for input in inputs {
         if same_file(path, input) {
             return Err(CliError::Input(format!(
@@ -58,6 +62,64 @@ pub fn check_writable<'p>(flag: &str, path: &Path, inputs: impl Iterator<Item = 
         Err(error) => return Err(refuse(error)),
     }
     Ok(())
+}
+
+fn refused(flag: &str, path: &Path, source: &io::Error) -> CliError {
+    CliError::of_file(format!("{flag}: {}: cannot write: {source}", path.display()), source)
+}
+
+/// Writes a result as a whole, or leaves the file as it is.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn write_result(path: &Path, text: &str) -> Result<(), CliError> {
+    write_whole(path, text.as_bytes()).map_err(failed(path))
+}
+
+fn failed(path: &Path) -> impl Fn(io::Error) -> CliError + '_ {
+    |source| CliError::Report {
+        file: path.display().to_string(),
+        source,
+    }
+}
+
+/// Report that is written at the end of a command. A pipe is opened at its beginning: one that nobody reads is a
+/// mistake to find before the work.
+#[derive(Debug)]
+pub struct ReportFile {
+    path: PathBuf,
+    pipe: Option<AtomicFile>,
+}
+
+impl ReportFile {
+    /// Opens the file of a report, which has been [checked](check_writable).
+    ///
+    /// # Errors
+    /// It is a pipe that nobody reads, or a directory.
+    pub fn open(flag: &str, path: &Path) -> Result<ReportFile, CliError> {
+        let is_other = path.metadata().is_ok_and(|file| !file.is_file());
+        let pipe = is_other.then(|| AtomicFile::create(path)).transpose();
+        Ok(ReportFile {
+            path: path.to_owned(),
+            pipe: pipe.map_err(|source| refused(flag, path, &source))?,
+        })
+    }
+
+    /// Path of the file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Writes the report.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn write(self, text: &str) -> Result<(), CliError> {
+        match self.pipe {
+            None => write_result(&self.path, text),
+            Some(mut pipe) => pipe.write_all(text.as_bytes()).map_err(failed(&self.path)),
+        }
+    }
 }
 
 /// Returns `true` if two paths, whose files may not exist yet, name the same file.

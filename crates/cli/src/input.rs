@@ -7,6 +7,7 @@ use crate::values::{self, LONGEST};
 use clap::Args;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
+use tailwater_files::is_stdin;
 use tailwater_functions::spec::Match;
 use tailwater_net::Nanos;
 use tailwater_traffic::bursts::{Arrivals, PacketArrivals};
@@ -56,12 +57,16 @@ pub enum Traffic {
 }
 
 impl Traffic {
-    /// Resolves a name. A preset's name means the preset, even if such a file exists; `./name` means the file.
+    /// Resolves a name. A preset's name means the preset, even if such a file exists; `./name` means the file. `-` is a
+    /// capture on standard input.
     ///
     /// # Errors
     /// There is neither a preset nor a file of this name.
     pub fn named(name: &OsStr) -> Result<Traffic, CliError> {
         let path = Path::new(name);
+        if is_stdin(path) {
+            return Ok(Traffic::File(path.to_owned()));
+        }
         let text = name.to_string_lossy();
         match preset(&text) {
             Ok(config) => Ok(Traffic::Preset(Box::new(config))),

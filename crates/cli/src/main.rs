@@ -11,6 +11,7 @@ mod function_process;
 mod html;
 mod input;
 mod matching;
+mod memory;
 #[cfg(feature = "metrics")]
 mod metrics;
 #[cfg(not(feature = "metrics"))]
@@ -35,15 +36,30 @@ use clap::Parser;
 use curves::CurveSelection;
 use error::CliError;
 use output::complain;
+use std::ffi::OsString;
 use std::process::ExitCode;
 use tailwater_functions::library;
 use trace::TraceCommand;
 
+/// Longest argument in bytes: four times the longest path.
+const LONGEST_ARGUMENT: usize = 16 << 10;
+
 fn main() -> ExitCode {
+    if let Err(error) = check_lengths(std::env::args_os()) {
+        complain("error", &error);
+        return ExitCode::from(error::BAD_INPUT);
+    }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return usage(&error),
     };
+    // A function's process handles no signals.
+    if !matches!(cli.command, Command::FunctionProcess(_) | Command::TryLibrary(_))
+        && let Err(error) = prepare()
+    {
+        complain("error", &error.to_string());
+        return error.exit_code();
+    }
     // Independent of the file's name: it may be replaced while the program runs.
     library::try_by("/proc/self/exe", args::TRY_LIBRARY);
     let outcome = match cli.command {
@@ -70,6 +86,10 @@ fn main() -> ExitCode {
         Command::NewFunction(args) => new_function::new_function(&args),
     };
     match outcome {
+        Ok(_) if memory::is_short() => {
+            complain("error", "out of memory: stopped early, and the results are partial");
+            ExitCode::FAILURE
+        }
         Ok(code) => code,
         Err(error) => {
             match &error {
@@ -80,6 +100,30 @@ fn main() -> ExitCode {
             error.exit_code()
         }
     }
+}
+
+/// Prepares for limits that the process may reach.
+fn prepare() -> Result<(), CliError> {
+    signals::survive_file_limit()?;
+    memory::prepare().map_err(|source| CliError::System {
+        what: "signals cannot be handled",
+        source,
+    })
+}
+
+/// Checks that no argument is longer than any valid one. The parser compares an unknown option with all known ones, which
+/// takes quadratic time.
+fn check_lengths(arguments: impl Iterator<Item = OsString>) -> Result<(), String> {
+    for (number, argument) in arguments.enumerate() {
+        let length = argument.len();
+        if length > LONGEST_ARGUMENT {
+            let start: String = argument.to_string_lossy().chars().take(40).collect();
+            return Err(format!(
+                "argument {number}: expected at most {LONGEST_ARGUMENT} bytes, found {length}: \"{start}...\""
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// Prints the argument parser's message: help and version in full, errors on one line.

@@ -142,7 +142,7 @@ pub fn new_function(args: &NewFunctionArgs) -> Result<ExitCode, CliError> {
     // Created here, so that it contains no foreign files.
     fs::create_dir(folder).map_err(|error| match error.kind() {
         io::ErrorKind::AlreadyExists => CliError::Input(format!("{name} already exists: nothing was written")),
-        _ => CliError::Input(format!("cannot make the folder {name}: {error}")),
+        _ => CliError::of_file(format!("cannot make the folder {name}: {error}"), &error),
     })?;
     let mut all = files.iter().chain(interface.iter().copied().flatten());
     let written = all.try_for_each(|(path, text)| {
@@ -162,7 +162,7 @@ pub fn new_function(args: &NewFunctionArgs) -> Result<ExitCode, CliError> {
     if let Err(error) = written {
         // An incomplete directory would prevent another attempt.
         let _ = fs::remove_dir_all(folder);
-        return Err(CliError::Input(format!("cannot write into {name}: {error}")));
+        return Err(CliError::of_file(format!("cannot write into {name}: {error}"), &error));
     }
     let files = files.iter().map(|(path, _)| *path);
     // Of the SDK, only the directories are listed.

@@ -5,19 +5,19 @@ mod args;
 pub use args::{CAPACITY_EXAMPLES, CapacityArgs};
 
 use crate::error::CliError;
-use crate::files::check_output;
+use crate::files::{check_output, write_result};
 use crate::input::{self, LoadArgs, Traffic};
 use crate::output::{ReportOutput, complain, json, print};
 use crate::progress::Measuring;
 use crate::signals::stop_on_signals;
 use crate::table;
 use serde::Serialize;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 use tailwater_baselines::catalog::epoch;
 use tailwater_dataplane::cores::{AvoidCores, default_core};
+use tailwater_files::is_stdin;
 use tailwater_functions::spec::{ChainSpec, Match};
 use tailwater_net::Nanos;
 use tailwater_policy::capacity::CapacityProfile;
@@ -40,7 +40,7 @@ pub fn capacity(args: &CapacityArgs) -> Result<ExitCode, CliError> {
     set_objective(&mut spec, args.slo)?;
     epoch(spec.slo.budget()).map_err(|error| CliError::Input(error.to_string()))?;
     let traffic = Traffic::named(&args.traffic)?;
-    let file = args.file.clone().unwrap_or_else(|| beside(&args.chain));
+    let file = output_of(args.file.as_deref(), &args.chain, beside)?;
     check_output("--file", &file, &args.chain, Some(&traffic))?;
     let load = LoadArgs {
         skip_bad_packets: args.skip_bad_packets,
@@ -58,15 +58,27 @@ pub fn capacity(args: &CapacityArgs) -> Result<ExitCode, CliError> {
         seed: args.seed,
     };
     let profile = train(&spec, &loaded.trace, &options, &stop)?;
-    fs::write(&file, profile.to_string()).map_err(|source| CliError::Report {
-        file: file.display().to_string(),
-        source,
-    })?;
+    write_result(&file, &profile.to_string())?;
     print(&match args.output {
         ReportOutput::Table => table::capacity(&profile, &file),
         ReportOutput::Json => json(&CapacityDocument::new(&profile, &file))?,
     })?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Returns the file that a measurement writes: the named one, or the one beside the chain.
+///
+/// # Errors
+/// None is named, and the chain is in no file.
+pub fn output_of(named: Option<&Path>, chain: &Path, beside: fn(&Path) -> PathBuf) -> Result<PathBuf, CliError> {
+    match named {
+        Some(file) => Ok(file.to_owned()),
+        None if is_stdin(chain) => {
+            let message = "--file: expected with a chain on standard input, beside which there is no place for it";
+            Err(CliError::Input(message.to_owned()))
+        }
+        None => Ok(beside(chain)),
+    }
 }
 
 /// Replaces the chain's objective, if `slo` is given.

@@ -57,7 +57,7 @@ fn execute(plan: Plan) -> Result<ExitCode, CliError> {
     let run = run.with_mappers(mappers.scaling, mappers.server)?;
     let ran = run_and_show(&run, opened, clock, endpoint, &stop)?;
     let recorded = mappers.recorder.map_or(Ok(()), |recorder| record::finish(&recorder));
-    report::finish(ran, recorded, &plan.outputs)
+    report::finish(ran, recorded, plan.outputs)
 }
 
 /// Source of packets, with its traffic in memory.

@@ -14,13 +14,12 @@ pub use args::{SIMULATE_EXAMPLES, SimulateArgs, SimulateOutput};
 pub use document::{Bound, Document, Run};
 
 use crate::error::CliError;
-use crate::files::{check_writable, same_place, spec_text};
+use crate::files::{ReportFile, check_writable, same_place, spec_text};
 use crate::output::{complain, json, print};
 use crate::progress::Simulating;
 use crate::signals::stop_on_signals;
 use crate::{html, table};
 use runner::{Job, JobResult, Runner};
-use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
@@ -44,7 +43,9 @@ pub fn simulate(args: &SimulateArgs) -> Result<ExitCode, CliError> {
         return flows::simulate(&spec, args, jobs(&spec, args));
     }
     check_outputs(&spec, args)?;
-    let rack = args.report.as_ref().map(|_| spec_text(&args.rack));
+    let report = args.report.as_ref().map(|path| ReportFile::open("--report", path));
+    let report = report.transpose()?;
+    let rack = spec_text(&args.rack);
     let stop = stop_on_signals()?;
     let runner = Runner::new(&spec, args, &stop)?;
     if let Some(goal) = args.find {
@@ -88,12 +89,8 @@ pub fn simulate(args: &SimulateArgs) -> Result<ExitCode, CliError> {
         SimulateOutput::Json => json(&document)?,
         SimulateOutput::Csv => csv::comparison(&document)?,
     })?;
-    if let Some((path, rack)) = args.report.as_ref().zip(rack) {
-        let page = html::comparison(&document, &rack)?;
-        fs::write(path, page).map_err(|source| CliError::Report {
-            file: path.display().to_string(),
-            source,
-        })?;
+    if let Some(report) = report {
+        report.write(&html::comparison(&document, &rack)?)?;
     }
     Ok(ExitCode::SUCCESS)
 }

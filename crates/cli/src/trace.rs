@@ -5,17 +5,21 @@ mod args;
 pub use args::TraceCommand;
 
 use crate::error::CliError;
+use crate::files::{check_writable, write_result};
 use crate::input::{DEFAULT_DURATION, Traffic};
 use crate::matching::Matching;
 use crate::output::{complain, json, print};
 use crate::progress::Loading;
+use crate::signals::stop_on_signals;
 use crate::text::{one_line, thousands};
 use crate::timed::{Timed, divided};
 use crate::values::LONGEST;
 use args::{ConvertArgs, InfoArgs, InfoOutput, SynthArgs};
-use std::io::Write;
+use std::io::ErrorKind;
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tailwater_files::AtomicFile;
 use tailwater_functions::spec::Match;
 use tailwater_net::Nanos;
 use tailwater_traffic::bursts::{BurstStudy, StudyOptions};
@@ -85,6 +89,13 @@ fn study(args: &InfoArgs, traffic: &Traffic, generated: Nanos) -> Result<ExitCod
         services: args.service_us.clone(),
         memory_limit_bytes: load.memory_limit,
     };
+    if let Some(path) = &args.svg {
+        let input = match traffic {
+            Traffic::File(file) => Some(file.as_path()),
+            Traffic::Preset(_) => None,
+        };
+        check_writable("--svg", path, input.into_iter())?;
+    }
     let open = || -> Result<Timed, TrafficError> {
         let source = traffic.arrivals((load.seed, generated), load.skip_bad_packets)?;
         Ok(Timed::new(source, load.rate_scale.unwrap_or(1.0)))
@@ -94,10 +105,7 @@ fn study(args: &InfoArgs, traffic: &Traffic, generated: Nanos) -> Result<ExitCod
         complain("notice", &notice.to_string());
     }
     if let Some(path) = &args.svg {
-        std::fs::write(path, study.svg()).map_err(|source| TrafficError::Write {
-            file: path.display().to_string(),
-            source,
-        })?;
+        write_result(path, &study.svg())?;
     }
     print(&match args.output {
         InfoOutput::Text => format!("{}\n\n{study}", one_line(&study.name)),
@@ -165,32 +173,32 @@ pub fn synth(args: &SynthArgs) -> Result<ExitCode, CliError> {
     write(&mut source, args.rate_scale, &args.output, reason)
 }
 
-/// Writes packets to a file, or to standard output if that is `-`, and prints their number.
+/// Writes packets to a file, or to standard output if that is `-`, and prints their number. The file appears once it is
+/// whole.
 fn write<S: PacketSource>(source: &mut S, speed: f64, output: &Path, none: &str) -> Result<ExitCode, CliError> {
     let to_stdout = output.as_os_str() == "-";
     let name = match to_stdout {
         true => "standard output".to_owned(),
         false => output.display().to_string(),
     };
-    let file: Box<dyn Write> = match to_stdout {
-        true => Box::new(std::io::stdout().lock()),
-        false => Box::new(std::fs::File::create(output).map_err(|source| {
-            let file = name.clone();
-            TrafficError::Write { file, source }
-        })?),
+    let stop = stop_on_signals()?;
+    let file = match to_stdout {
+        true => AtomicFile::stdout(),
+        false => AtomicFile::create(output),
     };
-    let mut writer = PcapWriter::new(file, name.clone())?;
-    let mut loading = Loading::new(source.name());
-    while let Some(packet) = source.next_packet()? {
-        writer.write(&Packet {
-            timestamp: divided(packet.timestamp, speed),
-            ..packet
-        })?;
-        loading.tell(writer.packets());
-    }
-    drop(loading);
-    let packets = writer.packets();
-    writer.finish()?;
+    let file = file.map_err(|source| TrafficError::Write {
+        file: name.clone(),
+        source,
+    })?;
+    let packets = match copy(source, speed, file, &name, &stop) {
+        // Its reader has enough, such as `head`.
+        Err(CliError::Traffic(TrafficError::Write { source, .. }))
+            if to_stdout && source.kind() == ErrorKind::BrokenPipe =>
+        {
+            return Ok(ExitCode::SUCCESS);
+        }
+        copied => copied?,
+    };
     if packets == 0 {
         let reason = none.to_owned();
         return Err(TrafficError::NoPackets { file: name, reason }.into());
@@ -202,4 +210,38 @@ fn write<S: PacketSource>(source: &mut S, speed: f64, output: &Path, none: &str)
         print(&format!("{name}: {} packets\n", thousands(packets)))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Writes packets to a file, and returns their number. A file without packets is not put in its place.
+fn copy<S: PacketSource>(
+    source: &mut S,
+    speed: f64,
+    file: AtomicFile,
+    name: &str,
+    stop: &AtomicBool,
+) -> Result<u64, CliError> {
+    let mut writer = PcapWriter::new(file, name)?;
+    let mut loading = Loading::new(source.name());
+    while let Some(packet) = source.next_packet()? {
+        if stop.load(Ordering::Relaxed) {
+            let packets = thousands(writer.packets());
+            return Err(CliError::Stopped(format!(
+                "{name}: interrupted after {packets} packets, and not written"
+            )));
+        }
+        writer.write(&Packet {
+            timestamp: divided(packet.timestamp, speed),
+            ..packet
+        })?;
+        loading.tell(writer.packets());
+    }
+    let packets = writer.packets();
+    let file = writer.finish()?;
+    if packets > 0 {
+        file.finish().map_err(|source| TrafficError::Write {
+            file: name.to_owned(),
+            source,
+        })?;
+    }
+    Ok(packets)
 }

@@ -219,10 +219,11 @@ pub(crate) fn wants_libraries(program: &Path) -> Result<bool, Error> {
         path: program.to_owned(),
         reason,
     };
-    let mut file = File::open(program).map_err(|error| bad(error.to_string()))?;
-    if !file.metadata().is_ok_and(|data| data.is_file()) {
+    // Before it is opened: a named pipe would wait for a writer.
+    if program.metadata().is_ok_and(|data| !data.is_file()) {
         return Err(bad("it is not a file".into()));
     }
+    let mut file = File::open(program).map_err(|error| bad(error.to_string()))?;
     let mut header = [0u8; 64];
     file.read_exact(&mut header)
         .map_err(|_| bad("it is no program: an ELF file for x86-64 was expected".into()))?;

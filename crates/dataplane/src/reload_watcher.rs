@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tailwater_files::regular_only;
 use tailwater_functions::reload::Reload;
 use tailwater_functions::spec::ChainSpec;
 
@@ -146,7 +147,8 @@ impl ReloadWatcher {
             return Vec::new();
         }
         self.read = now;
-        match self.files.reload() {
+        // A pipe in place of a file would keep this thread, and the run, until somebody writes to it.
+        match regular_only(|| self.files.reload()) {
             Ok(news) if news.is_empty() && requested => vec!["reload: no change".to_owned()],
             Ok(news) => news,
             Err(errors) => {

@@ -1,17 +1,16 @@
 //! Output files that background threads write for workers. A file can hang: a pipe without a reader, or a disk or
 //! server that does not respond. The end of a run waits for it for a bounded time.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+pub use tailwater_files::GRACE;
+use tailwater_files::create;
 
-/// Maximum time a file may accept nothing before it is given up, and a pipe may have no reader.
-pub const GRACE: Duration = Duration::from_secs(5);
 /// Polling interval.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
@@ -82,10 +81,10 @@ pub struct OutFile {
 }
 
 impl OutFile {
-    /// Creates the file, as [`create`] does.
+    /// Creates the file, as [`create`](tailwater_files::create) does.
     ///
     /// # Errors
-    /// Same as [`create`].
+    /// Same as [`create`](tailwater_files::create).
     pub fn create(path: &Path, pulse: &Pulse) -> io::Result<OutFile> {
         let pulse = pulse.clone();
         create(path).map(|file| OutFile { file, pulse })
@@ -101,33 +100,6 @@ impl Write for OutFile {
 
     fn flush(&mut self) -> io::Result<()> {
         self.file.flush()
-    }
-}
-
-/// Creates or truncates a file. A named pipe is opened as soon as it has a reader.
-///
-/// # Errors
-/// If the file cannot be created, or if the pipe has no reader for [`GRACE`].
-pub fn create(path: &Path) -> io::Result<File> {
-    let is_pipe = || path.metadata().is_ok_and(|file| file.file_type().is_fifo());
-    if !is_pipe() {
-        return File::create(path);
-    }
-    let since = Instant::now();
-    loop {
-        let mut options = OpenOptions::new();
-        match options.write(true).custom_flags(libc::O_NONBLOCK).open(path) {
-            // Opened a second time, now in blocking mode: the reader exists, so the open does not block.
-            Ok(_there) => return File::create(path),
-            Err(error) if error.raw_os_error() == Some(libc::ENXIO) => {
-                if since.elapsed() >= GRACE {
-                    let message = format!("expected a reader of this pipe within {GRACE:?}, found none");
-                    return Err(io::Error::new(ErrorKind::TimedOut, message));
-                }
-            }
-            Err(error) => return Err(error),
-        }
-        std::thread::sleep(POLL_INTERVAL);
     }
 }
 

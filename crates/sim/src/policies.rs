@@ -217,14 +217,15 @@ fn max_rate(name: &str, objective: &Objective<'_>) -> Result<f64, PolicyError> {
 
 /// Returns the error for an unknown name, with the nearest known one.
 pub fn unknown(name: &str) -> PolicyError {
+    // Truncated, so that a long argument makes neither a long comparison nor a long error.
+    let short: String = name.chars().take(64).collect();
     let nearest = comparable()
         .filter(|known| *known != name)
-        .map(|known| (strsim::jaro_winkler(name, known), known))
+        .map(|known| (strsim::jaro_winkler(&short, known), known))
         .filter(|(similarity, _)| *similarity > 0.7)
         .max_by(|a, b| a.0.total_cmp(&b.0));
     PolicyError::Unknown {
-        // Truncated, so that a long argument does not make a long error.
-        name: name.chars().take(64).collect(),
+        name: short,
         suggestion: nearest.map_or_else(String::new, |(_, n)| format!(", did you mean \"{n}\"?")),
         known: comparable().collect::<Vec<_>>().join(", "),
     }

@@ -27,7 +27,7 @@ impl PcapWriter<File> {
     pub fn create(path: impl AsRef<Path>) -> Result<Self, TrafficError> {
         let path = path.as_ref();
         let name = path.display().to_string();
-        match File::create(path) {
+        match tailwater_files::create(path) {
             Ok(file) => Self::new(file, name),
             Err(source) => Err(TrafficError::Write { file: name, source }),
         }

@@ -170,7 +170,8 @@ impl FlowStates<'_> {
                 if !is_new(place, self.slot.typed(table, there, false)) {
                     return Err(NoCompanion::Taken);
                 }
-                table.join(packet.flow, there)?;
+                // The other flow belongs to a connection already.
+                table.join(packet.flow, there).map_err(|_| NoCompanion::Taken)?;
                 there
             }
             other => other?.0,
@@ -293,7 +294,8 @@ impl NewFlow<'_> {
                 if *self.table.word(there, self.slot.version) != UNSEEN {
                     return Err(NoCompanion::Taken);
                 }
-                self.table.join(flow, there)?;
+                // The other flow belongs to a connection already.
+                self.table.join(flow, there).map_err(|_| NoCompanion::Taken)?;
                 there
             }
             other => other?,

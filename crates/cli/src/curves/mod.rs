@@ -10,10 +10,10 @@ pub use args::{CURVES_EXAMPLES, CurvesArgs, DIFF_EXAMPLES, DiffArgs, MEASURE_EXA
 pub use diff::diff;
 
 use crate::error::CliError;
-use crate::files::{check_output, check_writable};
+use crate::files::{ReportFile, check_output, check_writable, write_result};
 use crate::input::{self, LoadArgs, Traffic};
 use crate::output::{ReportOutput, complain, json, print};
-use crate::profile::{GENERATED, as_it_is, set_objective};
+use crate::profile::{GENERATED, as_it_is, output_of, set_objective};
 use crate::progress::Measuring;
 use crate::signals::stop_on_signals;
 use crate::text::one_line;
@@ -60,7 +60,7 @@ pub fn measure(part: CurveSelection, args: &MeasureArgs) -> Result<ExitCode, Cli
             Some(Traffic::named(name)?)
         }
     };
-    let file = args.file.clone().unwrap_or_else(|| beside(&args.chain));
+    let file = output_of(args.file.as_deref(), &args.chain, beside)?;
     // An existing file is extended; one that is not a file of profiles is refused before any measurement.
     let mut profiles = match fs::metadata(&file) {
         Ok(found) if found.len() > 0 => Profiles::read(&file)?,
@@ -71,6 +71,8 @@ pub fn measure(part: CurveSelection, args: &MeasureArgs) -> Result<ExitCode, Cli
         check_output("--report", report, &args.chain, traffic.as_ref())?;
         check_writable("--report", report, std::iter::once(&*file))?;
     }
+    let report = args.report.as_ref().map(|path| ReportFile::open("--report", path));
+    let report = report.transpose()?;
     let core = args.core.unwrap_or_else(default_core);
     // Reserves the means of dividing the cache; nothing changes until it begins.
     let mut division = match part {
@@ -115,9 +117,9 @@ pub fn measure(part: CurveSelection, args: &MeasureArgs) -> Result<ExitCode, Cli
         }
     }
     profiles.merge(profile.clone());
-    write(&file, &profiles.to_string())?;
-    if let Some(report) = &args.report {
-        write(report, &html::profiles(&profiles, &file, SystemTime::now())?)?;
+    write_result(&file, &profiles.to_string())?;
+    if let Some(report) = report {
+        report.write(&html::profiles(&profiles, &file, SystemTime::now())?)?;
     }
     print(&match args.output {
         ReportOutput::Table => table::profile(&profile, because.as_deref(), &file),
@@ -156,13 +158,6 @@ fn load(args: &MeasureArgs, traffic: Option<Traffic>, spec: &ChainSpec) -> Resul
         }
     };
     Ok((trace, name))
-}
-
-fn write(file: &Path, text: &str) -> Result<(), CliError> {
-    fs::write(file, text).map_err(|source| CliError::Report {
-        file: file.display().to_string(),
-        source,
-    })
 }
 
 /// Returns the default path of a chain's curves: `edge.curves.yaml` for `edge.yaml`.

@@ -120,7 +120,7 @@ impl Drop for StateFile {
 
 fn unwritable(path: &Path, error: &io::Error) -> CliError {
     let path = path.display();
-    CliError::Input(format!("--state: {path} cannot be written: {error}"))
+    CliError::of_file(format!("--state: {path} cannot be written: {error}"), error)
 }
 
 /// Opens and locks the file `beside` that will replace the state.

@@ -11,7 +11,7 @@ use std::time::Instant;
 use tailwater_baselines::catalog::{Policy, epoch};
 use tailwater_functions::spec::ChainSpec;
 use tailwater_net::Nanos;
-use tailwater_policy::capacity::CapacityProfile;
+use tailwater_policy::capacity::{CapacityProfile, MAX_BYTES};
 use tailwater_profile::{Depth, TrainOptions, fingerprint, machine};
 use tailwater_traffic::Trace;
 
@@ -111,7 +111,8 @@ fn missing_rates(profile: &CapacityProfile, policy: Option<Policy>) -> Option<St
 /// Reads the profile in a file.
 fn read(path: &Path) -> Result<CapacityProfile, CliError> {
     let name = path.display().to_string();
-    let text = fs::read(path).map_err(|error| CliError::Input(format!("{name}: cannot be read: {error}")))?;
+    let text = tailwater_files::read(path, MAX_BYTES as u64)
+        .map_err(|error| CliError::Input(format!("{name}: cannot be read: {error}")))?;
     CapacityProfile::parse(&text, &name).map_err(|error| CliError::Input(error.to_string()))
 }
 

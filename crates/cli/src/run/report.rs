@@ -4,7 +4,6 @@ use super::plan::Outputs;
 use crate::error::{CliError, SLO_MISSED};
 use crate::output::{ReportOutput, complain, json, print};
 use crate::{html, table};
-use std::fs;
 use std::process::ExitCode;
 use std::time::SystemTime;
 use tailwater_dataplane::RunError;
@@ -18,7 +17,7 @@ use tailwater_dataplane::report::RunReport;
 pub fn finish(
     ran: Result<RunReport, RunError>,
     recorded: Result<(), CliError>,
-    outputs: &Outputs,
+    outputs: Outputs,
 ) -> Result<ExitCode, CliError> {
     let (report, failure) = match ran {
         Ok(report) => (report, None),
@@ -31,12 +30,9 @@ pub fn finish(
         ReportOutput::Table => table::report(&report),
         ReportOutput::Json => json(&report)?,
     })?;
-    if let Some(page) = &outputs.page {
+    if let Some(page) = outputs.page {
         let text = html::page(&report, &page.spec, SystemTime::now())?;
-        fs::write(&page.file, text).map_err(|source| CliError::Report {
-            file: page.file.display().to_string(),
-            source,
-        })?;
+        page.file.write(&text)?;
     }
     if let Some(error) = failure {
         return Err(error.into());

@@ -17,6 +17,9 @@ use tailwater_sim::SimReport;
 /// Header line.
 const HEADER: &str = "{\"tailwater\":\"finished-runs\",\"format\":1}\n";
 
+/// Maximum size of the file.
+const MAX_BYTES: u64 = 1 << 30;
+
 /// Part of a line that is parsed before the run is known to be needed.
 #[derive(Deserialize)]
 struct Head {
@@ -53,7 +56,7 @@ impl Finished {
     pub fn open(path: &Path) -> Result<Finished, CliError> {
         let name = path.display().to_string();
         let wrong = |what: &str| CliError::Input(format!("--resume: {name}: {what}"));
-        let refuse = |error: io::Error| wrong(&error.to_string());
+        let refuse = |error: io::Error| CliError::of_file(format!("--resume: {name}: {error}"), &error);
         if path.metadata().is_ok_and(|file| !file.is_file()) {
             return Err(wrong("expected a file of finished runs, found no file"));
         }
@@ -65,7 +68,10 @@ impl Finished {
             TryLockError::Error(error) => refuse(error),
         })?;
         let mut bytes = Vec::new();
-        file.read_to_end(&mut bytes).map_err(refuse)?;
+        (&file).take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(refuse)?;
+        if bytes.len() as u64 > MAX_BYTES {
+            return Err(wrong("expected at most 1 GiB, found a larger file"));
+        }
         let whole = bytes.iter().rposition(|byte| *byte == b'\n');
         let whole = whole.map_or(0, |end| end + 1);
         let torn = bytes.split_off(whole);

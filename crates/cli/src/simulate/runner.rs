@@ -8,11 +8,11 @@ use crate::values::LONGEST;
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fmt::Write as _;
-use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use tailwater_files::InputFile;
 use tailwater_net::Nanos;
 use tailwater_policy::capacity::CapacityProfile;
 use tailwater_profile::Fnv;
@@ -160,7 +160,7 @@ impl Identified {
 
 /// Returns a hash of a file's content.
 fn content(path: &Path) -> io::Result<Fnv> {
-    let mut file = File::open(path)?;
+    let mut file = InputFile::open(path)?;
     let (mut hash, mut buffer) = (Fnv::default(), vec![0; 1 << 20]);
     loop {
         match file.read(&mut buffer)? {

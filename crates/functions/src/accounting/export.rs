@@ -1,10 +1,10 @@
 //! Export of flow records to a file. One thread writes the records of all workers.
 
-use crate::exporter::{ExportError, Exported, Exporter, RecordFile, Sender, Sink, Source};
+use crate::exporter::{ExportError, Exported, Exporter, RecordFile, Sender, Sink, Source, UnwrittenRecords};
 use crate::out_file::Pulse;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tailwater_net::tcp::TcpFlags;
 use tailwater_net::{FlowKey, Nanos};
@@ -102,12 +102,17 @@ pub(super) struct FlowRecordFile {
 }
 
 impl FlowRecordFile {
-    fn create(path: &Path, format: ExportFormat, pulse: &Pulse) -> Result<FlowRecordFile, ExportError> {
+    fn create(
+        path: &Path,
+        format: ExportFormat,
+        pulse: &Pulse,
+        unwritten: Arc<UnwrittenRecords>,
+    ) -> Result<FlowRecordFile, ExportError> {
         let header = match format {
             ExportFormat::Csv => HEADER,
             ExportFormat::Json => "",
         };
-        let file = RecordFile::create(path, header, pulse).map_err(ExportError::write(path))?;
+        let file = RecordFile::create(path, header, pulse, unwritten).map_err(ExportError::write(path))?;
         Ok(FlowRecordFile { file, format })
     }
 }
@@ -142,6 +147,7 @@ pub struct AccountingTable {
 struct Export {
     file: PathBuf,
     exporter: Exporter<FlowRecordFile>,
+    unwritten: Arc<UnwrittenRecords>,
 }
 
 impl AccountingTable {
@@ -166,10 +172,12 @@ impl AccountingTable {
     /// If the file cannot be created.
     pub(super) fn paused(path: &Path, format: ExportFormat) -> Result<(AccountingTable, FlowRecordFile), ExportError> {
         let pulse = Pulse::default();
-        let file = FlowRecordFile::create(path, format, &pulse)?;
+        let unwritten = Arc::default();
+        let file = FlowRecordFile::create(path, format, &pulse, Arc::clone(&unwritten))?;
         let export = Export {
             file: path.to_owned(),
             exporter: Exporter::paused(pulse),
+            unwritten,
         };
         let table = AccountingTable {
             totals: Mutex::default(),
@@ -183,9 +191,9 @@ impl AccountingTable {
     /// # Errors
     /// If the thread cannot be created.
     pub(super) fn launch(&self, file: FlowRecordFile) -> Result<(), ExportError> {
-        let launched = self.export.as_ref().map(|Export { file: path, exporter }| {
-            let launched = exporter.launch(file);
-            launched.map_err(ExportError::write(path))
+        let launched = self.export.as_ref().map(|export| {
+            let launched = export.exporter.launch(file);
+            launched.map_err(ExportError::write(&export.file))
         });
         launched.unwrap_or(Ok(()))
     }
@@ -200,9 +208,31 @@ impl AccountingTable {
         all.add(totals);
     }
 
-    /// Returns a worker's sender, or `None` without a file.
+    /// Returns a worker's sender, or `None` without a file. [`deregister`](AccountingTable::deregister) takes it back.
     pub(super) fn sender(&self) -> Option<Sender<FlowRecordFile>> {
-        self.export.as_ref().map(|export| export.exporter.sender(RING, ()))
+        self.export.as_ref().map(|export| {
+            export.unwritten.register();
+            export.exporter.sender(RING, ())
+        })
+    }
+
+    /// Returns and resets the number of records that could not be written.
+    #[inline]
+    pub(super) fn take_unwritten(&self) -> u64 {
+        self.export.as_ref().map_or(0, |export| export.unwritten.take())
+    }
+
+    /// Deregisters a worker that has sent this many records. The last one waits for the file, and gets the number of
+    /// records that were not written and that no worker has counted.
+    pub(super) fn deregister(&self, sender: Sender<FlowRecordFile>, sent: u64, may_wait: bool) -> u64 {
+        drop(sender);
+        match &self.export {
+            Some(export) if export.unwritten.deregister(sent) && may_wait => {
+                export.exporter.end();
+                export.unwritten.take_last()
+            }
+            _ => 0,
+        }
     }
 
     /// Waits until all records are in the file. All workers' chains must have
@@ -210,16 +240,21 @@ impl AccountingTable {
     /// Returns `None` if there is no file, or if an earlier call has closed it.
     ///
     /// # Errors
-    /// [`ExportError::Write`] for the first write error or if the file hangs; [`ExportError::Lost`] if records are
-    /// missing.
+    /// [`ExportError::Unwritten`] for the first write error or if the file hangs; [`ExportError::Lost`] if records are
+    /// missing because they came too fast.
     pub fn finish(&self) -> Result<Option<Exported>, ExportError> {
-        let Some(Export { file, exporter }) = &self.export else {
+        let Some(Export {
+            file,
+            exporter,
+            unwritten,
+        }) = &self.export
+        else {
             return Ok(None);
         };
         let Some(written) = exporter.finish() else {
             return Ok(None);
         };
-        let records = written.map_err(ExportError::write(file))?;
+        let records = written.map_err(ExportError::unwritten(file, unwritten.lost()))?;
         let (file, totals) = (file.clone(), self.totals());
         match totals.lost_records {
             0 => Ok(Some(Exported { file, records })),

@@ -10,6 +10,11 @@ use tailwater_chain::function::{
 };
 use tailwater_net::{FlowKey, Nanos};
 
+const COUNTERS: &[&str] = &["records", "records-lost", "records-unwritten"];
+const RECORDS: usize = 0;
+const LOST: usize = 1;
+const UNWRITTEN: usize = 2;
+
 /// Builds a flow's record from its counters.
 fn record(counts: &Counts, key: &FlowKey) -> FlowRecord {
     FlowRecord {
@@ -29,6 +34,7 @@ pub struct Accounting {
     /// `None` without a file.
     sender: Option<Sender<FlowRecordFile>>,
     totals: Totals,
+    counters: [u64; COUNTERS.len()],
     /// Set once the last packet has passed: from then on the function may wait for room.
     finishing: bool,
 }
@@ -40,6 +46,7 @@ impl Accounting {
             sender: table.sender(),
             table,
             totals: Totals::default(),
+            counters: [0; COUNTERS.len()],
             finishing: false,
         }
     }
@@ -52,17 +59,35 @@ impl Accounting {
         let Some(sender) = &mut self.sender else {
             return;
         };
+        self.counters[RECORDS] += 1;
         let has_room = match self.finishing {
             true => sender.send_waiting(record),
             false => sender.send(record),
         };
         self.totals.lost_records += u64::from(!has_room);
+        self.counters[LOST] += u64::from(!has_room);
+    }
+
+    /// Gives the sender back; the last instance waits for the file if it `may_wait`.
+    fn leave(&mut self, may_wait: bool) {
+        if let Some(sender) = self.sender.take() {
+            let sent = self.counters[RECORDS] - self.counters[LOST];
+            self.counters[UNWRITTEN] += self.table.deregister(sender, sent, may_wait);
+        }
     }
 }
 
 impl NetworkFunction for Accounting {
     fn kind(&self) -> &'static str {
         "Accounting"
+    }
+
+    fn counters(&self) -> &'static [&'static str] {
+        COUNTERS
+    }
+
+    fn counter_values(&self) -> &[u64] {
+        &self.counters
     }
 
     fn state_bytes(&self) -> usize {
@@ -83,6 +108,7 @@ impl NetworkFunction for Accounting {
     }
 
     fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {
+        self.counters[UNWRITTEN] += self.table.take_unwritten();
         batch.for_each(|packet, frame| {
             let flags = flags(packet, frame);
             let (arrival, bytes) = (packet.arrival, packet.length());
@@ -123,6 +149,10 @@ impl RunEnd for Accounting {
     fn drain(&mut self) {
         self.finishing = true;
     }
+
+    fn after_flow_ends(&mut self) {
+        self.leave(true);
+    }
 }
 
 impl DurableState for Accounting {
@@ -147,6 +177,7 @@ fn change(state: &mut [u8], change: impl FnOnce(Counts) -> Counts) {
 
 impl Drop for Accounting {
     fn drop(&mut self) {
+        self.leave(false);
         self.table.add(&self.totals);
     }
 }

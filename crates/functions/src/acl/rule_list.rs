@@ -2,7 +2,7 @@
 
 use crate::acl::classifier::MAX_RULES;
 use crate::acl::{Action, Rule, classbench};
-use crate::kind::Context;
+use crate::kind::{Context, allows_empty, check_not_empty};
 use ipnet::IpNet;
 use std::path::{Path, PathBuf};
 use tailwater_api::error::{MAX_REPORTED, SpecError};
@@ -25,7 +25,7 @@ pub(crate) struct Decisions<'d, T> {
     pub(crate) read: &'d dyn Fn(&Located<'_>) -> Result<T, SpecError>,
 }
 
-/// Rules in order, at least one.
+/// Rules in order. None only if an empty file is allowed.
 pub(crate) struct RuleList<T> {
     /// Rules; their actions are not used.
     pub(crate) rules: Vec<Rule>,
@@ -63,6 +63,7 @@ pub(crate) fn rule_list<T: Copy>(
             return Err(fields.error(message));
         }
         (Some(list), None) => {
+            allows_empty(fields, "rulesFile")?;
             for name in ["format", decisions.of_file] {
                 if let Some(node) = fields.optional(name) {
                     return Err(node.error(format!("expected {name} only with rulesFile")));
@@ -99,6 +100,7 @@ fn rules_file<T: Copy>(
         Some(node) => node.word(&[("classbench", Format::Classbench), ("yaml", Format::Yaml)])?,
         None => format_by_extension(&path),
     };
+    let allow_empty = allows_empty(fields, "rulesFile")?;
     let (of_file, read) = (decisions.of_file, decisions.read);
     let given = fields.optional(of_file);
     let text = read_text(&path, &name).map_err(|error| match error.line {
@@ -138,9 +140,12 @@ fn rules_file<T: Copy>(
                 );
                 return Err(given.error(message));
             }
-            yaml_rules(&text, &name, decisions)?
+            yaml_rules(&text, &name, decisions, allow_empty)?
         }
     };
+    if !allow_empty {
+        check_not_empty(&name, "rule", rules.0.len())?;
+    }
     Ok((rules, path))
 }
 
@@ -152,17 +157,24 @@ fn format_by_extension(path: &Path) -> Format {
 }
 
 /// Parses the rules of a YAML file: a list, or a map with a list under `rules`.
-fn yaml_rules<T: Copy>(text: &str, name: &str, decisions: &Decisions<'_, T>) -> Result<Lined<T>, SpecError> {
+fn yaml_rules<T: Copy>(
+    text: &str,
+    name: &str,
+    decisions: &Decisions<'_, T>,
+    allow_empty: bool,
+) -> Result<Lined<T>, SpecError> {
     let Some(root) = yaml::parse(text, name)? else {
-        let message = "expected a list of rules, found an empty file";
-        return Err(SpecError::whole_file(name, message));
+        return Ok((Vec::new(), Vec::new()));
     };
     let root = Located::root(name, &root);
-    if root.is_map() {
-        let list = root.fields(&["rules"])?.required("rules", "a list of rules")?;
-        return rules(&list, decisions);
+    let list = match root.is_map() {
+        true => root.fields(&["rules"])?.required("rules", "a list of rules")?,
+        false => root,
+    };
+    match list.is_empty_list() {
+        true if allow_empty => Ok((Vec::new(), Vec::new())),
+        _ => rules(&list, decisions),
     }
-    rules(&root, decisions)
 }
 
 fn rules<T: Copy>(list: &Located<'_>, decisions: &Decisions<'_, T>) -> Result<Lined<T>, SpecError> {

@@ -4,7 +4,7 @@ use crate::acl::rule_list::{Decisions, RuleList, rule_list};
 use crate::acl::shadow::{ShadowedRule, find_shadowed};
 use crate::acl::shadowed_rules::{Idle, describe};
 use crate::acl::{Action, Rule};
-use crate::kind::Context;
+use crate::kind::{ALLOW_EMPTY, Context};
 use std::path::PathBuf;
 use tailwater_api::error::SpecError;
 use tailwater_api::located::Located;
@@ -14,7 +14,7 @@ const ACTIONS: [(&str, Action); 2] = [("allow", Action::Allow), ("deny", Action:
 /// Access control by ordered rules; the first match decides.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AclConfig {
-    /// Rules in order, at least one.
+    /// Rules in order. None only if an empty file is allowed.
     pub rules: Vec<Rule>,
     /// Action for packets that no rule matches.
     pub default: Action,
@@ -28,7 +28,15 @@ pub struct AclConfig {
 
 impl AclConfig {
     pub(super) fn parse(node: &Located<'_>, context: &Context<'_>) -> Result<Self, SpecError> {
-        let fields = node.fields_or_none(&["rules", "rulesFile", "format", "matchAction", "default", "cache"])?;
+        let fields = node.fields_or_none(&[
+            "rules",
+            "rulesFile",
+            "format",
+            "matchAction",
+            "default",
+            "cache",
+            ALLOW_EMPTY,
+        ])?;
         let default = match fields.optional("default") {
             None => Action::Deny,
             Some(node) => node.word(&ACTIONS)?,

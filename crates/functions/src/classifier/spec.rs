@@ -5,7 +5,7 @@ use crate::acl::classifier::ClassifierError;
 use crate::acl::rule_list::{Decisions, RuleList, rule_list};
 use crate::acl::shadow::{ShadowedRule, find_shadowed};
 use crate::acl::shadowed_rules::{Idle, describe};
-use crate::kind::Context;
+use crate::kind::{ALLOW_EMPTY, Context};
 use std::collections::HashSet;
 use std::path::PathBuf;
 use tailwater_api::chain::{BranchConfig, NEXT, SEND, branches};
@@ -17,7 +17,7 @@ use tailwater_api::located::Located;
 pub struct ClassifierConfig {
     /// Branches, in order.
     pub branches: Vec<BranchConfig>,
-    /// Rules in order, at least one. Their actions are not used.
+    /// Rules in order. None only if an empty file is allowed. Their actions are not used.
     pub rules: Vec<Rule>,
     /// Target of each rule.
     pub targets: Vec<Target>,
@@ -55,6 +55,7 @@ impl ClassifierConfig {
             "default",
             "directions",
             "cache",
+            ALLOW_EMPTY,
         ])?;
         let branches_node = fields.optional("branches");
         let branches = match &branches_node {

@@ -14,6 +14,16 @@ pub enum ExportError {
         /// The system's error.
         source: io::Error,
     },
+    /// Only some records are in the file.
+    #[error("{}: cannot write records: {source}; lost {lost} of them", file.display())]
+    Unwritten {
+        /// The file.
+        file: PathBuf,
+        /// Missing records.
+        lost: u64,
+        /// The system's error.
+        source: io::Error,
+    },
     /// Records arrived faster than they could be written.
     #[error("lost {lost} of {records} flow records: they arrived faster than they could be written")]
     Lost {
@@ -45,6 +55,18 @@ pub enum ExportError {
 }
 
 impl ExportError {
+    /// Returns a conversion of errors of writing this file, of whose records this many are lost.
+    pub(crate) fn unwritten(file: &Path, lost: u64) -> impl Fn(io::Error) -> ExportError + '_ {
+        move |source| match lost {
+            0 => ExportError::write(file)(source),
+            lost => ExportError::Unwritten {
+                file: file.to_owned(),
+                lost,
+                source,
+            },
+        }
+    }
+
     /// Returns a conversion of errors of writing this file.
     pub(crate) fn write(file: &Path) -> impl Fn(io::Error) -> ExportError + '_ {
         |source| ExportError::Write {

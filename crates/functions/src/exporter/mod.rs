@@ -17,7 +17,7 @@ mod thread;
 mod tests;
 
 pub use error::{ExportError, Exported};
-pub(crate) use losses::LossCounters;
+pub(crate) use losses::{LossCounters, UnwrittenRecords};
 pub(crate) use record_file::RecordFile;
 pub(crate) use sender::Sender;
 pub(crate) use sink::{Sink, Source};

@@ -5,7 +5,7 @@ use crate::firewall::language::{self, Mistake};
 use crate::firewall::{
     Action, Fragments, HalfOpen, MAX_RULES, MAX_ZONES, Options, Rule, ShadowedRules, Timeouts, Zone, ZonePort, shadowed,
 };
-use crate::kind::Context;
+use crate::kind::{ALLOW_EMPTY, Context, allows_empty, check_not_empty};
 use ipnet::IpNet;
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -56,7 +56,9 @@ impl FirewallConfig {
             "halfOpen",
             "neighbourDiscovery",
             "timeouts",
+            ALLOW_EMPTY,
         ])?;
+        let allow_empty = allows_empty(&fields, "rulesFile")?;
         let zones = fields.optional("zones");
         let zones = zones.map_or(Ok(Vec::new()), |node| zones_of(&node))?;
         let (rules, source) = match (fields.optional("rules"), fields.optional("rulesFile")) {
@@ -69,7 +71,11 @@ impl FirewallConfig {
             (Some(list), None) => (rules_of(&list, &zones)?, None),
             (None, Some(file)) => {
                 let path = context.file(file.string("the name of a file")?);
-                (read_rules(&path, &file, &zones)?, Some(path))
+                let rules = read_rules(&path, &file, &zones)?;
+                if !allow_empty {
+                    check_not_empty(&path.display().to_string(), "rule", rules.len())?;
+                }
+                (rules, Some(path))
             }
         };
         let default = fields.optional("default");

@@ -8,7 +8,7 @@ use super::retry::Backoff;
 use crate::origin::Origin;
 use crate::out_file::{OutFile, Pulse};
 use std::collections::VecDeque;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -33,7 +33,8 @@ enum Stream {
     None,
     Udp(UdpSocket),
     Tcp(TcpStream),
-    File(BufWriter<OutFile>),
+    /// Messages are as large as a buffer would be.
+    File(OutFile),
 }
 
 /// Time at which templates and options are sent next.
@@ -104,7 +105,7 @@ impl Session {
         let now = Instant::now();
         let (stream, far, limit, refresh, bits_per_second) = match outlet {
             Outlet::File(path) => {
-                let file = BufWriter::new(OutFile::create(path, &pulse)?);
+                let file = OutFile::create(path, &pulse)?;
                 (Stream::File(file), None, FILE_MESSAGE, None, None)
             }
             Outlet::Collector {
@@ -165,11 +166,6 @@ impl Session {
     /// Sends the records that wait for a full message.
     pub(super) fn flush(&mut self) {
         self.pump(true);
-        if let Stream::File(file) = &mut self.stream {
-            // A reader that follows the file sees all records.
-            let flushed = file.flush();
-            self.note(flushed);
-        }
     }
 
     /// Ends the session and returns the number of records sent. Records that can no longer be sent are lost.
@@ -190,10 +186,6 @@ impl Session {
             if !matches!(self.stream, Stream::None) {
                 self.send_options(Templates::Current);
             }
-        }
-        if let Stream::File(file) = &mut self.stream {
-            let flushed = file.flush();
-            self.note(flushed);
         }
         self.error.map_or(Ok(self.sent), Err)
     }
@@ -320,6 +312,8 @@ impl Session {
         self.sequence = self.sequence.wrapping_add(records);
         let sent = match &mut self.stream {
             Stream::None => Err(io::ErrorKind::NotConnected.into()),
+            // Behind a part of a message, nothing can be read.
+            Stream::File(_) if self.error.is_some() => Err(io::ErrorKind::WriteZero.into()),
             Stream::File(file) => file.write_all(bytes),
             Stream::Tcp(stream) => stream.write_all(bytes),
             Stream::Udp(socket) => match socket.send(bytes) {

@@ -3,7 +3,7 @@
 //! One thread writes the alerts of all workers. Alerts it cannot keep up with are lost and counted.
 
 use super::sources::Classes;
-use crate::exporter::{ExportError, Exported, Exporter, RecordFile, Sender, Sink, Source};
+use crate::exporter::{ExportError, Exported, Exporter, RecordFile, Sender, Sink, Source, UnwrittenRecords};
 use crate::out_file::Pulse;
 use serde_json::{Map, Value, json};
 use std::io::{self, Write};
@@ -32,6 +32,7 @@ pub struct Eve {
     file: PathBuf,
     exporter: Exporter<AlertFile>,
     editions: Editions,
+    unwritten: Arc<UnwrittenRecords>,
 }
 
 impl Eve {
@@ -41,7 +42,8 @@ impl Eve {
     /// The file or the thread cannot be created.
     pub(super) fn create(path: &Path, rules: Arc<RuleSet>, classes: Classes) -> Result<Eve, ExportError> {
         let pulse = Pulse::default();
-        let file = RecordFile::create(path, "", &pulse).map_err(ExportError::write(path))?;
+        let unwritten = Arc::default();
+        let file = RecordFile::create(path, "", &pulse, Arc::clone(&unwritten)).map_err(ExportError::write(path))?;
         let editions: Editions = Arc::new(Mutex::new(vec![(1, rules)]));
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         let fields = EventFields {
@@ -55,6 +57,7 @@ impl Eve {
             file: path.to_owned(),
             exporter: exporter.map_err(ExportError::write(path))?,
             editions,
+            unwritten,
         })
     }
 
@@ -67,9 +70,29 @@ impl Eve {
         editions.push((number, rules));
     }
 
-    /// Returns a worker's sender to the writer thread.
+    /// Returns a worker's sender to the writer thread. [`deregister`](Eve::deregister) takes it back.
     pub(super) fn sender(&self) -> Sender<AlertFile> {
+        self.unwritten.register();
         self.exporter.sender(RING, ())
+    }
+
+    /// Returns and resets the number of alerts that could not be written.
+    #[inline]
+    pub(super) fn take_unwritten(&self) -> u64 {
+        self.unwritten.take()
+    }
+
+    /// Deregisters a worker that has sent this many alerts. The last one waits for the file, and gets the number of
+    /// alerts that were not written and that no worker has counted.
+    pub(super) fn deregister(&self, sender: Sender<AlertFile>, sent: u64, may_wait: bool) -> u64 {
+        drop(sender);
+        match self.unwritten.deregister(sent) && may_wait {
+            true => {
+                self.exporter.end();
+                self.unwritten.take_last()
+            }
+            false => 0,
+        }
     }
 
     /// Waits until all alerts are written or the file is found to hang.
@@ -77,7 +100,7 @@ impl Eve {
         let Some(written) = self.exporter.finish() else {
             return Ok(None);
         };
-        let records = written.map_err(ExportError::write(&self.file))?;
+        let records = written.map_err(ExportError::unwritten(&self.file, self.unwritten.lost()))?;
         let file = self.file.clone();
         Ok(Some(Exported { file, records }))
     }

@@ -6,7 +6,7 @@ use crate::exporter::Sender;
 use crate::stream_pool::{self, StreamPoolCache};
 use std::sync::Arc;
 use tailwater_chain::batch::{Batch, Verdict};
-use tailwater_chain::function::{FlowEnds, FlowStates, FunctionProperties, NetworkFunction};
+use tailwater_chain::function::{FlowEnds, FlowStates, FunctionProperties, NetworkFunction, RunEnd};
 use tailwater_chain::live::Version;
 use tailwater_ids::connection::{Connection, Lease};
 use tailwater_ids::inspector::{self, Inspector};
@@ -78,6 +78,8 @@ pub struct Ids {
     slots: BufferPoolSlots,
     /// `None` if alerts are not written to a file.
     sender: Option<Sender<AlertFile>>,
+    /// Alerts sent.
+    sent: u64,
     counters: [u64; COUNTERS],
 }
 
@@ -92,6 +94,7 @@ impl Ids {
             cached_rules: held,
             slots: BufferPoolSlots(StreamPoolCache::new(Arc::clone(&table.stream_pool))),
             sender: table.eve.as_ref().map(Eve::sender),
+            sent: 0,
             counters: [0; COUNTERS],
             table,
         }
@@ -104,7 +107,16 @@ impl Ids {
             return;
         };
         for alert in self.inspector.alerts() {
-            self.counters[COUNTERS - 1] += u64::from(!sender.send(*alert));
+            let has_room = sender.send(*alert);
+            self.sent += u64::from(has_room);
+            self.counters[COUNTERS - 1] += u64::from(!has_room);
+        }
+    }
+
+    /// Gives the sender back; the last instance waits for the file if it `may_wait`.
+    fn leave(&mut self, may_wait: bool) {
+        if let Some((sender, eve)) = self.sender.take().zip(self.table.eve.as_ref()) {
+            self.counters[COUNTERS - 1] += eve.deregister(sender, self.sent, may_wait);
         }
     }
 }
@@ -161,10 +173,31 @@ impl NetworkFunction for Ids {
             }
         }
         self.counters[..COUNTERS - 1].copy_from_slice(self.inspector.counters());
+        if let Some(eve) = &self.table.eve {
+            self.counters[COUNTERS - 1] += eve.take_unwritten();
+        }
+    }
+
+    fn run_end(&mut self) -> Option<&mut dyn RunEnd> {
+        Some(self)
     }
 
     fn flow_ends(&mut self) -> Option<&mut dyn FlowEnds> {
         Some(self)
+    }
+}
+
+impl RunEnd for Ids {
+    fn drain(&mut self) {}
+
+    fn after_flow_ends(&mut self) {
+        self.leave(true);
+    }
+}
+
+impl Drop for Ids {
+    fn drop(&mut self) {
+        self.leave(false);
     }
 }
 

@@ -1,7 +1,7 @@
 //! Configuration of `ids`.
 
 use crate::ids::{Classes, Loaded, Options, Sources};
-use crate::kind::Context;
+use crate::kind::{ALLOW_EMPTY, Context, allows_empty, check_not_empty};
 use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
 use tailwater_api::error::SpecError;
@@ -46,7 +46,9 @@ impl IdsConfig {
             "decodedBytes",
             "onOverflow",
             "checksums",
+            ALLOW_EMPTY,
         ])?;
+        let allow_empty = allows_empty(&fields, "rulesFiles")?;
         let options = options(&fields)?;
         let mut sources = Sources::default();
         if let Some(list) = fields.optional("rulesFiles") {
@@ -100,6 +102,10 @@ impl IdsConfig {
         let inline = fields.optional("rules");
         let inline = inline.map_or(Ok(Vec::new()), |list| list.list("rules", MAX_FILES))?;
         let loaded = load_rules(&sources, &inline)?;
+        if let Some(first) = sources.files.first().filter(|_| !allow_empty) {
+            let skipped: usize = loaded.skipped.iter().map(|(_, rules)| rules).sum();
+            check_not_empty(&first.display().to_string(), "rule", loaded.rules.len() + skipped)?;
+        }
         Ok(IdsConfig {
             sources,
             loaded,

@@ -3,10 +3,9 @@
 use crate::forward::unicast;
 use crate::ip_forward::route::{MAX_NEXT_HOPS, MAX_ROUTES, NextHop, Route, Target};
 use crate::ip_forward::routes_file::{self, Names};
-use crate::kind::Context;
+use crate::kind::{ALLOW_EMPTY, Context, allows_empty, check_not_empty};
 use std::collections::{HashMap, HashSet};
-use std::fs::File;
-use std::io::Read;
+use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use tailwater_api::error::{SpecError, nearest};
@@ -48,7 +47,9 @@ impl IpForwardConfig {
             "sourceMac",
             "local",
             "cache",
+            ALLOW_EMPTY,
         ])?;
+        let allow_empty = allows_empty(&fields, "routesFile")?;
         let next_hops = next_hops(&fields.required("nextHops", "a list of next hops")?)?;
         let source_mac = unicast(&fields.required("sourceMac", "a MAC address")?)?;
         let names = Names::new(&next_hops);
@@ -60,7 +61,11 @@ impl IpForwardConfig {
             None => (Vec::new(), None),
             Some(node) => {
                 let path = context.file(node.string("the name of a file")?);
-                (file_routes(&node, &path, &next_hops)?, Some(path))
+                let routes = file_routes(&node, &path, &next_hops)?;
+                if !allow_empty {
+                    check_not_empty(&path.display().to_string(), "route", routes.len())?;
+                }
+                (routes, Some(path))
             }
         };
         let default = match fields.optional("default") {
@@ -171,14 +176,13 @@ fn inline_routes(list: &Located<'_>, names: &Names<'_>, hops: &[NextHop]) -> Res
 
 fn file_routes(node: &Located<'_>, path: &Path, next_hops: &[NextHop]) -> Result<Vec<Route>, SpecError> {
     let name = path.display().to_string();
-    let mut text = Vec::new();
-    File::open(path)
-        .and_then(|file| file.take(MAX_FILE + 1).read_to_end(&mut text))
-        .map_err(|error| node.error(format!("{name} cannot be read: {error}")))?;
-    if text.len() as u64 > MAX_FILE {
-        let most = MAX_FILE >> 20;
-        return Err(node.error(format!("expected at most {most} MiB, {name} is larger")));
-    }
+    let text = tailwater_files::read(path, MAX_FILE).map_err(|error| match error.kind() {
+        ErrorKind::FileTooLarge => {
+            let most = MAX_FILE >> 20;
+            node.error(format!("expected at most {most} MiB, {name} is larger"))
+        }
+        _ => node.error(format!("{name} cannot be read: {error}")),
+    })?;
     routes_file::parse(&text, next_hops).map_err(|error| {
         let message = format!("expected {}, found {}", error.expected, error.found);
         SpecError::whole_file(&name, message)

@@ -11,11 +11,13 @@
 mod config;
 mod context;
 mod factory;
+mod lists;
 mod update;
 
 pub use config::{AnyConfig, ConfigObject, FunctionConfig, Requirements};
 pub use context::Context;
 pub use factory::{BuildContext, FunctionError, FunctionFactory, IsolationContext, SharedTable};
+pub(crate) use lists::{ALLOW_EMPTY, allows_empty, check_not_empty};
 pub(crate) use update::count;
 pub use update::{ConfigUpdate, PreparedUpdate, UpdateError};
 

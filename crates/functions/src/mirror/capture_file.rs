@@ -1,7 +1,6 @@
 //! Writes copies to pcap files of bounded size.
 
 use super::cells::Copied;
-use crate::out_file;
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
@@ -38,7 +37,7 @@ impl CaptureFile {
     /// # Errors
     /// The file cannot be created, or rotation is configured for a path that is not a regular file.
     pub(super) fn create(path: &Path, max_bytes: u64, files: u32) -> io::Result<CaptureFile> {
-        let file = out_file::create(path)?;
+        let file = tailwater_files::create(path)?;
         if files > 1 && !file.metadata()?.is_file() {
             let message = "expected a regular file for more than 1 file";
             return Err(io::Error::new(ErrorKind::InvalidInput, message));
@@ -135,7 +134,7 @@ impl CaptureFile {
                 renamed => renamed?,
             }
         }
-        self.file = Some(File::create(&self.path)?);
+        self.file = Some(tailwater_files::create(&self.path)?);
         self.begin();
         Ok(())
     }

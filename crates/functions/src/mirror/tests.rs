@@ -326,7 +326,7 @@ fn a_file_that_hangs_is_given_up() {
 fn what_cannot_be_opened_is_told() {
     let folder = Folder::new();
     for (to, expected) in [
-        (to(&folder.0, 1 << 30, 1), "Is a directory"),
+        (to(&folder.0, 1 << 30, 1), "found a directory"),
         (to(Path::new("/dev/null"), 1 << 30, 2), "expected a regular file"),
         (to(Path::new("/dev/full"), 1 << 30, 1), "No space left"),
         (

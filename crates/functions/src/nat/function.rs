@@ -204,7 +204,13 @@ impl Nat {
                 continue;
             }
             let (back, hash) = found.back(port);
-            match flow.open_companion::<Translation>(&back, hash) {
+            // The connection's answer may be in the table already, but undecided: it is in the same batch, or a packet
+            // of the remote end was refused before. With Redis, other instances were asked about free ports only.
+            let opened = match flow.turn() {
+                None => flow.rejoin_companion::<Translation>(&back, hash),
+                Some(_) => flow.open_companion::<Translation>(&back, hash),
+            };
+            match opened {
                 Ok(translation) => {
                     let outside = (found.address, port);
                     Translation::new(DESTINATION, outside, inside).write(translation);

@@ -84,6 +84,36 @@ proptest! {
     }
 }
 
+/// The chain looks up a whole batch before the first function opens a connection: the answer's flow exists by then.
+#[test]
+fn an_answer_in_the_batch_of_its_opener_returns_to_the_host() {
+    let inside = outward(7, 5000, 1, true);
+    let outside = key_of(&rig(rules()).run(&[frame(&inside, b"")], SECOND)[0]);
+    let (opener, answer) = (frame(&inside, b""), frame(&outside.reversed(), b""));
+    let mut together = rig(rules());
+    let sent = together.run(&[opener.clone(), answer.clone(), answer.clone()], SECOND);
+    assert_eq!(
+        sent.iter().map(|sent| key_of(sent)).collect::<Vec<_>>(),
+        [outside, inside.reversed(), inside.reversed(),]
+    );
+    assert_eq!(together.count("nat/no-binding"), 0);
+    // One that comes first is refused, and does not take the port from the connection.
+    let mut before = rig(rules());
+    let sent = before.run(&[answer.clone(), opener.clone(), answer.clone()], SECOND);
+    assert_eq!(
+        sent.iter().map(|sent| key_of(sent)).collect::<Vec<_>>(),
+        [outside, inside.reversed()]
+    );
+    assert_eq!(before.count("nat/no-binding"), 1);
+    // Two connections never share a port: the second one's answer is another's.
+    let mut many = rig(rules());
+    let ends = (0..200).map(|port| outward(7, 5000 + port, 1, true));
+    let outsides: std::collections::HashSet<_> = ends
+        .map(|inside| key_of(&many.run(&[frame(&inside, b"")], SECOND)[0]).to_string())
+        .collect();
+    assert_eq!(outsides.len(), 200);
+}
+
 #[test]
 fn every_bucket_has_ports_under_every_key() {
     for rss in [RssHasher::default(), RssHasher::symmetric()] {

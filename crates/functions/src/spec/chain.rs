@@ -12,7 +12,7 @@ use std::time::SystemTime;
 use tailwater_api::chain::{ChainNode, ChainSettings, DESCRIPTION, visit};
 use tailwater_api::document::Document;
 use tailwater_api::error::SpecError;
-use tailwater_api::files::read_text;
+use tailwater_api::files::{argument_name, read_argument};
 use tailwater_api::port_name::PortName;
 use tailwater_chain::branches::Branch;
 use tailwater_net::toeplitz::RssHasher;
@@ -91,19 +91,19 @@ impl ChainSpec {
 
 /// Reading of specs.
 impl ChainSpec {
-    /// Reads a spec and the files it names, which are relative to its folder.
+    /// Reads a spec, on standard input if the path is `-`, and the files it names, which are relative to its folder.
     ///
     /// # Errors
     /// If the spec is invalid: the first problem, with its position.
     pub fn read(path: &Path) -> Result<Self, SpecError> {
         let base_dir = path.parent().unwrap_or(Path::new(""));
-        let name = path.display().to_string();
+        let name = argument_name(path);
         let source = Source::new(Text::File(path), base_dir, SystemTime::now());
-        let text = read_text(path, &name)?;
-        // A pipe can be read only once.
-        match path.is_file() {
-            true => ChainSpec::from_text(&text, &name, source),
-            false => ChainSpec::parse(&text, &name, base_dir),
+        let (text, is_stream) = read_argument(path)?;
+        // A stream can be read only once.
+        match is_stream {
+            false => ChainSpec::from_text(&text, &name, source),
+            true => ChainSpec::parse(&text, &name, base_dir),
         }
     }
 

@@ -7,13 +7,14 @@ use super::gtp::{self, Header, PORT, message};
 use super::index::Buckets;
 use super::reasons::*;
 use super::records::{NO_PEER, Record};
+use super::services::Services;
 use super::session::Treatment;
 use super::table::{CompiledProfile, UpfTable, take};
 use bytemuck::{Pod, Zeroable};
 use std::sync::Arc;
 use tailwater_api::PacketAction;
 use tailwater_chain::batch::{Batch, MAX_BATCH, Packet, Verdict};
-use tailwater_chain::function::{FlowStates, FunctionProperties, NetworkFunction, NewFlow};
+use tailwater_chain::function::{FlowStates, FunctionProperties, NetworkFunction, NewFlow, RunEnd};
 use tailwater_net::parse::Fragment;
 use tailwater_net::{FlowKey, Nanos, protocol};
 
@@ -55,6 +56,8 @@ struct Work {
 /// Network function that decapsulates UEs' packets from GTP-U tunnels, and encapsulates packets to UEs.
 pub struct Upf {
     table: Arc<UpfTable>,
+    /// Report file, until the instance has ended; `None` without one.
+    services: Option<Arc<Services>>,
     work: Box<[Work; MAX_BATCH]>,
     hands: WorkerState,
 }
@@ -71,12 +74,52 @@ impl Upf {
     pub fn new(table: Arc<UpfTable>) -> Upf {
         Upf {
             table,
+            services: None,
             work: Box::new([Work::default(); MAX_BATCH]),
             hands: WorkerState {
                 identification: 0,
                 counts: [0; COUNTERS.len()],
             },
         }
+    }
+
+    /// Creates a worker's instance that counts the usage reports that could not be written.
+    pub fn with_services(table: Arc<UpfTable>, services: Arc<Services>) -> Upf {
+        let services = services.unwritten().is_some().then(|| Arc::clone(&services));
+        if let Some(unwritten) = services.as_ref().and_then(|services| services.unwritten()) {
+            unwritten.register();
+        }
+        let mut upf = Upf::new(table);
+        upf.services = services;
+        upf
+    }
+
+    /// Ends counting. The last instance waits for the report file if it `may_wait`.
+    fn leave(&mut self, may_wait: bool) {
+        let Some(services) = self.services.take() else {
+            return;
+        };
+        if let Some(unwritten) = services.unwritten()
+            && unwritten.deregister(0)
+            && may_wait
+        {
+            services.end_reports();
+            self.hands.counts[USAGE_UNWRITTEN] += unwritten.take();
+        }
+    }
+}
+
+impl RunEnd for Upf {
+    fn drain(&mut self) {}
+
+    fn after_flow_ends(&mut self) {
+        self.leave(true);
+    }
+}
+
+impl Drop for Upf {
+    fn drop(&mut self) {
+        self.leave(false);
     }
 }
 
@@ -115,6 +158,10 @@ impl NetworkFunction for Upf {
         }
     }
 
+    fn run_end(&mut self) -> Option<&mut dyn RunEnd> {
+        Some(self)
+    }
+
     fn new_flow(&mut self, _: &Packet, _: &[u8], flow: &mut NewFlow<'_>) -> Verdict {
         if self.table.options.cached {
             // An earlier function may have changed the flow's key, and so its UE.
@@ -124,8 +171,16 @@ impl NetworkFunction for Upf {
     }
 
     fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {
-        let Upf { table, work, hands } = self;
+        let Upf {
+            table,
+            services,
+            work,
+            hands,
+        } = self;
         let table = &**table;
+        if let Some(unwritten) = services.as_ref().and_then(|services| services.unwritten()) {
+            hands.counts[USAGE_UNWRITTEN] += unwritten.take();
+        }
         if let Some(packet) = batch.last() {
             table.set_now(packet.arrival);
         }

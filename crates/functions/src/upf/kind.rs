@@ -25,6 +25,7 @@ impl FunctionConfig for UpfConfig {
 
     fn build(&self, context: &BuildContext<'_>) -> Result<Box<dyn FunctionFactory>, FunctionError> {
         let (table, services) = super::start(self, context.seed)?;
+        let services = Arc::new(services);
         Ok(Box::new(UpfFactory { table, services }))
     }
 
@@ -53,12 +54,12 @@ impl FunctionConfig for UpfConfig {
 /// Sessions that all instances share, and the services that run in the background.
 struct UpfFactory {
     table: Arc<UpfTable>,
-    services: Services,
+    services: Arc<Services>,
 }
 
 impl FunctionFactory for UpfFactory {
     fn instance(&self) -> Box<dyn NetworkFunction> {
-        Box::new(Upf::new(Arc::clone(&self.table)))
+        Box::new(Upf::with_services(Arc::clone(&self.table), Arc::clone(&self.services)))
     }
 
     fn prepare_update(&self, update: &ConfigUpdate<'_>) -> Result<PreparedUpdate, UpdateError> {

@@ -66,6 +66,7 @@ pub(super) const COUNTERS: &[&str] = &[
     "wrong-qfi-passed",
     "end-markers",
     "peer-errors",
+    "usage-unwritten",
 ];
 pub(super) const DECAPSULATED: usize = 0;
 pub(super) const ENCAPSULATED: usize = 1;
@@ -75,3 +76,4 @@ pub(super) const TOO_BIG_TOLD: usize = 4;
 pub(super) const WRONG_QFI_PASSED: usize = 5;
 pub(super) const END_MARKERS: usize = 6;
 pub(super) const PEER_ERRORS: usize = 7;
+pub(super) const USAGE_UNWRITTEN: usize = 8;

@@ -4,7 +4,7 @@ use super::api::Api;
 use super::spec::UpfConfig;
 use super::table::{SessionError, UpfTable};
 use super::usage::Reports;
-use crate::exporter::{ExportError, Exported};
+use crate::exporter::{ExportError, Exported, UnwrittenRecords};
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -39,6 +39,8 @@ pub struct Services {
     // Dropped first: sessions no longer change when the last reports are made.
     api: Mutex<Option<Api>>,
     reports: Mutex<Option<Reports>>,
+    /// Reports that could not be written, if there is a file for them.
+    unwritten: Option<Arc<UnwrittenRecords>>,
 }
 
 /// Builds the table with the configured sessions, and starts its threads. `seed` keys the hashes.
@@ -72,12 +74,29 @@ pub fn start(config: &UpfConfig, seed: u64) -> Result<(Arc<UpfTable>, Services),
     });
     let services = Services {
         api: Mutex::new(api.transpose()?),
+        unwritten: reports.as_ref().map(|reports| Arc::clone(reports.unwritten())),
         reports: Mutex::new(reports),
     };
     Ok((table, services))
 }
 
 impl Services {
+    /// Returns the counter of reports that could not be written, if there is a file for them.
+    pub(super) fn unwritten(&self) -> Option<&UnwrittenRecords> {
+        self.unwritten.as_deref()
+    }
+
+    /// Makes the last reports, once no worker processes packets any more.
+    pub(super) fn end_reports(&self) {
+        let mut api = self.api.lock().unwrap_or_else(PoisonError::into_inner);
+        // Sessions no longer change.
+        drop(api.take());
+        let reports = self.reports.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(reports) = reports.as_ref() {
+            reports.end();
+        }
+    }
+
     /// Stops the threads. With a report file, waits until all reports are written.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 
 use crate::accounting::{self, ExportConfig};
 use crate::ipsec::DontFragment;
-use crate::kind::Context;
+use crate::kind::{ALLOW_EMPTY, Context, allows_empty, check_not_empty};
 use crate::policer::{Meter, Rate, code_point};
 use crate::upf::language::{self, Names};
 use crate::upf::{
@@ -55,6 +55,7 @@ impl UpfConfig {
             "profiles",
             "sessions",
             "sessionsFile",
+            ALLOW_EMPTY,
             "api",
             "usage",
             "capacity",
@@ -81,6 +82,7 @@ impl UpfConfig {
                 .collect(),
             versions: [true, false].map(|v4| options.addresses.iter().any(|a| a.is_ipv4() == v4)),
         };
+        let allow_empty = allows_empty(&fields, "sessionsFile")?;
         let api = fields.optional("api");
         let api = api.map(|node| node.string("the name of a socket"));
         let api = api.transpose()?.map(PathBuf::from);
@@ -97,13 +99,17 @@ impl UpfConfig {
             (Some(list), None) => inline(&list, &names, options.capacity)?,
             (None, Some(file)) => {
                 let path = context.file(file.string("the name of a file")?);
-                read(&path, &names, options.capacity).map_err(|error| {
+                let sessions = read(&path, &names, options.capacity).map_err(|error| {
                     match error.path.is_empty() && error.line == 0 && error.next.is_none() {
                         // The file does not exist: the error is in the spec.
                         true => file.error(format!("{} {}", error.file, error.message)),
                         false => error,
                     }
-                })?
+                })?;
+                if !allow_empty {
+                    check_not_empty(&path.display().to_string(), "session", sessions.len())?;
+                }
+                sessions
             }
         };
         Ok(UpfConfig {

@@ -3,7 +3,7 @@
 use super::records::Usage;
 use super::table::{ReportDue, UpfTable};
 use crate::accounting::ExportFormat;
-use crate::exporter::{ExportError, Exported, Exporter, RecordFile, Sink, Source};
+use crate::exporter::{ExportError, Exported, Exporter, RecordFile, Sink, Source, UnwrittenRecords};
 use crate::out_file::Pulse;
 use std::convert::Infallible;
 use std::io::{self, Write};
@@ -73,6 +73,7 @@ impl Report {
 pub(super) struct Reports {
     file: PathBuf,
     exporter: Exporter<ReportFile>,
+    unwritten: Arc<UnwrittenRecords>,
 }
 
 impl Reports {
@@ -86,7 +87,9 @@ impl Reports {
             ExportFormat::Csv => HEADER,
             ExportFormat::Json => "",
         };
-        let file = RecordFile::create(path, header, &pulse).map_err(ExportError::write(path))?;
+        let unwritten = Arc::default();
+        let file =
+            RecordFile::create(path, header, &pulse, Arc::clone(&unwritten)).map_err(ExportError::write(path))?;
         let sink = ReportFile {
             table,
             file,
@@ -94,8 +97,21 @@ impl Reports {
             collections: 0,
         };
         let exporter = Exporter::start(sink, pulse).map_err(ExportError::write(path))?;
-        let file = path.to_owned();
-        Ok(Reports { file, exporter })
+        Ok(Reports {
+            file: path.to_owned(),
+            exporter,
+            unwritten,
+        })
+    }
+
+    /// Returns the counter of reports that could not be written.
+    pub(super) fn unwritten(&self) -> &Arc<UnwrittenRecords> {
+        &self.unwritten
+    }
+
+    /// Reports all sessions, and waits until everything is written.
+    pub(super) fn end(&self) {
+        self.exporter.end();
     }
 
     /// Reports all sessions, and waits until everything is written.
@@ -104,7 +120,7 @@ impl Reports {
     /// The first write error, or the file hangs.
     pub(super) fn finish(self) -> Result<Exported, ExportError> {
         let written = self.exporter.finish().unwrap_or(Ok(0));
-        let records = written.map_err(ExportError::write(&self.file))?;
+        let records = written.map_err(ExportError::unwritten(&self.file, self.unwritten.lost()))?;
         let file = self.file;
         Ok(Exported { file, records })
     }

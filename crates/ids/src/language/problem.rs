@@ -28,7 +28,14 @@ impl Problem {
     }
 
     pub(super) fn unsupported(what: impl Into<String>) -> Problem {
-        Problem::Unsupported(what.into())
+        const MOST: usize = 80;
+        let mut what = what.into();
+        // A rule can name anything; notices list what is not supported.
+        if let Some((end, _)) = what.char_indices().nth(MOST) {
+            what.truncate(end);
+            what.push_str("...");
+        }
+        Problem::Unsupported(what)
     }
 
     /// Returns the problem with its position shifted by this many bytes.
@@ -58,6 +65,11 @@ pub(super) fn quoted(text: &str) -> String {
 
 /// Returns the most similar name, for a suggestion.
 pub(super) fn nearest<'a>(text: &str, names: impl Iterator<Item = &'a str>) -> Option<String> {
+    // No name is this long, and the distance takes quadratic time.
+    const LONGEST: usize = 64;
+    if text.len() > LONGEST {
+        return None;
+    }
     let near = names.map(|name| (strsim::damerau_levenshtein(text, name), name));
     let (distance, name) = near.min_by_key(|(distance, _)| *distance)?;
     (distance <= 1 + text.len() / 5 && distance < text.len()).then(|| name.to_owned())

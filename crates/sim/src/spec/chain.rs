@@ -3,8 +3,6 @@
 use super::costs;
 use super::model::SimulationModel;
 use crate::chain::{ChainError, ChainModel};
-use std::fs::File;
-use std::io::Read;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use tailwater_api::document::{Fields, Located, duration, label, nearest};
@@ -293,11 +291,8 @@ fn profile<'a>(
 fn named_file(node: &Located<'_>, base_dir: &Path) -> Result<(Vec<u8>, String), SpecError> {
     let path = base_dir.join(node.string("the name of a file")?);
     let name = path.display().to_string();
-    let mut bytes = Vec::new();
-    // One byte more than the maximum, so that the parser detects a file that is too large.
-    File::open(&path)
-        .and_then(|file| file.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes))
-        .map_err(|error| node.error(format!("cannot read {name}: {error}")))?;
+    let bytes = tailwater_files::read(&path, MAX_BYTES as u64);
+    let bytes = bytes.map_err(|error| node.error(format!("cannot read {name}: {error}")))?;
     Ok((bytes, name))
 }
 

@@ -14,6 +14,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tailwater_api::{RedisAddress, RedisSpec, Secret};
 use tailwater_chain::chain::DurableFunction;
 
+/// Maximum size of a certificate or a password file.
+const MAX_FILE: u64 = 1 << 20;
+
 /// Timeout after which Redis counts as unavailable.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -377,7 +380,7 @@ fn client(address: &RedisAddress, settings: RedisConnectionInfo) -> Result<Named
 }
 
 fn read_file(path: &Path) -> Result<Vec<u8>, AccessError> {
-    fs::read(path).map_err(|source| AccessError::File {
+    tailwater_files::read(path, MAX_FILE).map_err(|source| AccessError::File {
         file: path.display().to_string(),
         source,
     })

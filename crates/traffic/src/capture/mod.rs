@@ -11,11 +11,11 @@ mod record;
 #[cfg(test)]
 mod tests;
 
-use std::fs::File;
 use std::io::Read;
 use std::ops::Range;
 use std::path::Path;
 
+use tailwater_files::{InputFile, STDIN, is_stdin};
 use tailwater_net::Nanos;
 
 pub(crate) use self::link::SUPPORTED_LINK_TYPES;
@@ -69,7 +69,7 @@ struct Counts {
 }
 
 impl CaptureReader {
-    /// Opens a capture file.
+    /// Opens a capture file, or standard input if the path is `-`.
     ///
     /// # Errors
     /// [`TrafficError::Read`] if it cannot be read, [`TrafficError::NotACapture`] if it has another format,
@@ -77,8 +77,11 @@ impl CaptureReader {
     /// within its header.
     pub fn open(path: impl AsRef<Path>, options: &ReadOptions) -> Result<Self, TrafficError> {
         let path = path.as_ref();
-        let name = path.display().to_string();
-        match File::open(path) {
+        let name = match is_stdin(path) {
+            true => STDIN.to_owned(),
+            false => path.display().to_string(),
+        };
+        match InputFile::named(path) {
             Ok(file) => Self::from_reader(file, name, options),
             Err(source) => Err(TrafficError::Read { file: name, source }),
         }

@@ -329,15 +329,16 @@ fn bursty() -> BurstyConfig {
 
 /// Error for an unknown name, with a similar name if there is one.
 fn unknown(name: &str) -> TrafficError {
+    // Truncated, so that a long argument makes neither a long comparison nor a long error.
+    let short: String = name.chars().take(64).collect();
     let nearest = PRESETS
         .iter()
-        .map(|(known, _)| (strsim::jaro_winkler(name, known), known))
+        .map(|(known, _)| (strsim::jaro_winkler(&short, known), known))
         .filter(|(similarity, _)| *similarity > 0.7)
         .max_by(|a, b| a.0.total_cmp(&b.0));
     let known: Vec<&str> = PRESETS.iter().map(|(known, _)| *known).collect();
     TrafficError::UnknownPreset {
-        // Bounds the length of the error.
-        name: name.chars().take(64).collect(),
+        name: short,
         suggestion: nearest.map_or_else(String::new, |(_, n)| format!(", did you mean \"{n}\"?")),
         known: known.join(", "),
     }

@@ -3,12 +3,13 @@
 use crate::error::CliError;
 use crate::output::complain;
 use crate::run::args::{Defence, Isolated, RunArgs};
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{self, Path, PathBuf};
 use std::time::Duration;
 use tailwater_confine::{Confinement, ContainerRuntime, DEFAULT_MEMORY, Groups, Limits, Namespaces};
+use tailwater_files::InputFile;
 use tailwater_functions::classifier::ClassifierConfig;
 use tailwater_functions::external::ExternalConfig;
 use tailwater_functions::library::{Code, CodeExaminer, LibraryError};
@@ -222,8 +223,7 @@ impl CodeExaminer for Isolating {
 
 /// Checks that a file is of the expected type before a process is started for it.
 fn check_file(code: &Code<'_>) -> Result<(), LibraryError> {
-    let mut file = File::open(code.file()).map_err(LibraryError::Read)?;
-    let data = file.metadata().map_err(LibraryError::Read)?;
+    let data = code.file().metadata().map_err(LibraryError::Read)?;
     let apart = |message: &str| Err(LibraryError::Apart(message.to_owned()));
     if !data.is_file() {
         return match code {
@@ -240,7 +240,8 @@ fn check_file(code: &Code<'_>) -> Result<(), LibraryError> {
     }
     // Scripts are refused: a confined function's root has no interpreter.
     let mut magic = [0; 4];
-    match file.read_exact(&mut magic) {
+    let file = InputFile::open(code.file());
+    match file.map_err(LibraryError::Read)?.read_exact(&mut magic) {
         Ok(()) if magic == *b"\x7fELF" => Ok(()),
         Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => Err(LibraryError::Read(error)),
         _ => apart("expected an executable (ELF), found a script or something else"),

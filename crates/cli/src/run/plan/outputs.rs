@@ -1,7 +1,7 @@
 //! Outputs of a run: the report, and files that the run or its functions write.
 
 use crate::error::CliError;
-use crate::files::{check_output, check_writable, place, same_place, spec_text};
+use crate::files::{ReportFile, check_output, check_writable, place, same_place, spec_text};
 use crate::input::Traffic;
 use crate::output::ReportOutput;
 use crate::run::args::RunArgs;
@@ -29,7 +29,7 @@ pub struct Outputs {
 #[derive(Debug)]
 pub struct Page {
     /// File of the page.
-    pub file: PathBuf,
+    pub file: ReportFile,
     /// Text of the chain's spec, which the page shows.
     pub spec: String,
 }
@@ -44,12 +44,15 @@ impl Outputs {
         check_own(args, traffic)?;
         check_functions(args, spec, traffic)?;
         check_apart(args, spec)?;
+        let page = args.report.as_ref().map(|file| {
+            Ok::<_, CliError>(Page {
+                file: ReportFile::open("--report", file)?,
+                spec: spec_text(&args.chain),
+            })
+        });
         Ok(Outputs {
             format: args.output,
-            page: args.report.as_ref().map(|file| Page {
-                file: file.clone(),
-                spec: spec_text(&args.chain),
-            }),
+            page: page.transpose()?,
             record: args.record.clone(),
             metrics: args.metrics,
             check_slo: args.check_slo,
