@@ -11,7 +11,7 @@ MINUTES ?= 10
 check test quick: export CMAKE_TOOLCHAIN_FILE := $(CURDIR)/tools/highs-for-tests.cmake
 # Cargo itself uses all cores; two of them would wait for each other's lock.
 .NOTPARALLEL:
-.PHONY: help deps build demo test quick mutants soak chaos loom check bench bench-chains bench-functions bench-changes bench-isolation bench-ports bench-external bench-papers bench-compare bench-scaling bench-sim bench-state bench-live-vs-sim bench-placement clean
+.PHONY: help deps build demo test quick mutants soak chaos loom check bench bench-chains bench-functions bench-ids bench-changes bench-isolation bench-ports bench-external bench-papers bench-compare bench-scaling bench-sim bench-state bench-live-vs-sim bench-placement clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -141,6 +141,10 @@ bench-functions: ## every function alone (FUNCTIONS="acl nat --flows 10k" for so
 	@cargo bench --locked -p tailwater-functions --bench ipsec
 	@cargo bench --locked -p tailwater-functions --bench upf
 	@cargo bench --locked -p tailwater-ids --bench ids
+
+bench-ids: ## `ids` beside Suricata on the same captures and rules: precision, recall, HTTP evasions, speed on one core; IDS="--details" prints what differs. Suricata is taken from SURICATA_ROOT=folder or the path; skipped without it
+	@tools/deps.sh build bench
+	@cargo bench --locked -p tailwater-ids --bench suricata -- $(IDS)
 
 bench-changes: ## cost of changing each function under traffic: latency with and without changes, lost packets; CHANGES="acl-1500 --runs 9" for some
 	@tools/deps.sh build bench

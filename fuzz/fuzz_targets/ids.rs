@@ -31,6 +31,10 @@ const SPEC: &str = r#"
           - 'alert tls any any -> any any (tls.sni; dotprefix; content:".a"; endswith; sid:4;)'
           - 'alert tls any any -> any any (tls.cert_subject; content:"CN="; tls.certs; content:"a"; sid:5;)'
           - 'alert dns any any -> any any (dns.query; content:"a"; sid:6;)'
+          - 'alert smb any any -> any any (content:"|ff|SMB"; offset:4; depth:4; content:"a"; sid:9;)'
+          - 'alert ftp any any -> any any (content:"SITE"; depth:4; sid:10;)'
+          - 'alert http any any -> any any (app-layer-event:http.invalid_response_chunk_len; sid:11;)'
+          - 'alert smtp any any -> any any (sid:12;)'
           - 'reject tcp any any -> any any (flags:S; dsize:>3; byte_test:2,>,9,0; byte_jump:1,0; sid:7;)'
           - 'alert tcp any any -> any any (flowbits:set,a; content:"q"; threshold:type both, track by_src, count 2, seconds 9; sid:8;)'
   slo: {latency: 200us}
@@ -72,7 +76,13 @@ impl Rig {
             if number == 6 {
                 frame = frame.tcp(fields);
             }
-            let frame = frame.to_vec().expect("a right frame");
+            let mut frame = frame.to_vec().expect("a right frame");
+            if *flags & 0x28 == 0x28 {
+                // In a tunnel.
+                let outer = FlowKey::v4(ends.0, ends.1, 47, 0, 0);
+                let inner = [&[0, 0, 8, 0][..], &frame[14..]].concat();
+                frame = FrameBuilder::new(&outer).payload(&inner).to_vec().expect("a right frame");
+            }
             self.now += Nanos::from_millis(100);
             self.chain.add(&frame, self.now);
             self.chain

@@ -11,6 +11,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use tailwater_streams::direction::Direction;
+use tailwater_streams::http::chunks::unchunk;
 use tailwater_streams::http::head::{Framing, Head};
 use tailwater_streams::http::host::{Host, MAX_HOST};
 use tailwater_streams::http::messages::{Cursor, HEAD, Step};
@@ -82,6 +83,7 @@ fn by_heads(bytes: &[u8], direction: Direction) {
     loop {
         match cursor.advance(stream, direction) {
             Step::More | Step::Lost => return,
+            Step::Headless => {}
             Step::End => cursor.next_message(),
             Step::Head => {
                 let text = &bytes[cursor.start as usize..cursor.head_end as usize];
@@ -100,6 +102,9 @@ fuzz_target!(|bytes: &[u8]| {
         in_pieces(stream, usize::from(*size).max(1)),
         in_pieces(stream, usize::MAX)
     );
+    let mut plain = Vec::new();
+    unchunk(stream, &mut plain);
+    assert!(plain.len() <= stream.len());
     by_heads(stream, Direction::ToServer);
     by_heads(stream, Direction::ToClient);
     let mut messages = Vec::new();

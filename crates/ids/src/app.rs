@@ -20,11 +20,15 @@ pub enum App {
     Ssh = 7,
     /// DCE/RPC over TCP.
     Dcerpc = 8,
+    /// POP3.
+    Pop3 = 9,
+    /// IMAP.
+    Imap = 10,
 }
 
 impl App {
     /// Names in rules and alerts.
-    pub const NAMES: [(&'static str, App); 8] = [
+    pub const NAMES: [(&'static str, App); 10] = [
         ("http", App::Http),
         ("tls", App::Tls),
         ("dns", App::Dns),
@@ -33,6 +37,8 @@ impl App {
         ("smb", App::Smb),
         ("ssh", App::Ssh),
         ("dcerpc", App::Dcerpc),
+        ("pop3", App::Pop3),
+        ("imap", App::Imap),
     ];
 
     /// Returns the name.

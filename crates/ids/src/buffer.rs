@@ -115,6 +115,10 @@ buffers! {
     FileData: "file.data" | "file_data", Some(Http), None, Body;
     /// Server name in a ClientHello.
     ServerName: "tls.sni" | "tls_sni", Some(Tls), Some(ToServer), Head;
+    /// Fingerprint of a ClientHello (JA3): MD5 of its string, in hexadecimal digits.
+    Ja3Hash: "ja3.hash" | "ja3_hash", Some(Tls), Some(ToServer), Head;
+    /// String of a ClientHello's fingerprint (JA3).
+    Ja3String: "ja3.string" | "ja3_string", Some(Tls), Some(ToServer), Head;
     /// Certificate, unmodified.
     Certificate: "tls.certs", Some(Tls), Some(ToClient), Head;
     /// Subject of the server's certificate.

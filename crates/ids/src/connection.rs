@@ -59,6 +59,8 @@ pub(crate) const PASSED: u16 = 2048;
 pub(crate) const HEAD_REQUEST: u16 = 4096;
 /// Flag: the last request's method was CONNECT.
 pub(crate) const CONNECT_REQUEST: u16 = 8192;
+/// Flags by direction: rules on the application protocol were evaluated.
+pub(crate) const DETECTED: u16 = 16_384;
 
 impl Connection {
     #[inline]

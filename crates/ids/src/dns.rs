@@ -6,9 +6,6 @@ const HEADER: usize = 12;
 /// Longest name in dotted form, in bytes.
 pub(crate) const MAX_NAME: usize = 255;
 
-/// Phase of a side: DNS over TCP.
-pub(crate) const DNS: u8 = 33;
-
 /// Returns `true` if bytes may be a message: the header's counts fit the length.
 pub(crate) fn is_message(bytes: &[u8]) -> bool {
     let Some(header) = bytes.first_chunk::<HEADER>() else {

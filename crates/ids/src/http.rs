@@ -4,11 +4,12 @@ pub(crate) mod body;
 
 use crate::buffer::Buffer;
 use crate::unit::Unit;
+use memchr::memchr;
 use tailwater_streams::direction::Direction;
 use tailwater_streams::http::Reading;
 use tailwater_streams::http::head::{Head, MAX_FIELDS};
 use tailwater_streams::http::host::split_authority;
-use tailwater_streams::http::target::{authority, normalize_path};
+use tailwater_streams::http::target::{authority, decoded, normalize_path};
 
 /// Adds the buffers of the head to a unit.
 pub(crate) fn fill<'a>(
@@ -63,7 +64,7 @@ pub(crate) fn fill<'a>(
     unit.set(Buffer::RawHeader, head.raw_fields(bytes));
 }
 
-/// Appends a target's path, normalised, and its query and fragment, unmodified.
+/// Appends a target's path, normalised, its query, percent-decoded once, and its fragment, unmodified.
 fn normalize(target: &[u8], out: &mut Vec<u8>) {
     let end = target.iter().position(|byte| matches!(byte, b'?' | b'#'));
     let (path, rest) = target.split_at(end.unwrap_or(target.len()));
@@ -71,7 +72,13 @@ fn normalize(target: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(path);
     let length = normalize_path(&mut out[start..], Reading::Suricata);
     out.truncate(start + length);
-    out.extend_from_slice(rest);
+    let fragment = memchr(b'#', rest).unwrap_or(rest.len());
+    let (mut query, fragment) = rest.split_at(fragment);
+    while let Some((byte, behind)) = decoded(query) {
+        out.push(byte);
+        query = behind;
+    }
+    out.extend_from_slice(fragment);
 }
 
 /// Buffers derived from a message.

@@ -2,23 +2,27 @@
 
 use crate::alert::Alert;
 use crate::connection::{BLOCKED, Connection, ENDED, ESTABLISHED, LOST, NUMBERED, PASSED, SEEN, STARTED};
+use crate::detect::DNS_PORT;
 use crate::dns;
-use crate::follow::{Buffers, DEAD, Stream};
+use crate::follow::{Buffers, Stream};
 use crate::packet::{Input, Subject};
-use crate::rule::{App, Direction};
+use crate::phases::DEAD;
+use crate::rule::{Anomalies, App, Direction};
 use crate::rule_evaluator::{PacketOutcome, RuleEvaluator, counter, payload_unit};
 use crate::ruleset::RuleSet;
 use crate::signature::Hook;
 use crate::slots::{Slots, split};
 use crate::stream::Side;
 use crate::threshold::Thresholds;
+use crate::tunnels::InnerConnections;
 use crate::unit::Unit;
 use bytemuck::Zeroable;
 use std::sync::Arc;
 use tailwater_net::checksum::{Checksum, verify_transport};
-use tailwater_net::parse::Fragment;
+use tailwater_net::parse::{Fragment, Network};
 use tailwater_net::protocol;
 use tailwater_net::tcp::TcpFlags;
+use tailwater_net::tunnel::{self, MalformedTunnel};
 
 pub use crate::settings::Settings;
 
@@ -26,9 +30,6 @@ const FIN: u8 = TcpFlags::FIN.0;
 const SYN: u8 = TcpFlags::SYN.0;
 const RST: u8 = TcpFlags::RST.0;
 const ACK: u8 = TcpFlags::ACK.0;
-
-/// Port of DNS servers.
-const DNS_PORT: u16 = 53;
 
 /// Verdict on a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,8 +57,8 @@ pub enum Reason {
 /// Names of the drop reasons, in order.
 pub const DROP_REASONS: &[&str] = &["dropped", "rejected", "flow-blocked", "overflow"];
 
-/// Names of the counters.
-pub const COUNTERS: &[&str] = &[
+/// Names of the counters of packets and streams.
+const PLAIN_COUNTERS: [&str; counter::HTTP_ANOMALIES] = [
     "alerts",
     "alerts-lost",
     "budget-spent",
@@ -69,13 +70,29 @@ pub const COUNTERS: &[&str] = &[
     "checksum-wrong",
     "fragments",
     "http-unclear",
+    "tunnel-unclear",
 ];
+
+/// Names of the counters: those of packets and streams, and one for each anomaly of HTTP messages.
+pub const COUNTERS: [&str; counter::COUNT] = {
+    let mut names = [""; counter::COUNT];
+    let mut i = 0;
+    while i < counter::COUNT {
+        names[i] = match i.checked_sub(counter::HTTP_ANOMALIES) {
+            None => PLAIN_COUNTERS[i],
+            Some(anomaly) => Anomalies::NAMES[anomaly],
+        };
+        i += 1;
+    }
+    names
+};
 
 /// Inspects a worker's packets. Packets that match no rule cause no allocation.
 #[derive(Debug)]
 pub struct Inspector {
     evaluator: RuleEvaluator,
     buffers: Buffers,
+    inner: InnerConnections,
     settings: Settings,
 }
 
@@ -87,6 +104,7 @@ impl Inspector {
         Inspector {
             evaluator: RuleEvaluator::new((version, rules), thresholds, room),
             buffers: Buffers::new(&settings),
+            inner: InnerConnections::new(),
             settings,
         }
     }
@@ -113,16 +131,53 @@ impl Inspector {
         &self.evaluator.counters
     }
 
-    /// Inspects a packet.
+    /// Inspects a packet, and those inside it if it belongs to a tunnel.
     pub fn packet(&mut self, input: &Input<'_>, connection: &mut Connection, slots: &mut impl Slots) -> Verdict {
         self.evaluator.begin();
+        self.packet_of(input, connection, slots);
+        if tunnel::may_carry(input.headers) {
+            self.tunnel(input, slots);
+        }
+        self.verdict()
+    }
+
+    /// Inspects the packets inside a tunnel's packet.
+    #[cold]
+    fn tunnel(&mut self, input: &Input<'_>, slots: &mut impl Slots) {
+        let mut outer = *input.headers;
+        for _ in 0..tunnel::MAX_TUNNELS {
+            let headers = match tunnel::inner(input.frame, &outer) {
+                Ok(Some(headers)) => headers,
+                Ok(None) => return,
+                Err(MalformedTunnel) => return self.evaluator.unclear(counter::TUNNEL),
+            };
+            if headers.network != Network::NotIp {
+                let (key, reversed) = headers.key.of_connection();
+                let (index, evicted) = self.inner.find(key, input.arrival);
+                if let Some(mut evicted) = evicted {
+                    Inspector::ended(&mut evicted, slots);
+                }
+                let mut connection = *self.inner.at(index);
+                let input = Input {
+                    headers: &headers,
+                    reversed,
+                    ..*input
+                };
+                self.packet_of(&input, &mut connection, slots);
+                *self.inner.at(index) = connection;
+            }
+            outer = headers;
+        }
+    }
+
+    /// Inspects a packet, without those inside it.
+    fn packet_of(&mut self, input: &Input<'_>, connection: &mut Connection, slots: &mut impl Slots) {
         let headers = input.headers;
         let tcp = headers.key.protocol() == protocol::TCP && headers.fragment == Fragment::Whole;
         match input.segment() {
             Some(segment) if tcp => self.segment(input, segment, connection, slots),
             _ => self.datagram(input, connection),
         }
-        self.verdict()
     }
 
     /// Handles the end of a connection: releases its streams' memory.
@@ -202,6 +257,7 @@ impl Inspector {
                 let dns = (asks || answers) && dns::is_message(payload);
                 if dns {
                     connection.set_app(Some(App::Dns));
+                    self.evaluator.detected(&subject, connection);
                 }
                 self.inspect_packet(Hook::PacketUdp, &subject, connection);
                 if dns && asks && !dns::is_answer(payload) {
@@ -237,7 +293,7 @@ impl Inspector {
             connection.begin(input.reversed, Direction::ToServer);
         }
         if connection.has(BLOCKED) {
-            self.evaluator.fate = PacketOutcome::Blocked;
+            self.evaluator.fate = self.evaluator.fate.max(PacketOutcome::Blocked);
             return;
         }
         if connection.has(PASSED) {
@@ -291,10 +347,20 @@ impl Inspector {
             connection.set_for(NUMBERED, Direction::ToServer);
             return;
         }
+        let again = connection.has_for(NUMBERED, Direction::ToClient);
+        let opened = connection.has_for(NUMBERED, Direction::ToServer);
+        // Data on the SYN that the server accepts (RFC 7413).
+        let accepted = acknowledged.wrapping_sub(connection.firsts[0]);
+        let with_data = opened && !again && accepted > 0 && accepted <= connection.sizes[0];
         let known = connection.has(SEEN)
             && connection.direction(input.reversed) == Direction::ToClient
-            && (!connection.has_for(NUMBERED, Direction::ToServer) || connection.firsts[0] == acknowledged);
-        let again = connection.has_for(NUMBERED, Direction::ToClient);
+            && (!opened || accepted == 0 || with_data);
+        if known && with_data {
+            connection.firsts[1] = first;
+            connection.set_for(NUMBERED, Direction::ToClient);
+            connection.set(ESTABLISHED, true);
+            return;
+        }
         if known && again && connection.firsts[1] == first {
             return;
         }
@@ -367,9 +433,24 @@ impl Inspector {
         if !this.0.bytes.is_started() && !payload.is_empty() {
             this.0.start(sequence);
         }
+        if flags & SYN == 0 {
+            // Data on the SYN, which waited for the handshake.
+            let mut stream = Stream::new(&mut other, self.settings.depth);
+            let opposite = subject.opposite();
+            self.buffers
+                .follow(&mut stream, &mut self.evaluator, &opposite, connection);
+        } else if flags & ACK != 0 && acknowledged == connection.firsts[0] && other.0.bytes.is_started() {
+            // The server has not accepted the data on the SYN, and the client sends it again.
+            other.0.start(acknowledged);
+        }
         let mut stream = Stream::new(&mut this, self.settings.depth);
-        if !payload.is_empty() {
+        if flags & SYN != 0 && !payload.is_empty() {
+            stream.side.bytes.insert(stream.window, sequence, payload);
+        } else if !payload.is_empty() {
             self.add(&mut stream, sequence, subject, connection);
+        } else {
+            self.buffers
+                .follow(&mut stream, &mut self.evaluator, subject, connection);
         }
         if flags & FIN != 0 && stream.side.bytes.is_started() {
             stream.side.bytes.fin(sequence.wrapping_add(payload.len() as u32));

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 pub use crate::app::App;
 pub use tailwater_streams::direction::Direction;
+pub use tailwater_streams::http::anomalies::Anomalies;
 
 /// Action of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -149,6 +150,8 @@ pub enum PacketTest {
     },
     /// Source and destination addresses are equal.
     SameAddress,
+    /// The HTTP message has one of these anomalies (`app-layer-event`).
+    HttpEvent(Anomalies),
 }
 
 /// Position constraints of a content.

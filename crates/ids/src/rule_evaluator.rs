@@ -2,11 +2,11 @@
 
 use crate::alert::{Alert, Detail};
 use crate::buffer::BufferKey;
-use crate::connection::{BLOCKED, Connection, ESTABLISHED, PASSED};
+use crate::connection::{BLOCKED, Connection, DETECTED, ESTABLISHED, PASSED};
 use crate::evaluate::Budget;
 use crate::packet::Subject;
 use crate::prefilter::Candidates;
-use crate::rule::{Action, Header, PacketTest, ThresholdKind};
+use crate::rule::{Action, Anomalies, Header, PacketTest, ThresholdKind};
 use crate::ruleset::RuleSet;
 use crate::signature::{Hook, Signature, Transport, flags_match};
 use crate::stream::Side;
@@ -14,6 +14,7 @@ use crate::threshold::{ThresholdDecision, Thresholds};
 use crate::unit::{Lowered, Unit};
 use std::sync::Arc;
 use tailwater_net::{FlowKey, protocol};
+use tailwater_streams::http::messages::Cursor;
 
 /// Budget of one rule's tests per evaluation.
 const RULE_BUDGET: u32 = 2048;
@@ -47,7 +48,10 @@ pub(crate) mod counter {
     pub(crate) const CHECKSUM: usize = 8;
     pub(crate) const FRAGMENT: usize = 9;
     pub(crate) const HTTP_LOST: usize = 10;
-    pub(crate) const COUNT: usize = 11;
+    pub(crate) const TUNNEL: usize = 11;
+    /// First of the anomalies of HTTP messages.
+    pub(crate) const HTTP_ANOMALIES: usize = 12;
+    pub(crate) const COUNT: usize = HTTP_ANOMALIES + super::Anomalies::NAMES.len();
 }
 
 /// Evaluates rules on a worker's packets.
@@ -65,6 +69,8 @@ pub(crate) struct RuleEvaluator {
     pub(crate) fate: PacketOutcome,
     /// `true` if a rule with action `pass` matched.
     passed: bool,
+    /// Anomalies of the HTTP message that is evaluated.
+    pub(crate) anomalies: Anomalies,
     pub(crate) counters: [u64; counter::COUNT],
 }
 
@@ -85,6 +91,7 @@ impl RuleEvaluator {
             matched: Vec::with_capacity(MAX_ALERTS),
             fate: PacketOutcome::Pass,
             passed: false,
+            anomalies: Anomalies::NONE,
             counters: [0; counter::COUNT],
         }
     }
@@ -110,6 +117,23 @@ impl RuleEvaluator {
     pub(crate) fn unclear(&mut self, why: usize) {
         self.counters[why] += 1;
         self.fate = self.fate.max(PacketOutcome::Unclear);
+    }
+
+    /// Counts the anomalies of a message that were not counted before.
+    #[cold]
+    pub(crate) fn count_anomalies(&mut self, message: &mut Cursor) {
+        for position in message.anomalies.without(message.counted).positions() {
+            self.counters[counter::HTTP_ANOMALIES + position] += 1;
+        }
+        message.counted = message.anomalies;
+    }
+
+    /// Evaluates the rules on the application protocol, when it is known, once in each direction.
+    pub(crate) fn detected(&mut self, subject: &Subject<'_>, connection: &mut Connection) {
+        if connection.app().is_some() && !connection.has_for(DETECTED, subject.direction) {
+            connection.set_for(DETECTED, subject.direction);
+            self.evaluate(Hook::Detected, &Unit::new(), subject, connection);
+        }
     }
 
     /// Evaluates the rules of a hook on a unit.
@@ -229,7 +253,8 @@ impl RuleEvaluator {
             return false;
         }
         let mut tests = signature.rule.packet.iter();
-        if !tests.all(|test| packet_test(test, subject, connection)) {
+        let anomalies = self.anomalies;
+        if !tests.all(|test| packet_test(test, subject, connection, anomalies)) {
             return false;
         }
         let mut budget = Budget::new(RULE_BUDGET.min(self.budget));
@@ -355,8 +380,9 @@ fn goes(header: &Header, key: &FlowKey) -> bool {
 }
 
 /// Returns `true` if a test of the packet's headers holds.
-fn packet_test(test: &PacketTest, subject: &Subject<'_>, connection: &Connection) -> bool {
+fn packet_test(test: &PacketTest, subject: &Subject<'_>, connection: &Connection, anomalies: Anomalies) -> bool {
     match test {
+        PacketTest::HttpEvent(wanted) => anomalies.intersects(*wanted),
         PacketTest::Flags(test) => subject.key.protocol() == protocol::TCP && flags_match(test, subject.flags()),
         PacketTest::SameAddress => subject.key.source() == subject.key.destination(),
         PacketTest::Number { field, range, negated } => {

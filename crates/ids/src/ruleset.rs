@@ -35,6 +35,7 @@ pub struct RuleSet {
     pub(crate) signatures: Vec<Signature>,
     signature_groups: Vec<SignatureGroup>,
     any_stream_rules: bool,
+    any_ja3_rules: bool,
     tcp_ports: PortGroups,
     udp_ports: PortGroups,
 }
@@ -72,7 +73,11 @@ impl RuleSet {
         let any_stream_rules = ALL[Hook::StreamToServer as usize..]
             .iter()
             .any(|place| stations[*place as usize].has_rules());
+        let is_ja3 = |key: BufferKey| matches!(key.buffer, Buffer::Ja3Hash | Buffer::Ja3String);
+        let mut checks = signatures.iter().flat_map(|signature: &Signature| &signature.checks);
+        let any_ja3_rules = checks.any(|checks| is_ja3(checks.buffer));
         Ok(RuleSet {
+            any_ja3_rules,
             signatures,
             signature_groups: stations,
             any_stream_rules,
@@ -127,6 +132,12 @@ impl RuleSet {
         self.signature_groups[place as usize].has_rules()
     }
 
+    /// Returns `true` if any rule tests the fingerprint of a ClientHello.
+    #[inline]
+    pub(crate) fn has_ja3_rules(&self) -> bool {
+        self.any_ja3_rules
+    }
+
     /// Returns `true` if any rule is evaluated on streams or messages.
     #[inline]
     pub(crate) fn has_stream_rules(&self) -> bool {
@@ -163,6 +174,9 @@ const ALL: [Hook; Hook::COUNT] = [
     Hook::ClientHello,
     Hook::Certificate,
     Hook::DnsQuery,
+    Hook::Detected,
+    Hook::MessageToServer,
+    Hook::MessageToClient,
 ];
 
 /// Returns the sort key that puts rules that set flowbits before those that test them.
@@ -204,12 +218,18 @@ fn is_anchored(rule: &Rule) -> bool {
 fn hooks(rule: &Rule) -> Vec<Hook> {
     let app = app(rule);
     let buffers = || rule.parts.iter().map(|part| part.buffer.buffer);
-    if let Some(moment) = buffers().filter(|b| b.app().is_some()).map(Buffer::moment).max() {
-        let both = |request, response| match rule.flow.direction {
-            Some(Direction::ToServer) => vec![request],
-            Some(Direction::ToClient) => vec![response],
-            None => vec![request, response],
-        };
+    let both = |request, response| match rule.flow.direction {
+        Some(Direction::ToServer) => vec![request],
+        Some(Direction::ToClient) => vec![response],
+        None => vec![request, response],
+    };
+    let moment = buffers().filter(|b| b.app().is_some()).map(Buffer::moment).max();
+    if moment.is_none() && rule.packet.iter().any(|test| matches!(test, PacketTest::HttpEvent(_))) {
+        // An anomaly is found in the head, or at the body's end.
+        let heads = both(Hook::Request, Hook::Response);
+        return [heads, both(Hook::RequestBody, Hook::ResponseBody)].concat();
+    }
+    if let Some(moment) = moment {
         return match (app, moment) {
             (Some(App::Tls), _) if rule.flow.direction == Some(Direction::ToServer) => {
                 vec![Hook::ClientHello]
@@ -233,11 +253,11 @@ fn hooks(rule: &Rule) -> Vec<Hook> {
             .bits
             .iter()
             .any(|bit| matches!(bit.operation, Bit::IsSet | Bit::IsNotSet));
-        let alone = rule.packet.is_empty() && !asks && app.is_none();
-        let plain = alone && rule.flow.established.is_none();
-        return match plain {
-            true => vec![Hook::FlowStart],
-            false => packets,
+        let alone = rule.packet.is_empty() && !asks;
+        return match app {
+            Some(_) if alone => vec![Hook::Detected],
+            None if alone && rule.flow.established.is_none() => vec![Hook::FlowStart],
+            _ => packets,
         };
     }
     let streams = match rule.flow.direction {
@@ -253,7 +273,12 @@ fn hooks(rule: &Rule) -> Vec<Hook> {
         (Protocol::App(App::Dns), _) => [vec![Hook::PacketUdp], streams].concat(),
         (_, Some(true)) => streams,
         _ if of_packet => packets,
-        (Protocol::Tcp, _) if is_anchored(rule) => [packets, streams].concat(),
+        // Positions count from the start of a packet, a stream or a message.
+        (Protocol::App(App::Smb | App::Dcerpc | App::Ftp | App::Smtp), _) if is_anchored(rule) => {
+            let messages = both(Hook::MessageToServer, Hook::MessageToClient);
+            [packets, streams, messages].concat()
+        }
+        (Protocol::Tcp | Protocol::App(_), _) if is_anchored(rule) => [packets, streams].concat(),
         _ => streams,
     }
 }

@@ -35,15 +35,21 @@ pub(crate) enum Hook {
     Certificate,
     /// Question of a DNS request.
     DnsQuery,
+    /// Packet that shows a connection's application protocol, in each direction.
+    Detected,
+    /// Message to the server of a protocol without buffers of its own.
+    MessageToServer,
+    /// Message to the client of a protocol without buffers of its own.
+    MessageToClient,
 }
 
 impl Hook {
-    pub(crate) const COUNT: usize = Hook::DnsQuery as usize + 1;
+    pub(crate) const COUNT: usize = Hook::MessageToClient as usize + 1;
 
     /// Returns the transport protocol of the hook's packets, if there is only one.
     pub(crate) fn transport(self) -> Transport {
         match self {
-            Hook::FlowStart | Hook::PacketOther | Hook::DnsQuery => Transport::Any,
+            Hook::FlowStart | Hook::PacketOther | Hook::DnsQuery | Hook::Detected => Transport::Any,
             Hook::PacketUdp => Transport::Udp,
             Hook::PacketIcmp => Transport::Icmp,
             Hook::PacketTcp
@@ -54,7 +60,17 @@ impl Hook {
             | Hook::Response
             | Hook::ResponseBody
             | Hook::ClientHello
-            | Hook::Certificate => Transport::Tcp,
+            | Hook::Certificate
+            | Hook::MessageToServer
+            | Hook::MessageToClient => Transport::Tcp,
+        }
+    }
+
+    /// Returns the hook for messages of a direction.
+    pub(crate) fn message(direction: Direction) -> Hook {
+        match direction {
+            Direction::ToServer => Hook::MessageToServer,
+            Direction::ToClient => Hook::MessageToClient,
         }
     }
 

@@ -51,8 +51,12 @@ pub(crate) fn fast_content(rule: &Rule) -> Option<(BufferKey, &[u8])> {
 /// Returns `true` if a rule may match at a hook on bytes of a direction.
 fn goes(rule: &Rule, place: Hook, direction: Direction) -> bool {
     let of_place = match place {
-        Hook::StreamToServer | Hook::Request | Hook::RequestBody | Hook::ClientHello => Some(Direction::ToServer),
-        Hook::StreamToClient | Hook::Response | Hook::ResponseBody | Hook::Certificate => Some(Direction::ToClient),
+        Hook::StreamToServer | Hook::Request | Hook::RequestBody | Hook::ClientHello | Hook::MessageToServer => {
+            Some(Direction::ToServer)
+        }
+        Hook::StreamToClient | Hook::Response | Hook::ResponseBody | Hook::Certificate | Hook::MessageToClient => {
+            Some(Direction::ToClient)
+        }
         _ => None,
     };
     of_place.is_none_or(|of_place| of_place == direction) && rule.flow.directions().contains(&direction)

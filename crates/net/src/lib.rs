@@ -9,6 +9,7 @@
 //! | find a frame's headers and flow | [`parse`]: one pass, a few nanoseconds |
 //! | read or rewrite a header | the views: [`ethernet`], [`vlan`], [`arp`], [`ipv4`], [`ipv6`], [`tcp`], [`udp`], [`icmp`] |
 //! | read a DNS message | [`dns`] |
+//! | find the packet inside a tunnel | [`tunnel`] |
 //! | verify or update a checksum | [`checksum`] |
 //! | identify flows | [`FlowKey`] |
 //! | spread flows over queues as a NIC does | [`toeplitz`] |
@@ -57,8 +58,7 @@
 //! # Ok::<(), Malformed>(())
 //! ```
 //!
-//! Not supported: LLC/SNAP, MPLS and PPPoE payloads, jumbograms, reassembly, the inner packets of tunnels, the CRC of
-//! SCTP.
+//! Not supported: LLC/SNAP, jumbograms, reassembly, the CRC of SCTP.
 //!
 //! `fuzz/` has fuzz targets for all modules, which check the properties in `tests/invariants`.
 
@@ -80,6 +80,7 @@ pub mod protocol;
 pub mod tcp;
 pub mod time;
 pub mod toeplitz;
+pub mod tunnel;
 pub mod udp;
 pub mod vlan;
 

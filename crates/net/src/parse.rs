@@ -5,7 +5,7 @@
 //! completely inside the datagram, and the datagram inside the frame.
 //!
 //! It does not verify checksums (see [`checksum`](crate::checksum)), and does not parse IPv4 and TCP options or
-//! tunnels. Frames with an LLC length instead of an EtherType, MPLS and PPPoE are [`Network::NotIp`].
+//! tunnels (see [`tunnel`](crate::tunnel)). Frames with an LLC length instead of an EtherType, MPLS and PPPoE are [`Network::NotIp`].
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -116,6 +116,11 @@ fn parse_any(frame: &[u8]) -> Result<Headers, Malformed> {
         return Err(Malformed::Oversize);
     }
     let (ethertype, offset) = ethernet::network(frame)?;
+    parse_at(frame, ethertype, offset)
+}
+
+/// Continues [`parse`] at an offset with the header of an EtherType.
+pub(crate) fn parse_at(frame: &[u8], ethertype: u16, offset: usize) -> Result<Headers, Malformed> {
     match ethertype {
         ethertype::IPV4 => parse_v4(frame, offset),
         ethertype::IPV6 => parse_v6(frame, offset),

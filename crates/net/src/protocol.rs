@@ -26,14 +26,20 @@ pub mod ethertype {
 pub const HOP_BY_HOP: u8 = 0;
 /// ICMP (RFC 792).
 pub const ICMP: u8 = 1;
+/// IPv4 in IP (RFC 2003).
+pub const IPV4: u8 = 4;
 /// TCP (RFC 9293).
 pub const TCP: u8 = 6;
 /// UDP (RFC 768).
 pub const UDP: u8 = 17;
+/// IPv6 in IP (RFC 4213).
+pub const IPV6: u8 = 41;
 /// IPv6 routing header (RFC 8200 §4.4).
 pub const ROUTING: u8 = 43;
 /// IPv6 fragment header (RFC 8200 §4.5).
 pub const FRAGMENT: u8 = 44;
+/// Generic routing encapsulation (RFC 2784).
+pub const GRE: u8 = 47;
 /// Encapsulating security payload (RFC 4303): everything after it is encrypted.
 pub const ESP: u8 = 50;
 /// Authentication header (RFC 4302).

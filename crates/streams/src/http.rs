@@ -1,8 +1,10 @@
 //! HTTP/1.x messages (RFC 9112).
 
+pub mod anomalies;
 pub mod chunks;
 pub mod head;
 pub mod host;
+mod lines;
 pub mod messages;
 pub mod request;
 pub mod target;
@@ -19,8 +21,12 @@ pub enum Reading {
 }
 
 /// Returns `true` if a byte may occur in a method or field name (RFC 9110 §5.6.2).
-pub fn is_token(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
+pub const fn is_token(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric()
+        || matches!(
+            byte,
+            b'!' | b'#' | b'$' | b'%' | b'&' | b'\'' | b'*' | b'+' | b'-' | b'.' | b'^' | b'_' | b'`' | b'|' | b'~'
+        )
 }
 
 /// Returns `true` for a space or a tab.

@@ -84,7 +84,7 @@ fn by_heads(bytes: &[u8]) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
     loop {
         match cursor.advance(stream, Direction::ToServer) {
             Step::More => return (paths, hosts),
-            Step::Lost => panic!("no HTTP after {} bytes", cursor.parsed),
+            Step::Lost | Step::Headless => panic!("no HTTP after {} bytes", cursor.parsed),
             Step::End => cursor.next_message(),
             Step::Head => {
                 let text = &bytes[cursor.start as usize..cursor.head_end as usize];

@@ -5,6 +5,7 @@ use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::PathBuf;
 use std::sync::Arc;
+use tailwater_api::error::SpecError;
 use tailwater_ids::language::Variables;
 use tailwater_ids::rule::Rule;
 
@@ -26,6 +27,8 @@ pub struct Sources {
     pub drop_sids: Vec<u32>,
     /// Rules that drop regardless of their action, by class.
     pub drop_classes: Vec<String>,
+    /// If `true`, an invalid rule in a file is an error; otherwise it is not loaded, and the others are.
+    pub strict: bool,
 }
 
 /// Rules parsed from their sources.
@@ -35,6 +38,9 @@ pub struct Loaded {
     pub rules: Arc<Vec<Rule>>,
     /// Unsupported features, each with the number of rules that use it, most frequent first.
     pub skipped: Vec<(String, usize)>,
+    /// Errors of invalid rules that were not loaded, each with the number of rules that have it, most frequent first.
+    /// Each names the position of the first of them.
+    pub invalid: Vec<(String, usize)>,
     /// Texts the rules were parsed from. Equality and `Debug` compare and show these.
     texts: Arc<Vec<String>>,
 }
@@ -47,21 +53,80 @@ impl Loaded {
         Loaded {
             rules: Arc::new(rules),
             skipped,
+            invalid: Vec::new(),
             texts: Arc::new(texts),
         }
     }
 
+    /// Adds the errors of invalid rules that were not loaded.
+    pub(crate) fn with_invalid(mut self, invalid: InvalidRules) -> Loaded {
+        self.invalid = invalid.errors.into_values().collect();
+        if invalid.more > 0 {
+            self.invalid.push(("further errors".to_owned(), invalid.more));
+        }
+        self.invalid.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+        self
+    }
+
     /// Returns lines for the user: number of rules not loaded, and the reasons.
     pub fn notices(&self) -> Vec<String> {
-        let skipped: usize = self.skipped.iter().map(|(_, count)| count).sum();
-        if skipped == 0 {
-            return Vec::new();
+        let sum = |list: &[(String, usize)]| list.iter().map(|(_, count)| count).sum::<usize>();
+        let (skipped, invalid) = (sum(&self.skipped), sum(&self.invalid));
+        let all = self.rules.len() + skipped + invalid;
+        let mut lines = Vec::new();
+        if skipped > 0 {
+            lines.push(format!("{skipped} of {all} rules not loaded, by unsupported feature:"));
+            let reasons = self.skipped.iter();
+            lines.extend(reasons.map(|(reason, count)| format!("{count:6} {reason}")));
         }
-        let all = self.rules.len() + skipped;
-        let mut lines = vec![format!("{skipped} of {all} rules not loaded, by unsupported feature:")];
-        let reasons = self.skipped.iter();
-        lines.extend(reasons.map(|(reason, count)| format!("{count:6} {reason}")));
+        if invalid > 0 {
+            lines.push(format!(
+                "{invalid} of {all} rules not loaded since they are invalid (strict: true refuses them):"
+            ));
+            let errors = self.invalid.iter().take(MAX_LISTED);
+            lines.extend(errors.map(|(error, count)| format!("{count:6} {error}")));
+            let more = sum(self.invalid.get(MAX_LISTED..).unwrap_or_default());
+            if more > 0 {
+                lines.push(format!("{more:6} with other errors"));
+            }
+        }
         lines
+    }
+}
+
+/// Largest number of different errors that are listed.
+const MAX_LISTED: usize = 20;
+/// Largest number of different errors that are kept.
+const MAX_ERRORS: usize = 1000;
+
+/// Errors of invalid rules, counted by message.
+#[derive(Debug, Default)]
+pub(crate) struct InvalidRules {
+    /// By message: the first error's line, and the number of rules.
+    errors: BTreeMap<String, (String, usize)>,
+    more: usize,
+}
+
+impl InvalidRules {
+    /// Adds an error.
+    pub(crate) fn add(&mut self, error: &SpecError) {
+        if let Some((_, count)) = self.errors.get_mut(&error.message) {
+            *count += 1;
+        } else if self.errors.len() < MAX_ERRORS {
+            self.errors.insert(error.message.clone(), (error.to_line(), 1));
+        } else {
+            self.more += 1;
+        }
+    }
+
+    /// Returns an error, if there are any.
+    pub(crate) fn first(&self) -> Option<&str> {
+        self.errors.values().next().map(|(error, _)| error.as_str())
+    }
+
+    /// Adds errors that were not reported individually.
+    pub(crate) fn add_more(&mut self, count: usize) {
+        self.more += count;
     }
 }
 

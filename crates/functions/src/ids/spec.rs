@@ -1,11 +1,12 @@
 //! Configuration of `ids`.
 
+use super::sources::InvalidRules;
 use crate::ids::{Classes, Loaded, Options, Sources};
 use crate::kind::{ALLOW_EMPTY, Context, allows_empty, check_not_empty};
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use tailwater_api::error::SpecError;
-use tailwater_api::files::read_text;
+use tailwater_api::files::{read_text, read_text_up_to};
 use tailwater_api::located::{Fields, Located};
 use tailwater_api::values::PacketAction;
 use tailwater_ids::inspector::Settings;
@@ -14,6 +15,8 @@ use tailwater_ids::rule::{Action, Rule};
 
 /// Maximum number of files, and of rules in the spec itself.
 const MAX_FILES: usize = 256;
+/// Maximum size of a rules file in bytes: a published set with its disabled rules and comments has some 40 MiB.
+const MAX_RULES_FILE: usize = 256 << 20;
 /// Maximum number of rules that are changed to drop.
 const MAX_DROPS: usize = 10_000;
 /// Maximum memory in bytes for streams that all workers share.
@@ -47,10 +50,14 @@ impl IdsConfig {
             "onOverflow",
             "checksums",
             ALLOW_EMPTY,
+            "strict",
         ])?;
         let allow_empty = allows_empty(&fields, "rulesFiles")?;
         let options = options(&fields)?;
         let mut sources = Sources::default();
+        if let Some(node) = fields.optional("strict") {
+            sources.strict = node.word(&[("true", true), ("false", false)])?;
+        }
         if let Some(list) = fields.optional("rulesFiles") {
             for item in list.list("names of files", MAX_FILES)? {
                 sources.files.push(context.file(item.string("the name of a file")?));
@@ -209,26 +216,29 @@ fn classes(path: &std::path::Path, node: &Located<'_>) -> Result<Classes, SpecEr
 }
 
 /// Loads all rules. An error in a rule in the spec itself is reported with its position there, if that is known.
+/// Invalid rules in files are left out, unless the sources are strict.
 ///
 /// # Errors
-/// If any of the files or the spec is invalid: all problems.
+/// If a file cannot be read, the spec is invalid, or no rule is valid: all problems.
 pub(crate) fn load_rules(sources: &Sources, inline: &[Located<'_>]) -> Result<Loaded, SpecError> {
     let variables: &Variables = &sources.variables;
     let reader = Reader::new(variables);
     let mut reader = reader.map_err(|wrong| SpecError::whole_file("variables", wrong.to_string()))?;
     let (mut rules, mut reasons, mut errors) = (Vec::new(), BTreeMap::new(), Vec::new());
-    let (mut texts, mut taken) = (Vec::new(), HashSet::new());
+    let (mut texts, mut taken) = (Vec::new(), HashMap::new());
+    let mut invalid = InvalidRules::default();
     for path in &sources.files {
         let name = path.display().to_string();
-        match read_text(path, &name) {
+        match read_text_up_to(path, &name, MAX_RULES_FILE) {
             Ok(text) => texts.push((name, text, None)),
             Err(error) => errors.push(error),
         }
     }
+    let files = texts.len();
     let nodes = inline.iter().map(Some).chain(std::iter::repeat(None));
     let inline = sources.inline.iter().zip(nodes);
     texts.extend(inline.map(|(rule, node)| ("rules".to_owned(), rule.clone(), node)));
-    for (name, text, node) in &texts {
+    for (i, (name, text, node)) in texts.iter().enumerate() {
         let wrong = |message: String, line: usize, column: usize| match node {
             Some(node) => node.error(message),
             None => SpecError::whole_file(name, message).at(line, column),
@@ -239,30 +249,54 @@ pub(crate) fn load_rules(sources: &Sources, inline: &[Located<'_>]) -> Result<Lo
             mistakes,
             more,
         } = reader.read(text);
+        // Rules in the spec itself are part of it.
+        let refuses = sources.strict || i >= files;
         for mistake in mistakes {
             let error = wrong(mistake.message, mistake.line, mistake.column);
-            errors.push(error.suggest(mistake.suggestion));
+            let error = error.suggest(mistake.suggestion);
+            match refuses {
+                true => errors.push(error),
+                false => invalid.add(&error),
+            }
         }
-        if more > 0 {
-            errors.push(SpecError::whole_file(name, format!("{more} more invalid rules")));
+        match (refuses, more) {
+            (_, 0) => {}
+            (true, _) => errors.push(SpecError::whole_file(name, format!("{more} more invalid rules"))),
+            (false, _) => invalid.add_more(more),
         }
         for skipped in skipped {
             *reasons.entry(skipped.reason).or_insert(0) += 1;
         }
         for rule in read {
-            let (generator, sid) = (rule.about.generator, rule.about.sid);
-            if !taken.insert((generator, sid)) {
-                let message = format!("expected each sid once, found {sid} again");
-                errors.push(wrong(message, rule.line as usize, 1));
+            let sid = rule.about.sid;
+            let known = taken.entry((rule.about.generator, sid)).or_insert(rules.len());
+            let Some(other): Option<&mut Rule> = rules.get_mut(*known) else {
+                rules.push(dropping(rule, sources));
+                continue;
+            };
+            let message = format!("expected each sid once, found {sid} again");
+            let error = wrong(message, rule.line as usize, 1);
+            match refuses {
+                true => errors.push(error),
+                false => invalid.add(&error),
             }
-            rules.push(dropping(rule, sources));
+            // The newer revision stays.
+            if rule.about.revision > other.about.revision {
+                *other = dropping(rule, sources);
+            }
         }
+    }
+    if rules.is_empty()
+        && let Some(first) = invalid.first()
+    {
+        let message = format!("expected at least one valid rule, found none; the first error: {first}");
+        errors.push(SpecError::whole_file("rulesFiles", message));
     }
     match SpecError::all(errors) {
         Some(error) => Err(error),
         None => {
             let texts = texts.into_iter().map(|(_, text, _)| text).collect();
-            Ok(Loaded::new(rules, reasons, texts))
+            Ok(Loaded::new(rules, reasons, texts).with_invalid(invalid))
         }
     }
 }

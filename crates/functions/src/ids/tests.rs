@@ -195,13 +195,81 @@ fn memory_of_streams_comes_back_when_connections_end_or_are_forgotten() {
     assert_eq!((chain.count("ids/no-room"), chain.count("ids/alerts")), (2, 1));
 }
 
+/// Writes a rules file, which the caller removes, and returns sources with it.
+fn rules_file(name: &str, text: &str) -> (PathBuf, Sources) {
+    let path = std::env::temp_dir().join(format!("ids-{name}-{}.rules", std::process::id()));
+    std::fs::write(&path, text).unwrap();
+    let sources = Sources {
+        files: vec![path.clone()],
+        ..Sources::default()
+    };
+    (path, sources)
+}
+
+/// One invalid rule of a file is listed, and the others are loaded; `strict` refuses the file.
+#[test]
+fn invalid_rules_of_a_file_are_left_out_and_listed() {
+    let text = "alert tcp any any -> any any (msg:\"one\"; sid:1; rev:1;)\n\
+                alert tcp !any any -> any any (sid:2;)\n\
+                alert tcp any any -> any any (sid:3; content:\"a)\n\
+                alert udp !any any -> any any (sid:4;)\n\
+                alert tcp any any -> any any (msg:\"newer\"; sid:1; rev:2;)\n\
+                alert tcp any any -> any any (sid:5;)\n";
+    let (path, mut sources) = rules_file("invalid", text);
+    let loaded = load_ids_rules(&sources, &[]).unwrap();
+    let mut rules: Vec<_> = loaded
+        .rules
+        .iter()
+        .map(|rule| (rule.about.sid, rule.about.message.as_str()))
+        .collect();
+    rules.sort_unstable();
+    assert_eq!(rules, [(1, "newer"), (5, "")]);
+    let notices = loaded.notices();
+    assert_eq!(notices.len(), 4, "{notices:?}");
+    assert!(
+        notices[0].starts_with("4 of 6 rules not loaded since they are invalid"),
+        "{notices:?}"
+    );
+    assert!(
+        notices[1].starts_with("     2 ") && notices[1].contains(":2:11: \"!any\" matches no address"),
+        "{notices:?}"
+    );
+    sources.strict = true;
+    let error = load_ids_rules(&sources, &[]).unwrap_err();
+    assert_eq!(error.each().count(), 4, "{error}");
+    // Without any valid rule there is nothing to detect.
+    std::fs::write(&path, "alert tcp any -> any any (sid:2;)\n").unwrap();
+    sources.strict = false;
+    let error = load_ids_rules(&sources, &[]).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("expected at least one valid rule, found none"),
+        "{error}"
+    );
+    std::fs::remove_file(&path).unwrap();
+}
+
+/// A published set with its disabled rules is larger than any spec.
+#[test]
+fn rules_files_may_be_larger_than_specs() {
+    let comment = format!("# {}\n", "x".repeat(1 << 20));
+    let (path, sources) = rules_file(
+        "large",
+        &[comment.repeat(17), "alert tcp any any -> any any (sid:1;)\n".into()].concat(),
+    );
+    let loaded = load_ids_rules(&sources, &[]).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    assert_eq!(loaded.rules.len(), 1);
+}
+
 #[test]
 fn everything_that_is_wrong_is_told_at_once() {
     let wrong = sources(&[
         "alert tcp any any -> any any (sid:1;)",
         "alert tcp any any -> any any (sid:1;)",
         "alert tcp any -> any any (sid:2;)",
-        "alert tcp any any -> any any (content:\"a\"; ja3.hash; sid:3;)",
+        "alert tcp any any -> any any (content:\"a\"; ja3s.hash; sid:3;)",
     ]);
     let error = load_ids_rules(&wrong, &[]).unwrap_err();
     let lines: Vec<String> = error.each().map(|error| error.to_line()).collect();
@@ -211,7 +279,7 @@ fn everything_that_is_wrong_is_told_at_once() {
     let skipped = load_ids_rules(&sources(&[wrong.inline[3].as_str(), RULE]), &[]).unwrap();
     let notices = [
         "1 of 2 rules not loaded, by unsupported feature:",
-        "     1 option ja3.hash",
+        "     1 option ja3s.hash",
     ];
     assert_eq!(skipped.notices(), notices);
 }

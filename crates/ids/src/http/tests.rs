@@ -15,7 +15,7 @@ fn normal(target: &str) -> String {
 
 #[test]
 fn targets_are_normalised() {
-    assert_eq!(normal("/a/b?c=%2f"), "/a/b?c=%2f");
+    assert_eq!(normal("/a/b?c=%2f+%252f\\#%41"), "/a/b?c=/+%2f\\#%41");
     assert_eq!(normal("/%61//b/./c/../d"), "/a/b/d");
     assert_eq!(normal("\\a\\..\\..\\b"), "/b");
     assert_eq!(normal("/a/%2e%2e/b"), "/b");
@@ -70,6 +70,7 @@ proptest! {
                     fill(&head, text, direction, &mut made, &mut unit);
                     cursor.begin_body(head.framing(text, direction, false).unwrap_or(Framing::None));
                 }
+                Step::Headless => {}
                 Step::End => cursor.next_message(),
             }
         }
@@ -87,7 +88,7 @@ fn buffers_of_a_request() {
         let bytes = unit.get(buffer.into()).unwrap();
         String::from_utf8_lossy(bytes).into_owned()
     };
-    assert_eq!(get(Buffer::Uri), "/a b?q=%20");
+    assert_eq!(get(Buffer::Uri), "/a b?q= ");
     assert_eq!(get(Buffer::RawUri), "http://User@WWW.Ex.org:81/a%20b?q=%20");
     assert_eq!(get(Buffer::Host), "www.ex.org");
     assert_eq!(get(Buffer::RawHost), "other");
@@ -117,20 +118,33 @@ fn content_codings_come_off() {
     let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
     gzip.write_all(&text).unwrap();
     let gzip = gzip.finish().unwrap();
-    assert_eq!(inflater.decode(b"gzip", &gzip), Some(&text[..8192]));
+    let named = |name: &str| {
+        let mut head = Head::new();
+        let text = format!("HTTP/1.1 200 OK\r\nContent-Encoding: {name}\r\n\r\n");
+        head.read(text.as_bytes(), Direction::ToClient);
+        body::codings(&head, text.as_bytes())
+    };
+    let (gzip_only, deflate_only) = (named("gzip").0, named("deflate").0);
+    assert!(!named("gzip").1 && named("br").1 && named("gzip x").1 && !named("identity").1);
+    assert_eq!(inflater.decode(&gzip_only, &gzip), (Some(&text[..8192]), false));
     // Truncated input is decoded as far as it goes.
-    let half = inflater.decode(b" GZIP", &gzip[..1000]).unwrap();
+    let half = inflater.decode(&named(" GZIP").0, &gzip[..1000]).0.unwrap();
     assert!(!half.is_empty() && text.starts_with(half));
     let mut zlib = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::default());
     zlib.write_all(&text[..100]).unwrap();
-    assert_eq!(inflater.decode(b"deflate", &zlib.finish().unwrap()), Some(&text[..100]));
-    assert_eq!(inflater.decode(b"br", &gzip), None);
-    assert_eq!(inflater.decode(b"gzip", b"no gzip at all"), None);
+    assert_eq!(
+        inflater.decode(&deflate_only, &zlib.finish().unwrap()),
+        (Some(&text[..100]), false)
+    );
+    assert_eq!(inflater.decode(&named("br").0, &gzip), (None, false));
+    assert_eq!(inflater.decode(&gzip_only, b"no gzip at all"), (None, true));
+    assert_eq!(inflater.guess(&gzip), Some(&text[..8192]));
+    assert_eq!(inflater.guess(b"no gzip at all"), None);
     // A decompression bomb fills the output and no more.
     let mut bomb = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
     bomb.write_all(&vec![0; 1 << 20]).unwrap();
     assert_eq!(
-        inflater.decode(b"gzip", &bomb.finish().unwrap()).map(<[u8]>::len),
+        inflater.decode(&gzip_only, &bomb.finish().unwrap()).0.map(<[u8]>::len),
         Some(8192)
     );
 }

@@ -368,11 +368,9 @@ pub(super) fn parse(text: &str, sets: &mut Sets) -> Result<Header, Problem> {
 }
 
 /// Protocols supported by Suricata but not here.
-const UNSUPPORTED: [&str; 24] = [
+const UNSUPPORTED: [&str; 22] = [
     "ftp-data",
     "http2",
-    "imap",
-    "pop3",
     "nfs",
     "tftp",
     "ntp",

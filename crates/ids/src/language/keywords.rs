@@ -14,8 +14,8 @@ use super::problem::{Problem, nearest};
 use crate::buffer::{Buffer, BufferKey};
 use crate::rule::{Field, PacketTest, Test};
 use contents::{content, lower_nocase, modified, moved, pcre};
-use flows::{flow, flowbits, threshold};
-use headers::{field, ip_protocol, stream_size, tcp_flags};
+use flows::{flow, flowbits, threshold, xbits};
+use headers::{field, http_event, ip_protocol, stream_size, tcp_flags};
 use payload_numbers::{byte_jump, byte_test, data_at};
 use values::{FAR, number, one_of, plain, text, value};
 
@@ -23,7 +23,7 @@ use values::{FAR, number, one_of, plain, text, value};
 type Read = fn(&mut Draft, &Opt<'_>) -> Result<(), Problem>;
 
 /// Keywords with their parsers. Buffer names are in [`Buffer::ALL`].
-const KEYWORDS: [(&str, Read); 51] = [
+const KEYWORDS: [(&str, Read); 53] = [
     ("msg", |draft, option| {
         let text = text(option)?;
         draft.about.message = unescaped(text);
@@ -207,6 +207,8 @@ const KEYWORDS: [(&str, Read); 51] = [
         draft.packet.push(PacketTest::SameAddress);
         Ok(())
     }),
+    ("app-layer-event", |draft, option| http_event(draft, value(option)?)),
+    ("xbits", |_, option| xbits(value(option)?)),
     ("stream_size", |draft, option| stream_size(draft, value(option)?)),
     // Old syntax: moves the preceding content to a buffer.
     ("http_uri", |draft, _| moved(draft, Buffer::Uri)),
@@ -281,17 +283,12 @@ fn keyword(draft: &mut Draft, name: &str, option: &Opt<'_>) -> Result<(), Proble
 }
 
 /// Keywords supported by Suricata but not here.
-const KNOWN: [&str; 12] = [
-    "ja3.hash",
+const KNOWN: [&str; 7] = [
     "ja3s.hash",
-    "ja3_hash",
-    "ja3.string",
-    "xbits",
     "tag",
     "flowint",
     "asn1",
     "tls.version",
     "ssh_proto",
-    "app-layer-event",
     "ssh.proto",
 ];

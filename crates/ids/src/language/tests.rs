@@ -138,7 +138,7 @@ fn every_mistake_is_told_with_its_line_and_column() {
 
 #[test]
 fn what_is_not_supported_is_named_and_counted_by_reason() {
-    let text = "alert tcp any any -> any any (ja3.hash; content:\"a\"; sid:1;)\n\
+    let text = "alert tcp any any -> any any (ja3s.hash; content:\"a\"; sid:1;)\n\
                 alert tcp any any -> any any (contnt:\"a\"; sid:2;)\n\
                 alert sip any any -> any any (sid:3;)\n\
                 alert tcp any any -> any any (pcre:\"/(?=a)b/\"; sid:4;)\n\
@@ -147,7 +147,7 @@ fn what_is_not_supported_is_named_and_counted_by_reason() {
     let parsed = reader().read(text);
     let told: Vec<_> = parsed.skipped.iter().map(|s| (s.sid, s.reason.as_str())).collect();
     let expected = [
-        (1, "option ja3.hash"),
+        (1, "option ja3s.hash"),
         (2, "option contnt (did you mean \"content\"?)"),
         (3, "protocol sip"),
         (4, "pcre: lookahead or lookbehind"),

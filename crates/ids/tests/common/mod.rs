@@ -1,6 +1,7 @@
 //! Helpers for tests with real rules and captures.
 #![allow(dead_code, reason = "each test uses some of it")]
 
+pub mod evasions;
 pub mod oracle;
 pub mod rig;
 

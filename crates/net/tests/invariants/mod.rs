@@ -12,7 +12,7 @@ use tailwater_net::protocol::{self, ethertype};
 use tailwater_net::tcp::{TcpFlags, TcpView};
 use tailwater_net::toeplitz::RssHasher;
 use tailwater_net::udp::UdpView;
-use tailwater_net::{FlowKey, builder, vlan};
+use tailwater_net::{FlowKey, builder, tunnel, vlan};
 
 /// Checks all properties, and panics if one is violated.
 pub fn check(frame: &[u8]) {
@@ -38,7 +38,29 @@ pub fn check(frame: &[u8]) {
         headers.key
     );
     fragments(frame, &headers);
+    tunnels(frame, headers);
     parsed_headers_of_another_frame(frame, &headers);
+}
+
+/// Packets inside tunnels lie inside the frame, each behind the header of the one around it.
+fn tunnels(frame: &[u8], mut outer: Headers) {
+    for _ in 0..tunnel::MAX_TUNNELS {
+        let Ok(Some(inner)) = tunnel::inner(frame, &outer) else {
+            return;
+        };
+        assert!(inner.network_offset > outer.network_offset && inner.end <= outer.end);
+        assert!(
+            [
+                inner.network_offset,
+                inner.transport_offset,
+                inner.payload_offset,
+                inner.end
+            ]
+            .is_sorted()
+        );
+        let _ = checksum::verify_transport(frame, &inner);
+        outer = inner;
+    }
 }
 
 /// All offsets lie in order inside the frame.

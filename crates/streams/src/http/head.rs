@@ -1,5 +1,7 @@
 //! Complete heads of messages, as ranges of their bytes.
 
+use super::anomalies::Anomalies;
+use super::{is_token, lines};
 use crate::direction::Direction;
 use memchr::memchr;
 
@@ -19,6 +21,17 @@ pub enum Framing {
     UntilClose,
 }
 
+/// Bytes that may occur in a field's name.
+const TOKEN: [bool; 256] = {
+    let mut token = [false; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        token[byte] = is_token(byte as u8);
+        byte += 1;
+    }
+    token
+};
+
 /// Range of a head: start and end.
 type HeadRange = [u16; 2];
 
@@ -31,6 +44,9 @@ pub struct Head {
     fields: [[HeadRange; 2]; MAX_FIELDS],
     count: usize,
     fields_from: usize,
+    anomalies: Anomalies,
+    /// `true` if a line ends with CRLF, and with LF alone.
+    line_feeds: [bool; 2],
 }
 
 fn slice(bytes: &[u8], [from, to]: HeadRange) -> &[u8] {
@@ -60,50 +76,108 @@ impl Head {
             fields: [[[0; 2]; 2]; MAX_FIELDS],
             count: 0,
             fields_from: 0,
+            anomalies: Anomalies::NONE,
+            line_feeds: [false; 2],
         }
     }
 
-    /// Parses a head of up to 65,535 bytes that ends with an empty line.
+    /// Parses a head of up to 65,535 bytes that ends with a blank line.
     pub fn read(&mut self, bytes: &[u8], direction: Direction) {
         let bytes = &bytes[..bytes.len().min(u16::MAX.into())];
-        self.count = 0;
-        let mut at = memchr(b'\n', bytes).map_or(bytes.len(), |end| end + 1);
-        self.line = trimmed(bytes, [0, at]);
+        (self.count, self.anomalies, self.line_feeds) = (0, Anomalies::NONE, [false; 2]);
+        let mut at = 0;
+        let first = self.line_at(bytes, &mut at);
+        self.line = trimmed(bytes, first);
         self.fields_from = at;
         self.read_line(bytes, direction);
         while at < bytes.len() {
-            let mut end = memchr(b'\n', &bytes[at..]).map_or(bytes.len(), |end| at + end + 1);
-            // Lines that start with white space continue a field (RFC 9112 §5.2).
-            while matches!(bytes.get(end), Some(b' ' | b'\t')) {
-                end = memchr(b'\n', &bytes[end..]).map_or(bytes.len(), |more| end + more + 1);
+            let mut line = self.line_at(bytes, &mut at);
+            if line[0] == line[1] {
+                continue;
             }
-            if let Some(colon) = memchr(b':', &bytes[at..end])
-                && let Some(field) = self.fields.get_mut(self.count)
-            {
-                *field = [trimmed(bytes, [at, at + colon]), trimmed(bytes, [at + colon + 1, end])];
-                self.count += 1;
+            // Lines that start with white space continue a field (RFC 9112 §5.2). One with a colon is read as a field of
+            // its own, as Suricata does.
+            while matches!(bytes.get(at), Some(b' ' | b'\t')) {
+                let mut next = at;
+                let [from, to] = self.line_at(bytes, &mut next);
+                if memchr(b':', &bytes[from..to]).is_some() {
+                    break;
+                }
+                self.anomalies |= Anomalies::FOLDED;
+                (line[1], at) = (to, next);
             }
-            at = end;
+            self.read_field(bytes, line);
         }
+    }
+
+    /// Returns the range of the line at a position, and moves the position behind its end.
+    #[inline]
+    fn line_at(&mut self, bytes: &[u8], at: &mut usize) -> [usize; 2] {
+        let from = *at;
+        let rest = &bytes[from..];
+        match lines::line(rest) {
+            Some(line) => {
+                self.anomalies.add_if(line.odd, Anomalies::LINE_END);
+                // LF alone is usual only if all lines end with it.
+                let alone = line.next == line.length + 1;
+                self.line_feeds[usize::from(alone)] = true;
+                self.anomalies.add_if(self.line_feeds == [true; 2], Anomalies::LINE_END);
+                *at = from + line.next;
+                [from, from + line.length]
+            }
+            // The head ends with CRs alone, or in the middle of a line.
+            None => {
+                *at = bytes.len();
+                let length = rest.iter().position(|byte| *byte == b'\r').unwrap_or(rest.len());
+                self.anomalies.add_if(!rest.is_empty(), Anomalies::LINE_END);
+                [from, from + length]
+            }
+        }
+    }
+
+    fn read_field(&mut self, bytes: &[u8], [from, to]: [usize; 2]) {
+        let colon = memchr(b':', &bytes[from..to]);
+        let (Some(colon), Some(field)) = (colon, self.fields.get_mut(self.count)) else {
+            self.anomalies |= Anomalies::FIELD;
+            return;
+        };
+        *field = [
+            trimmed(bytes, [from, from + colon]),
+            trimmed(bytes, [from + colon + 1, to]),
+        ];
+        self.count += 1;
+        let name = &bytes[from..from + colon];
+        let right = !name.is_empty() && name.iter().all(|byte| TOKEN[usize::from(*byte)]);
+        self.anomalies.add_if(!right, Anomalies::FIELD);
     }
 
     fn read_line(&mut self, bytes: &[u8], direction: Direction) {
         let [from, to] = self.line;
         let line = slice(bytes, self.line);
         let place = |at: usize| from + at as u16;
-        let first = memchr(b' ', line).unwrap_or(line.len());
-        let behind = (first + 1).min(line.len());
+        let is_space = |byte: &u8| matches!(byte, b' ' | b'\t' | b'\r' | 0x0b | 0x0c);
+        let spaces = |at: usize| at + line[at..].iter().take_while(|byte| is_space(byte)).count();
+        let first = line.iter().position(is_space).unwrap_or(line.len());
+        let behind = spaces(first);
         // A target may contain spaces, a status does not.
         let second = match direction {
             Direction::ToServer => line.iter().rposition(|byte| *byte == b' '),
-            Direction::ToClient => memchr(b' ', &line[behind..]).map(|at| behind + at),
+            Direction::ToClient => line[behind..].iter().position(is_space).map(|at| behind + at),
         };
         let second = second.filter(|at| *at >= behind).unwrap_or(line.len());
-        self.parts = [
-            [from, place(first)],
-            [place(behind), place(second)],
-            [place((second + 1).min(line.len())), to],
-        ];
+        let third = match direction {
+            Direction::ToServer => (second + 1).min(line.len()),
+            Direction::ToClient => spaces(second),
+        };
+        self.parts = [[from, place(first)], [place(behind), place(second)], [place(third), to]];
+        let [one, two, three] = self.parts.map(|part| slice(bytes, part));
+        let right = match direction {
+            Direction::ToServer => matches!(three, b"HTTP/1.1" | b"HTTP/1.0"),
+            Direction::ToClient => {
+                matches!(one, b"HTTP/1.1" | b"HTTP/1.0") && two.len() == 3 && two.iter().all(u8::is_ascii_digit)
+            }
+        };
+        self.anomalies.add_if(!right, Anomalies::FIRST_LINE);
     }
 
     /// Returns names and values of the fields, without surrounding white space.
@@ -144,33 +218,90 @@ impl Head {
         slice(bytes, self.parts[1])
     }
 
-    /// Returns the body's framing (RFC 9112 §6.3), or `None` if it is ambiguous.
-    pub fn framing(&self, bytes: &[u8], direction: Direction, answers_head: bool) -> Option<Framing> {
-        let status = slice(bytes, self.parts[1]);
-        if direction == Direction::ToClient && status == b"101" {
+    /// Returns the position behind a second head at the start of a body: a receiver may not take an odd blank line as the
+    /// first one's end.
+    pub fn behind_second(bytes: &[u8]) -> Option<usize> {
+        let mut at = 0;
+        while let Some(line) = lines::line(&bytes[at..]) {
+            at += line.next;
+            let is_first = at == line.next;
+            if line.is_blank() && !is_first {
+                return Some(at);
+            }
+        }
+        None
+    }
+
+    /// Returns the anomalies found so far.
+    pub fn anomalies(&self) -> Anomalies {
+        self.anomalies
+    }
+
+    /// Returns the values of all fields with a name.
+    pub fn values<'a>(&'a self, bytes: &'a [u8], name: &'a str) -> impl Iterator<Item = &'a [u8]> {
+        let fields = self.fields(bytes);
+        let wanted = fields.filter(|(known, _)| known.eq_ignore_ascii_case(name.as_bytes()));
+        wanted.map(|(_, value)| value)
+    }
+
+    /// Returns the body's framing (RFC 9112 §6.3), read leniently, or `None` if a request's end is ambiguous. Adds the
+    /// anomalies of the fields it depends on.
+    pub fn framing(&mut self, bytes: &[u8], direction: Direction, answers_head: bool) -> Option<Framing> {
+        let mut anomalies = self.anomalies;
+        let [protocol, status, version] = self.parts.map(|part| slice(bytes, part));
+        let to_client = direction == Direction::ToClient;
+        let (mut coded, mut chunked) = (false, false);
+        for value in self.values(bytes, "transfer-encoding") {
+            anomalies.add_if(
+                coded || !value.eq_ignore_ascii_case(b"chunked"),
+                Anomalies::TRANSFER_CODING,
+            );
+            coded = true;
+            chunked |= contains(value, b"chunked");
+        }
+        let (mut length, mut wrong) = (None, false);
+        for value in self.values(bytes, "content-length") {
+            let (number, right) = first_number(value);
+            anomalies.add_if(!right, Anomalies::LENGTH);
+            wrong |= number.is_none();
+            anomalies.add_if(length.is_some() && length != number, Anomalies::LENGTHS_DIFFER);
+            length = length.or(number);
+        }
+        anomalies.add_if(chunked && (length.is_some() || wrong), Anomalies::LENGTH_AND_CHUNKED);
+        let version = if to_client { protocol } else { version };
+        anomalies.add_if(chunked && version == b"HTTP/1.0", Anomalies::CHUNKED_OLD);
+        self.anomalies = anomalies;
+        let bare = status.starts_with(b"1") || matches!(status, b"204" | b"304");
+        if to_client && status == b"101" {
             // The rest is another protocol, inspected as a body.
             return Some(Framing::UntilClose);
         }
-        if direction == Direction::ToClient
-            && (answers_head || status.starts_with(b"1") || matches!(status, b"204" | b"304"))
-        {
+        if to_client && (answers_head || bare) {
             return Some(Framing::None);
         }
-        if let Some(coding) = self.field(bytes, "transfer-encoding") {
-            let last = coding.rsplit(|byte| *byte == b',').next().unwrap_or_default();
-            return match last.trim_ascii().eq_ignore_ascii_case(b"chunked") {
-                true => Some(Framing::Chunked),
-                false if direction == Direction::ToClient => Some(Framing::UntilClose),
-                false => None,
-            };
-        }
-        match self.field(bytes, "content-length") {
-            Some(text) => {
-                let length = std::str::from_utf8(text).ok()?.parse().ok()?;
-                Some(Framing::Length(length))
-            }
-            None if direction == Direction::ToClient => Some(Framing::UntilClose),
-            None => Some(Framing::None),
+        match (chunked, length) {
+            (true, _) => Some(Framing::Chunked),
+            (false, Some(length)) if to_client || !coded => Some(Framing::Length(length)),
+            (false, _) if to_client => Some(Framing::UntilClose),
+            (false, _) if coded || wrong => None,
+            _ => Some(Framing::None),
         }
     }
+}
+
+/// Returns `true` if a text contains a word, in any case.
+fn contains(text: &[u8], word: &[u8]) -> bool {
+    text.windows(word.len()).any(|part| part.eq_ignore_ascii_case(word))
+}
+
+/// Returns the first decimal number of a text, and `true` if there is nothing else.
+fn first_number(text: &[u8]) -> (Option<u64>, bool) {
+    let start = text.iter().position(u8::is_ascii_digit).unwrap_or(text.len());
+    let digits = text[start..].iter().take_while(|byte| byte.is_ascii_digit());
+    let mut count = 0;
+    let number = digits.fold(0u64, |number, digit| {
+        count += 1;
+        number.saturating_mul(10).saturating_add(u64::from(digit - b'0'))
+    });
+    ((count > 0).then_some(number), count > 0 && count == text.len())
 }

@@ -1,11 +1,12 @@
 //! Messages of a stream, one after the other: where a head, its body and the message end.
 
-use super::chunks::chunk_size;
+use super::anomalies::Anomalies;
+use super::chunks::{SizeLine, data_end, size_line};
 use super::head::Framing;
+use super::lines::line;
 use crate::direction::Direction;
 use crate::window::InOrder;
 use bytemuck::{Pod, Zeroable};
-use memchr::memchr;
 
 // Phases of a cursor.
 /// First line and fields.
@@ -22,6 +23,8 @@ const UNTIL_CLOSE: u8 = 22;
 
 /// Flag: the body is chunked.
 pub const CHUNKED: u8 = 1;
+/// Flag: the body continues behind its end, since no response follows.
+const EXTRA: u8 = 128;
 
 /// Position in the messages of a stream. All zeros is a stream whose protocol is not yet known.
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
@@ -37,10 +40,14 @@ pub struct Cursor {
     pub left: u64,
     /// Phase of the protocol's parser: one [of HTTP](is_phase), or one of the caller.
     pub phase: u8,
-    /// Flags of the current message: [`CHUNKED`], and others of the caller.
+    /// Flags of the current message: [`CHUNKED`], and others of the caller (2 to 64).
     pub flags: u8,
+    /// Anomalies of the current message.
+    pub anomalies: Anomalies,
+    /// Anomalies that the caller has counted.
+    pub counted: Anomalies,
     /// Padding: the structure must have no implicit padding bytes.
-    unused: [u8; 6],
+    unused: [u8; 2],
 }
 
 /// Returns `true` if a phase belongs to HTTP.
@@ -56,6 +63,8 @@ pub enum Step {
     More,
     /// The head is complete.
     Head,
+    /// There is no head: a response does not begin with a status line. All bytes are its body.
+    Headless,
     /// The message is complete.
     End,
     /// The stream is not HTTP.
@@ -71,64 +80,99 @@ impl Cursor {
     /// Follows a message up to the next step, as far as bytes are available.
     pub fn advance(&mut self, stream: InOrder<'_>, direction: Direction) -> Step {
         loop {
+            let rest = match stream.from(self.parsed) {
+                Some(rest) => rest,
+                None => return Step::More,
+            };
             match self.phase {
                 HEAD => {
-                    let Some((line, next)) = line(stream, self.parsed) else {
+                    let first = self.parsed == self.start;
+                    if first && direction == Direction::ToClient && starts_response(rest) == Some(false) {
+                        return self.headless();
+                    }
+                    let Some(line) = line(rest) else {
                         return Step::More;
                     };
-                    let first = self.parsed == self.start;
-                    self.parsed = next;
-                    match (line.is_empty(), first) {
+                    self.parsed += line.next as u64;
+                    if first && line.length == 0 {
                         // Empty lines before a message are ignored.
-                        (true, true) => self.start = next,
-                        (true, false) => {
-                            self.head_end = next;
-                            return Step::Head;
-                        }
-                        (false, true) if !is_first_line(line, direction) => return Step::Lost,
-                        (false, _) => {}
+                        self.start = self.parsed;
+                    } else if first && direction == Direction::ToServer && !is_request(&rest[..line.length]) {
+                        return Step::Lost;
+                    } else if !first && line.is_blank() {
+                        self.head_end = self.parsed;
+                        return Step::Head;
                     }
                 }
                 LENGTH | CHUNK_DATA => {
-                    let there = (stream.end() - self.parsed).min(self.left);
+                    let there = (rest.len() as u64).min(self.left);
                     self.parsed += there;
                     self.left -= there;
                     match (self.left, self.phase) {
-                        (0, LENGTH) => return Step::End,
+                        (0, LENGTH) => {
+                            let behind = &rest[there as usize..];
+                            if direction == Direction::ToServer || starts_response(behind) != Some(false) {
+                                return Step::End;
+                            }
+                            // No response follows: receivers may show the bytes as part of this body.
+                            self.anomalies |= Anomalies::EXTRA_BODY;
+                            self.flags |= EXTRA;
+                            self.phase = UNTIL_CLOSE;
+                        }
                         (0, _) => self.phase = CHUNK_END,
                         _ => return Step::More,
                     }
                 }
-                CHUNK_SIZE => {
-                    let Some((line, next)) = line(stream, self.parsed) else {
+                CHUNK_SIZE => match size_line(rest) {
+                    SizeLine::More => return Step::More,
+                    SizeLine::Wrong => {
+                        self.anomalies |= Anomalies::CHUNK;
+                        self.phase = UNTIL_CLOSE;
+                    }
+                    SizeLine::Size(size, next, odd) => {
+                        self.anomalies.add_if(odd, Anomalies::CHUNK);
+                        self.parsed += next as u64;
+                        self.left = size;
+                        self.phase = if size == 0 { TRAILER } else { CHUNK_DATA };
+                    }
+                },
+                CHUNK_END => {
+                    let Some((next, odd)) = data_end(rest) else {
                         return Step::More;
                     };
-                    let Some(size) = chunk_size(line) else {
-                        return Step::Lost;
-                    };
-                    self.parsed = next;
-                    self.left = size;
-                    self.phase = if size == 0 { TRAILER } else { CHUNK_DATA };
+                    self.anomalies.add_if(odd, Anomalies::CHUNK);
+                    self.parsed += next as u64;
+                    self.phase = CHUNK_SIZE;
                 }
-                CHUNK_END | TRAILER => {
-                    let Some((line, next)) = line(stream, self.parsed) else {
+                TRAILER => {
+                    let Some(line) = line(rest) else {
                         return Step::More;
                     };
-                    self.parsed = next;
-                    match (line.is_empty(), self.phase) {
-                        (true, TRAILER) => return Step::End,
-                        (true, _) => self.phase = CHUNK_SIZE,
-                        (false, CHUNK_END) => return Step::Lost,
-                        (false, _) => {}
+                    self.parsed += line.next as u64;
+                    self.anomalies.add_if(line.odd, Anomalies::CHUNK);
+                    if line.is_blank() {
+                        return Step::End;
                     }
                 }
                 UNTIL_CLOSE => {
+                    // A response behind extra bytes begins with a segment.
+                    if self.flags & EXTRA != 0 && rest.starts_with(b"HTTP/1.") {
+                        return Step::End;
+                    }
                     self.parsed = stream.end();
                     return Step::More;
                 }
                 _ => return Step::Lost,
             }
         }
+    }
+
+    /// Takes all bytes from the message's start on as its body.
+    fn headless(&mut self) -> Step {
+        self.anomalies |= Anomalies::EXTRA_BODY;
+        (self.head_end, self.phase) = (self.start, UNTIL_CLOSE);
+        self.flags |= EXTRA;
+        Step::Headless
     }
 
     /// Starts the body after its head.
@@ -149,31 +193,39 @@ impl Cursor {
         };
     }
 
+    /// Returns `true` if the body has a known end, which was not reached.
+    pub fn is_within_body(&self) -> bool {
+        matches!(self.phase, CHUNK_SIZE | CHUNK_DATA | CHUNK_END | TRAILER) || self.phase == LENGTH && self.left > 0
+    }
+
     /// Starts the next message at the current position.
     pub fn next_message(&mut self) {
         self.phase = HEAD;
         self.start = self.parsed;
         self.flags = 0;
+        (self.anomalies, self.counted) = (Anomalies::NONE, Anomalies::NONE);
     }
 }
 
-/// Returns the next complete in-order line without its end, and the offset of the line after it.
-fn line(stream: InOrder<'_>, parsed: u64) -> Option<(&[u8], u64)> {
-    let rest = stream.from(parsed)?;
-    let end = memchr(b'\n', rest)?;
-    let line = rest[..end].strip_suffix(b"\r").unwrap_or(&rest[..end]);
-    Some((line, parsed + end as u64 + 1))
+/// Returns `true` if bytes begin like a response, after white space and zeros, as Suricata requires; `None` if there are
+/// too few.
+fn starts_response(bytes: &[u8]) -> Option<bool> {
+    let blanks = bytes
+        .iter()
+        .take_while(|byte| byte.is_ascii_whitespace() || matches!(byte, 0 | 0x0b));
+    let text = &bytes[blanks.count()..];
+    let known = text.len().min(4);
+    match text[..known].eq_ignore_ascii_case(&b"HTTP"[..known]) {
+        true if known < 4 => None,
+        like => Some(like),
+    }
 }
 
-/// Returns `true` if a line may start a message.
-fn is_first_line(line: &[u8], direction: Direction) -> bool {
-    match direction {
-        Direction::ToClient => line.starts_with(b"HTTP/"),
-        Direction::ToServer => {
-            let last = line.rsplit(|byte| *byte == b' ').next();
-            line.contains(&b' ') && last.is_some_and(|last| last.starts_with(b"HTTP/"))
-        }
-    }
+/// Returns `true` if a line may start a request.
+fn is_request(line: &[u8]) -> bool {
+    let last = line.trim_ascii_end().rsplit(|byte| *byte == b' ').next();
+    let version = |last: &[u8]| last.len() > 5 && last[..5].eq_ignore_ascii_case(b"HTTP/");
+    line.contains(&b' ') && last.is_some_and(version)
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ pub(crate) fn hex(digit: u8) -> Option<u8> {
 
 /// Returns the first byte after percent-decoding (RFC 3986 §2.1), and the rest.
 #[inline]
-pub(crate) fn decoded(bytes: &[u8]) -> Option<(u8, &[u8])> {
+pub fn decoded(bytes: &[u8]) -> Option<(u8, &[u8])> {
     if let [b'%', high, low, rest @ ..] = bytes
         && let (Some(high), Some(low)) = (hex(*high), hex(*low))
     {

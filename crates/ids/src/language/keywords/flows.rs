@@ -103,3 +103,19 @@ pub(super) fn threshold(value: &str, filter: bool) -> Result<Threshold, Problem>
         )),
     }
 }
+
+/// Parses a bit of a host. Nothing tests it, since rules that would are not supported; so setting it has no effect.
+pub(super) fn xbits(value: &str) -> Result<(), Problem> {
+    let operation = value.split(',').next().unwrap_or_default().trim();
+    let operations = [
+        ("set", true),
+        ("unset", true),
+        ("toggle", true),
+        ("isset", false),
+        ("isnotset", false),
+    ];
+    match one_of(operation, &operations)? {
+        true => Ok(()),
+        false => Err(Problem::unsupported("xbits: test")),
+    }
+}

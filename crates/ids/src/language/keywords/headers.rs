@@ -5,7 +5,7 @@ use crate::language::draft::Draft;
 use crate::language::numbers::{range, within};
 use crate::language::options::Opt;
 use crate::language::problem::Problem;
-use crate::rule::{Direction, Field, FlagsMode, FlagsTest, PacketTest};
+use crate::rule::{Anomalies, Direction, Field, FlagsMode, FlagsTest, PacketTest};
 
 pub(super) fn field(draft: &mut Draft, option: &Opt<'_>, field: Field, most: u64) -> Result<(), Problem> {
     let (range, negated) = range(value(option)?, most).map_err(Problem::wrong)?;
@@ -108,5 +108,36 @@ pub(super) fn stream_size(draft: &mut Draft, value: &str) -> Result<(), Problem>
         range,
         negated,
     });
+    Ok(())
+}
+
+/// Events of HTTP messages, without the direction some end with.
+const HTTP_EVENTS: [(&str, Anomalies); 10] = [
+    ("invalid_transfer_encoding_value", Anomalies::TRANSFER_CODING),
+    ("response_abnormal_transfer_encoding", Anomalies::TRANSFER_CODING),
+    ("response_chunked_old_proto", Anomalies::CHUNKED_OLD),
+    ("invalid_content_length_field", Anomalies::LENGTH),
+    ("invalid_request_chunk_len", Anomalies::CHUNK),
+    ("invalid_response_chunk_len", Anomalies::CHUNK),
+    ("abnormal_ce_header", Anomalies::CONTENT_CODING),
+    ("gzip_decompression_failed", Anomalies::CODING_FAILED),
+    ("response_invalid_protocol", Anomalies::FIRST_LINE),
+    ("invalid_response_field_folding", Anomalies::FOLDED),
+];
+
+/// Parses an event of an HTTP message.
+pub(super) fn http_event(draft: &mut Draft, value: &str) -> Result<(), Problem> {
+    let event = value.strip_prefix("http.").unwrap_or_default();
+    let (event, direction) = match event.rsplit_once("_in_") {
+        Some((event, "request")) => (event, Some(Direction::ToServer)),
+        Some((event, "response")) => (event, Some(Direction::ToClient)),
+        _ if event.contains("request") => (event, Some(Direction::ToServer)),
+        _ => (event, Some(Direction::ToClient)),
+    };
+    let Some((_, anomalies)) = HTTP_EVENTS.iter().find(|(name, _)| *name == event) else {
+        return Err(Problem::unsupported(format!("app-layer-event {value}")));
+    };
+    draft.flow.direction = draft.flow.direction.or(direction);
+    draft.packet.push(PacketTest::HttpEvent(*anomalies));
     Ok(())
 }

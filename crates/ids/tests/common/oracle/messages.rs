@@ -185,22 +185,9 @@ pub(super) fn messages(mut bytes: &[u8], direction: Direction, ended: bool) -> O
 fn normal(target: &str) -> String {
     let at = target.find(['?', '#']).unwrap_or(target.len());
     let (path, rest) = target.split_at(at);
-    let mut decoded: Vec<u8> = Vec::new();
-    let mut bytes = path.bytes().collect::<Vec<_>>().into_iter().peekable();
-    while let Some(byte) = bytes.next() {
-        let ahead: Vec<u8> = bytes.clone().take(2).collect();
-        let digits = std::str::from_utf8(&ahead)
-            .ok()
-            .filter(|text| text.len() == 2 && text.bytes().all(|b| b.is_ascii_hexdigit()));
-        match (byte, digits) {
-            (b'%', Some(digits)) => {
-                decoded.push(u8::from_str_radix(digits, 16).unwrap());
-                bytes.nth(1);
-            }
-            _ => decoded.push(byte),
-        }
-    }
-    let path = String::from_utf8_lossy(&decoded).replace('\\', "/");
+    let (query, fragment) = rest.split_at(rest.find('#').unwrap_or(rest.len()));
+    let rest = format!("{}{fragment}", String::from_utf8_lossy(&plain(query)));
+    let path = String::from_utf8_lossy(&plain(path)).replace('\\', "/");
     if !path.starts_with('/') {
         return format!("{path}{rest}");
     }
@@ -216,6 +203,26 @@ fn normal(target: &str) -> String {
     }
     let end = if folder && !stack.is_empty() { "/" } else { "" };
     format!("/{}{end}{rest}", stack.join("/"))
+}
+
+/// Percent-decodes a text.
+fn plain(text: &str) -> Vec<u8> {
+    let mut decoded: Vec<u8> = Vec::new();
+    let mut bytes = text.bytes().collect::<Vec<_>>().into_iter().peekable();
+    while let Some(byte) = bytes.next() {
+        let ahead: Vec<u8> = bytes.clone().take(2).collect();
+        let digits = std::str::from_utf8(&ahead)
+            .ok()
+            .filter(|text| text.len() == 2 && text.bytes().all(|b| b.is_ascii_hexdigit()));
+        match (byte, digits) {
+            (b'%', Some(digits)) => {
+                decoded.push(u8::from_str_radix(digits, 16).unwrap());
+                bytes.nth(1);
+            }
+            _ => decoded.push(byte),
+        }
+    }
+    decoded
 }
 
 /// Returns the names a DNS request queries.
