@@ -81,7 +81,10 @@ impl Rig {
                 // In a tunnel.
                 let outer = FlowKey::v4(ends.0, ends.1, 47, 0, 0);
                 let inner = [&[0, 0, 8, 0][..], &frame[14..]].concat();
-                frame = FrameBuilder::new(&outer).payload(&inner).to_vec().expect("a right frame");
+                frame = FrameBuilder::new(&outer)
+                    .payload(&inner)
+                    .to_vec()
+                    .expect("a right frame");
             }
             self.now += Nanos::from_millis(100);
             self.chain.add(&frame, self.now);

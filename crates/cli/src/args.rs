@@ -105,3 +105,6 @@ pub enum ProfileCommand {
     #[command(after_help = CURVES_EXAMPLES)]
     Curves(CurvesArgs),
 }
+
+#[cfg(test)]
+mod tests;

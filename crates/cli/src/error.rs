@@ -123,6 +123,7 @@ impl CliError {
                     error,
                     CacheError::Alone { .. } | CacheError::NoChoice { .. } | CacheError::Resctrl(_)
                 ),
+                SweepError::AllDropped { .. } => true,
                 SweepError::Nothing(_) => false,
             },
             CliError::Output(_)

@@ -32,7 +32,8 @@ mod trace;
 mod values;
 
 use args::{Cli, Command, ProfileCommand};
-use clap::Parser;
+use clap::error::{ContextKind, ContextValue};
+use clap::{CommandFactory, Parser};
 use curves::CurveSelection;
 use error::CliError;
 use output::complain;
@@ -51,7 +52,7 @@ fn main() -> ExitCode {
     }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => return usage(&error),
+        Err(error) => return usage(error),
     };
     // A function's process handles no signals.
     if !matches!(cli.command, Command::FunctionProcess(_) | Command::TryLibrary(_))
@@ -126,13 +127,27 @@ fn check_lengths(arguments: impl Iterator<Item = OsString>) -> Result<(), String
     Ok(())
 }
 
+/// Removes hidden commands from the suggestions of an error: this program starts them, not the user.
+fn without_hidden_commands(error: &mut clap::Error) {
+    let Some(ContextValue::Strings(names)) = error.remove(ContextKind::SuggestedSubcommand) else {
+        return;
+    };
+    let command = Cli::command();
+    let is_hidden = |name: &String| command.find_subcommand(name).is_some_and(clap::Command::is_hide_set);
+    let names: Vec<String> = names.into_iter().filter(|name| !is_hidden(name)).collect();
+    if !names.is_empty() {
+        error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(names));
+    }
+}
+
 /// Prints the argument parser's message: help and version in full, errors on one line.
-fn usage(error: &clap::Error) -> ExitCode {
+fn usage(mut error: clap::Error) -> ExitCode {
     if error.exit_code() == 0 || error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         // Printing help to a closed pipe is not an error.
         let _ = error.print();
         return ExitCode::from(error.exit_code() as u8);
     }
+    without_hidden_commands(&mut error);
     let rendered = error.render().to_string();
     let message: Vec<&str> = rendered
         .lines()

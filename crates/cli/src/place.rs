@@ -24,7 +24,6 @@ use std::sync::Arc;
 use tailwater_baselines::schedulers::ResqGreedy;
 use tailwater_net::Nanos;
 use tailwater_placement::admit::{Answer, Denial, Nearest, Reason};
-use tailwater_placement::bound::whole;
 use tailwater_placement::check::check;
 use tailwater_placement::demand::Unfit;
 use tailwater_placement::plan::{Plan, Resource};
@@ -211,7 +210,7 @@ fn document(outcome: &Reconciled, cluster: &str, scheduler: &'static str) -> Doc
         cluster: cluster.to_owned(),
         servers: plan.cluster().servers().len(),
         servers_used: plan.active(),
-        least_servers: whole(plan.cheapest().servers()),
+        least_servers: plan.least_servers(),
         scheduler,
         admitted,
         denied: slos.len() - admitted,

@@ -202,7 +202,7 @@ impl Loading {
 mod tests {
     use super::*;
     use tailwater_dataplane::report::CoreReport;
-    use tailwater_dataplane::report::PacketReport;
+    use tailwater_dataplane::report::{PacketReport, ReloadCounters};
     use tailwater_dataplane::scaling::buckets::BucketCounters;
 
     #[test]
@@ -227,6 +227,7 @@ mod tests {
             cores: CoreReport::default(),
             buckets: BucketCounters::default(),
             scaling: Default::default(),
+            reloads: ReloadCounters::default(),
         };
         let line = line(&progress);
         assert_eq!(

@@ -14,7 +14,8 @@ mod found;
 use crate::text::{fixed, one_line, percent, short, thousands};
 use std::fmt::Write as _;
 use tailwater_dataplane::report::{
-    ArrivalTimes, DropOutcome, LatencyReport, PacketEventReport, QueueReport, RunReport,
+    ArrivalTimes, DropOutcome, LatencyReport, NoVerdict, PacketEventReport, QueueReport, ReloadCounters, ReloadOutcome,
+    ReloadReport, RunReport, packets_required,
 };
 use tailwater_net::Nanos;
 
@@ -140,29 +141,57 @@ fn heading(table: &mut Table, report: &RunReport) {
     table.gap();
 }
 
-/// Explains why a run has no verdict: the chain dropped all packets, or none arrived.
+/// Explains why a run has no verdict: no packets arrived, the chain dropped all of them, or too few remain.
 pub fn without_verdict(report: &RunReport) -> String {
+    let packets = &report.packets;
+    let all = match packets.offered {
+        1 => "the only packet".to_owned(),
+        all => format!("all {} packets", thousands(all)),
+    };
+    match report.no_verdict {
+        Some(NoVerdict::AllDropped) => format!("the chain dropped {all} ({})", largest_drops(report)),
+        Some(NoVerdict::TooFewPackets) => {
+            let owed = packets.delivered + packets.lost;
+            let dropped = match packets.dropped_by_nf {
+                0 => String::new(),
+                dropped => format!(
+                    "; the chain dropped {} of {} packets ({})",
+                    thousands(dropped),
+                    thousands(packets.offered),
+                    largest_drops(report)
+                ),
+            };
+            format!("{}{dropped}", too_few(owed, report.slo.percentile))
+        }
+        Some(NoVerdict::NoPackets) | None => "no packets arrived for the chain".to_owned(),
+    }
+}
+
+/// Explains that so many packets are too few for a percentile.
+pub fn too_few(packets: u64, percentile: f64) -> String {
+    format!(
+        "{} delivered or lost, at least {} required for {}",
+        count(packets, "packet"),
+        thousands(packets_required(percentile)),
+        percent(percentile / 100.0)
+    )
+}
+
+/// Lists the reasons of most drops by the chain, each with its packets.
+fn largest_drops(report: &RunReport) -> String {
     /// Maximum number of reasons listed.
     const MOST: usize = 3;
-    let packets = &report.packets;
-    if packets.offered == 0 {
-        return "no packets arrived for the chain".to_owned();
-    }
-    let mut drops: Vec<_> = packets.drops.iter().collect();
+    let drops = report.packets.drops.iter();
+    let mut drops: Vec<_> = drops.filter(|drop| drop.outcome == DropOutcome::Dropped).collect();
     drops.sort_by_key(|drop| std::cmp::Reverse(drop.packets));
-    let mut reasons: Vec<String> = drops
-        .iter()
-        .take(MOST)
+    let listed = drops.iter().take(MOST);
+    let mut reasons: Vec<String> = listed
         .map(|drop| format!("{} {}", drop.name(), thousands(drop.packets)))
         .collect();
     if drops.len() > MOST {
         reasons.push("...".to_owned());
     }
-    let all = match packets.offered {
-        1 => "the only packet".to_owned(),
-        all => format!("all {} packets", thousands(all)),
-    };
-    format!("the chain dropped {all} ({})", reasons.join(", "))
+    reasons.join(", ")
 }
 
 /// Returns the packets beyond the objective: late or lost, for any reason.
@@ -322,22 +351,49 @@ fn machine(table: &mut Table, report: &RunReport) {
         table.line("flows", &text);
     }
     flow_state(table, report);
+    reloads(table, &report.reloads);
     let windows = &report.windows;
     let text = format!("{} of {:.0} ms", thousands(windows.count), windows.length_ms);
     table.line("windows", &text);
-    let good = windows.count - windows.flagged.min(windows.count);
-    let kept = (windows.unflagged_slo_met * good as f64).round() as u64;
     if windows.flagged > 0 {
         let text = format!("{} with CPU interference: worker preempted", thousands(windows.flagged));
         table.line("", &text);
     }
     // Windows without a packet to deliver prove nothing.
-    if good > 0 && report.slo_met.is_some() {
-        let others = if windows.flagged > 0 { "others" } else { "windows" };
-        let text = format!("SLO met in {} of {} {others}", thousands(kept), thousands(good));
-        table.line("", &text);
-    } else if good == 0 && windows.count > 0 {
-        table.line("", "all windows had CPU interference");
+    match windows.unflagged_slo_met {
+        Some(share) if report.slo_met.is_some() => {
+            let others = if windows.flagged > 0 { "others" } else { "windows" };
+            let judged = windows.unflagged_judged;
+            let kept = thousands((share * judged as f64).round() as u64);
+            table.line("", &format!("SLO met in {kept} of {} {others}", thousands(judged)));
+        }
+        None if windows.flagged >= windows.count && windows.count > 0 => {
+            table.line("", "all windows had CPU interference");
+        }
+        _ => {}
+    }
+}
+
+/// Adds the reloads of the chain's files, and why the last rejected one was.
+fn reloads(table: &mut Table, reloads: &ReloadReport) {
+    let ReloadCounters {
+        applied,
+        rejected,
+        last_rejected,
+        ..
+    } = reloads.counters;
+    if applied + rejected == 0 {
+        return;
+    }
+    let text = format!("{} applied, {} rejected", thousands(applied), thousands(rejected));
+    table.line("reloads", &text);
+    let mut listed = reloads.list.iter().rev();
+    if let Some(event) = listed.find(|event| event.outcome == ReloadOutcome::Rejected) {
+        let line = event.lines.first().map_or("", String::as_str);
+        table.line("", &one_line(&format!("rejected at {:.2} s: {line}", event.at_s)));
+    }
+    if last_rejected {
+        table.line("", "the run ended with an older configuration than the files have");
     }
 }
 

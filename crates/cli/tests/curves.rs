@@ -250,6 +250,25 @@ fn wrong_input_is_refused() {
 }
 
 #[test]
+fn what_is_not_repeatable_is_told() {
+    let folder = Folder::new();
+    let file = made_up(&folder, "here.yaml", true, 1500);
+    let unsteady = std::fs::read_to_string(&file)
+        .unwrap()
+        .replace("[10, 5.5, 1, 3]", "[10, 5.5, 402.5, 3]");
+    let unsteady = folder.write("unsteady.yaml", unsteady);
+    let told = "not repeatable: latency at load 0.10 (± 7318 %, 3 runs)";
+    assert_refused(&profile(&["curves", name(&unsteady)]), told);
+    let output = profile(&["diff", name(&file), name(&unsteady)]);
+    let told = format!(
+        "{}: test: not repeatable, so not compared: latency at load 0.10",
+        name(&unsteady)
+    );
+    assert!(text(&output.stderr).contains(&told), "{}", text(&output.stderr));
+    assert_eq!(text(&output.stderr).lines().count(), 1);
+}
+
+#[test]
 fn measuring_that_is_interrupted_writes_nothing() {
     let folder = Folder::new();
     let [chain, _] = chain(&folder);

@@ -98,6 +98,8 @@ fn record(folder: &Folder) -> PathBuf {
         dedicated: 0,
         started: Nanos(1),
         profile: profile.to_string(),
+        dedicated_cpus: vec![5, 7],
+        auxiliary_cpus: vec![2, 3],
     };
     let file = folder.path("run.decisions");
     let recorder = Recorder::create(&file, &header).unwrap();
@@ -181,6 +183,9 @@ fn the_worst_episodes_are_told() {
     assert!(table.lines().all(|line| line.chars().count() <= 90), "{table}");
     for expected in [
         "160.00 us, in epochs of 80.00 us",
+        "cores               dedicated: core 0 is CPU 5, core 1 is CPU 7\n",
+        "                    auxiliary: core 0 is CPU 2, core 1 is CPU 3\n",
+        "dedicated core 0 (CPU 5), for ",
         "2 with more work than one core processes in an epoch",
         "1 in which queued packets were late",
         "whale (large flow): 130 packets of 4 flows, largest 100 (76.923 %)",
@@ -193,9 +198,9 @@ fn the_worst_episodes_are_told() {
         "RSS buckets         3 decisions, 1 of which moved",
         "dedicated cores     2 in use",
         "at 2,000.00 ms",
-        "core 0: 256 buckets, 24 leaving\n",
+        "dedicated core 0 (CPU 5): 256 buckets, 24 leaving\n",
         "1.10Mpps of 64.00 flows, busy 100 %, 100,000 lost\n",
-        "core 1: 256 buckets, 24 arriving\n",
+        "dedicated core 1 (CPU 7): 256 buckets, 24 arriving\n",
         "500kpps of 64.00 flows, busy 50 %\n",
     ] {
         assert!(table.contains(expected), "{expected} is not in\n{table}");
@@ -283,7 +288,7 @@ fn what_is_no_record_is_refused_and_a_part_of_one_is_told() {
     let newer = folder.write("newer", newer);
     refused(
         &explain(&newer, &[]),
-        "byte 20: expected a record of version 5, found version 9",
+        "byte 20: expected a record of version 6, found version 9",
     );
     let mut wrong = bytes.clone();
     let at = bytes.windows(8).position(|word| word == b"frontier").unwrap();

@@ -7,7 +7,7 @@ use common::*;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::process::Stdio;
-use tailwater_dataplane::report::{PacketEventReport, StateReport};
+use tailwater_dataplane::report::{PacketEventReport, ReloadEvent, ReloadOutcome, StateReport};
 use tailwater_dataplane::scaling::ScalingCounters;
 use tailwater_dataplane::scaling::buckets::ServerReport;
 
@@ -332,6 +332,12 @@ fn every_field_is_documented_and_every_documented_field_is_there() {
         reason: "translated".to_owned(),
         count: 1,
     };
+    report["reloads"]["list"] = serde_json::to_value([ReloadEvent {
+        at_s: 1.0,
+        outcome: ReloadOutcome::Rejected,
+        lines: vec!["chain.yaml:1:1: wrong".to_owned()],
+    }])
+    .unwrap();
     report["packets"]["packet_events"] = serde_json::to_value([event]).unwrap();
     let found = fields(
         &report,

@@ -289,3 +289,27 @@ fn flags() {
     refused(&[&args[..], &capture_out[..]].concat(), "would overwrite the input");
     assert_eq!(frames(&traffic).len(), 10, "the input is whole");
 }
+
+/// Regression: `function-process` and `try-library` were proposed, which only this program starts.
+#[test]
+fn an_unknown_command_proposes_no_hidden_one() {
+    for (command, proposed) in [
+        ("function-proces", "function-process"),
+        ("function", "function-process"),
+        ("functon-process", "function-process"),
+        ("try-librar", "try-library"),
+        ("try", "try-library"),
+    ] {
+        let output = tailwater().arg(command).output().unwrap();
+        let stderr = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{stderr}");
+        assert!(
+            stderr.starts_with(&format!("error: unrecognized subcommand '{command}'")),
+            "{stderr}"
+        );
+        assert!(!stderr.contains(proposed), "{stderr}");
+        assert_eq!(stderr.lines().count(), 1, "{stderr}");
+    }
+    refused(&["simulat"], "a similar subcommand exists: 'simulate'");
+    refused(&["doktor"], "'doctor'");
+}

@@ -1,5 +1,6 @@
 //! Watching a chain's files for reload during the run, off the data path.
 
+use crate::report::ReloadOutcome;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -64,8 +65,26 @@ pub(crate) struct ReloadWatcher {
     changed: Stamps,
 }
 
-/// Messages from the watching thread.
-pub(crate) type News = Mutex<Vec<String>>;
+/// A reload, with lines for the user: the configuration in force, or mistakes.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Reloaded {
+    pub(crate) outcome: ReloadOutcome,
+    pub(crate) lines: Vec<String>,
+}
+
+impl Reloaded {
+    /// Messages for the user.
+    pub(crate) fn notices(&self) -> impl Iterator<Item = String> {
+        let first = match self.outcome {
+            ReloadOutcome::Rejected => Some("reload rejected, keeping the current configuration:".to_owned()),
+            ReloadOutcome::Applied | ReloadOutcome::Unchanged => None,
+        };
+        first.into_iter().chain(self.lines.iter().cloned())
+    }
+}
+
+/// Reloads by the watching thread since they were taken last.
+pub(crate) type News = Mutex<Vec<Reloaded>>;
 
 /// Chain that cannot be reloaded. A change or a reload request is answered with the cause.
 pub(crate) struct NotReloadable {
@@ -127,35 +146,34 @@ impl ReloadWatcher {
     pub(crate) fn run(mut self, news: &News, over: &AtomicBool) {
         while !over.load(Ordering::Relaxed) {
             let all = reload_requested().swap(false, Ordering::Relaxed);
-            let lines = self.poll(all);
-            if !lines.is_empty() {
-                let mut news = news.lock().unwrap_or_else(PoisonError::into_inner);
-                news.extend(lines);
+            if let Some(reloaded) = self.poll(all) {
+                news.lock().unwrap_or_else(PoisonError::into_inner).push(reloaded);
             }
             std::thread::park_timeout(POLL_INTERVAL);
         }
     }
 
-    /// Reloads the files if one has changed, or if `requested`. Returns messages for the user.
-    fn poll(&mut self, requested: bool) -> Vec<String> {
+    /// Reloads the files if one has changed, or if `requested`.
+    fn poll(&mut self, requested: bool) -> Option<Reloaded> {
         let now = stamps(self.files.files());
         let before = std::mem::replace(&mut self.changed, now.clone());
         // A missing file may be in the middle of a replacement. One that stays missing may no longer be named by the
         // spec, or its absence is an error.
         let settled = now != self.read && now == before;
         if !settled && !requested {
-            return Vec::new();
+            return None;
         }
         self.read = now;
         // A pipe in place of a file would keep this thread, and the run, until somebody writes to it.
-        match regular_only(|| self.files.reload()) {
-            Ok(news) if news.is_empty() && requested => vec!["reload: no change".to_owned()],
-            Ok(news) => news,
-            Err(errors) => {
-                let first = "reload rejected, keeping the current configuration:".to_owned();
-                std::iter::once(first).chain(errors).collect()
+        let (outcome, lines) = match regular_only(|| self.files.reload()) {
+            Ok(news) if news.is_empty() => {
+                let answer = requested.then(|| "reload: no change".to_owned());
+                (ReloadOutcome::Unchanged, answer.into_iter().collect())
             }
-        }
+            Ok(news) => (ReloadOutcome::Applied, news),
+            Err(errors) => (ReloadOutcome::Rejected, errors),
+        };
+        Some(Reloaded { outcome, lines })
     }
 }
 
@@ -184,6 +202,11 @@ mod tests {
         }
     }
 
+    /// Returns the messages of a poll.
+    fn told(watch: &mut ReloadWatcher, requested: bool) -> Vec<String> {
+        watch.poll(requested).iter().flat_map(Reloaded::notices).collect()
+    }
+
     #[test]
     fn files_are_read_once_they_stay_as_they_are() {
         let folder = std::env::temp_dir();
@@ -192,47 +215,54 @@ mod tests {
         fs::write(&path, "first").unwrap();
         let count = Arc::new(AtomicUsize::new(0));
         let mut watch = ReloadWatcher::new(Counted(path.clone(), Arc::clone(&count)), None);
-        assert_eq!(watch.poll(false), [""; 0]);
+        assert_eq!(told(&mut watch, false), [""; 0]);
         fs::write(&path, "second").unwrap();
-        assert_eq!(watch.poll(false), [""; 0]);
+        assert_eq!(told(&mut watch, false), [""; 0]);
         // Still being written.
         fs::write(&path, "second, longer").unwrap();
-        assert_eq!(watch.poll(false), [""; 0]);
-        assert_eq!(watch.poll(false), ["second, longer"]);
-        assert_eq!(watch.poll(false), [""; 0]);
+        assert_eq!(told(&mut watch, false), [""; 0]);
+        assert_eq!(told(&mut watch, false), ["second, longer"]);
+        assert_eq!(told(&mut watch, false), [""; 0]);
         // Replaced by another file of the same size.
         fs::remove_file(&path).unwrap();
-        assert_eq!(watch.poll(false), [""; 0]);
+        assert_eq!(told(&mut watch, false), [""; 0]);
         fs::write(&path, "wrong!, longer").unwrap();
-        assert_eq!(watch.poll(false), [""; 0]);
+        assert_eq!(told(&mut watch, false), [""; 0]);
         assert_eq!(
-            watch.poll(false),
+            told(&mut watch, false),
             ["reload rejected, keeping the current configuration:", "wrong"]
         );
-        assert_eq!(watch.poll(false), [""; 0]);
-        assert_eq!(watch.poll(true).len(), 2);
+        assert_eq!(told(&mut watch, false), [""; 0]);
+        assert_eq!(told(&mut watch, true).len(), 2);
         assert_eq!(count.load(Ordering::Relaxed), 3);
         // A file that is named now is watched, too.
         let see = format!("see {}", other.display());
         fs::write(&other, "1").unwrap();
         fs::write(&path, &see).unwrap();
-        assert_eq!(watch.poll(false), [""; 0]);
-        assert_eq!(watch.poll(false), [&*see]);
-        assert_eq!(watch.poll(false), [""; 0]);
+        assert_eq!(told(&mut watch, false), [""; 0]);
+        assert_eq!(told(&mut watch, false), [&*see]);
+        assert_eq!(told(&mut watch, false), [""; 0]);
         fs::write(&other, "12").unwrap();
-        assert_eq!(watch.poll(false), [""; 0]);
-        assert_eq!(watch.poll(false), [&*see]);
+        assert_eq!(told(&mut watch, false), [""; 0]);
+        assert_eq!(told(&mut watch, false), [&*see]);
         // A missing file is reported once, and the next version need not name it.
         fs::remove_file(&other).unwrap();
-        assert_eq!(watch.poll(false), [""; 0]);
-        assert_eq!(watch.poll(false), [&*see]);
-        assert_eq!(watch.poll(false), [""; 0]);
+        assert_eq!(told(&mut watch, false), [""; 0]);
+        assert_eq!(told(&mut watch, false), [&*see]);
+        assert_eq!(told(&mut watch, false), [""; 0]);
         fs::write(&path, "third").unwrap();
-        assert_eq!(watch.poll(false), [""; 0]);
-        assert_eq!(watch.poll(false), ["third"]);
-        // An explicit request without a change is answered.
+        assert_eq!(told(&mut watch, false), [""; 0]);
+        assert_eq!(told(&mut watch, false), ["third"]);
+        // A touched file without a change is no news, but a reload.
         fs::write(&path, "same").unwrap();
-        assert_eq!(watch.poll(true), ["reload: no change"]);
+        assert_eq!(watch.poll(false), None);
+        let unchanged = Reloaded {
+            outcome: ReloadOutcome::Unchanged,
+            lines: Vec::new(),
+        };
+        assert_eq!(watch.poll(false), Some(unchanged));
+        // An explicit request without a change is answered.
+        assert_eq!(told(&mut watch, true), ["reload: no change"]);
         fs::remove_file(&path).unwrap();
     }
 
@@ -247,9 +277,9 @@ mod tests {
             let count = Arc::new(AtomicUsize::new(0));
             let files = Counted(path.clone(), Arc::clone(&count));
             let mut watch = ReloadWatcher::new(files, Some(began));
-            assert_eq!(watch.poll(false), [""; 0]);
-            assert_eq!(watch.poll(false), expected);
-            assert_eq!(watch.poll(false), [""; 0]);
+            assert_eq!(told(&mut watch, false), [""; 0]);
+            assert_eq!(told(&mut watch, false), expected);
+            assert_eq!(told(&mut watch, false), [""; 0]);
             assert_eq!(count.load(Ordering::Relaxed), expected.len());
         }
         fs::remove_file(&path).unwrap();
@@ -262,18 +292,18 @@ mod tests {
         let spec = ChainSpec::parse(text, "-", Path::new("/")).unwrap();
         for (isolated, why) in [(false, "in regular files"), (true, "isolated functions")] {
             let mut watch = ReloadWatcher::new(NotReloadable::of(&spec, isolated), None);
-            assert_eq!(watch.poll(false), [""; 0]);
-            let told = watch.poll(true);
-            assert!(told.len() == 2 && told[1].contains(why), "{told:?}");
+            assert_eq!(told(&mut watch, false), [""; 0]);
+            let found = told(&mut watch, true);
+            assert!(found.len() == 2 && found[1].contains(why), "{found:?}");
         }
         let path = std::env::temp_dir().join(format!("tailwater-fixed-{}", std::process::id()));
         fs::write(&path, text).unwrap();
         let spec = ChainSpec::read(&path).unwrap();
         let mut watch = ReloadWatcher::new(NotReloadable::of(&spec, true), None);
         fs::write(&path, format!("{text}# changed\n")).unwrap();
-        assert_eq!(watch.poll(false), [""; 0]);
-        assert_eq!(watch.poll(false).len(), 2);
-        assert_eq!(watch.poll(false), [""; 0]);
+        assert_eq!(told(&mut watch, false), [""; 0]);
+        assert_eq!(told(&mut watch, false).len(), 2);
+        assert_eq!(told(&mut watch, false), [""; 0]);
         fs::remove_file(&path).unwrap();
     }
 }

@@ -2,9 +2,12 @@
 
 pub(crate) mod collector;
 pub(crate) mod reasons;
+pub(crate) mod reloads;
 
 use crate::scaling::counters::{ScalingCounters, ServerReport};
+pub use reloads::{ReloadCounters, ReloadEvent, ReloadOutcome, ReloadReport};
 pub use tailwater_measure::report::{DistributionPoint, LatencyReport};
+pub use tailwater_measure::verdict::{NoVerdict, is_within, packets_required, verdict};
 
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -21,9 +24,10 @@ pub struct RunReport {
     /// Latency objective.
     pub slo: SloReport,
     /// The objective was met: at least `slo.percentile` percent of the packets that the chain did not drop were
-    /// delivered within `slo.latency_us`. Lost packets count as late. `None` without a verdict: no packet was delivered
-    /// or lost.
+    /// delivered within `slo.latency_us`. Lost packets count as late. `None` without a verdict.
     pub slo_met: Option<bool>,
+    /// Reason for which there is no verdict; `None` if there is one.
+    pub no_verdict: Option<NoVerdict>,
     /// Latencies of all delivered packets, in microseconds.
     pub latency_us: LatencyReport,
     /// Their cumulative distribution. Its last point holds all packets and the longest latency.
@@ -56,6 +60,8 @@ pub struct RunReport {
     /// Isolated functions, if there are any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub isolation: Option<IsolationReport>,
+    /// Reloads of the chain's files.
+    pub reloads: ReloadReport,
     /// Windows of the run, to distinguish disturbances by the machine from the chain's latencies.
     pub windows: WindowsReport,
     /// Whole run over time, in at most 400 steps.
@@ -395,8 +401,10 @@ pub struct WindowsReport {
     /// Windows in which some worker was preempted for longer than 20 µs at a time and, in total, for more than 0.1 % of
     /// the window.
     pub flagged: u64,
-    /// Share of unflagged windows in which the objective was met. 1 if all are flagged.
-    pub unflagged_slo_met: f64,
+    /// Unflagged windows in which packets were delivered or lost. The others say nothing about the objective.
+    pub unflagged_judged: u64,
+    /// Share of these windows in which the objective was met. `None` if there are none.
+    pub unflagged_slo_met: Option<f64>,
     /// Median of each figure over the windows in `list`, flagged ones included.
     pub median_latency_us: LatencyReport,
     /// Windows missing from `list` and from the median because the list was full. The counts include them.
@@ -428,8 +436,8 @@ pub struct WindowReport {
     pub longest_gap_us: f64,
     /// The gaps invalidate the window.
     pub flagged: bool,
-    /// The objective was met.
-    pub slo_met: bool,
+    /// The objective was met. `None` if no packet was delivered or lost.
+    pub slo_met: Option<bool>,
 }
 
 /// Run over time. A step is one window, or in a long run 2, 4, 8 ... of them.

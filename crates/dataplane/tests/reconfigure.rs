@@ -12,6 +12,7 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use tailwater_chain::batch::Batch;
 use tailwater_chain::buffer::BufferPool;
+use tailwater_dataplane::report::ReloadOutcome;
 use tailwater_functions::build::ChainBuilder;
 use tailwater_functions::spec::ChainSpec;
 use tailwater_handover::park::Mode;
@@ -503,6 +504,18 @@ fn wrong_versions_change_nothing() {
     let (outcome, told) = run_changing(&versions, 300, true);
     nothing_is_lost(&outcome, 0);
     values(&outcome.frames, |frame| frame[15], [100, 100]);
+    // A rejected reload was a notice only.
+    let reloads = &outcome.report().reloads;
+    assert!(reloads.counters.rejected >= 2, "{reloads:?}");
+    assert_eq!(reloads.counters.applied, 0);
+    // A file that changed while the run began is read again, without a change.
+    let mut rejected = reloads.list.iter();
+    let first = rejected.find(|event| event.outcome == ReloadOutcome::Rejected);
+    let first = first.expect("a rejected reload");
+    assert!(
+        first.lines[0].contains("chain.yaml:7:81: spec.functions[1].tunnel"),
+        "{first:?}"
+    );
     let stays = told
         .iter()
         .filter(|line| *line == "reload rejected, keeping the current configuration:");

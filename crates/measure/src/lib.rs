@@ -5,6 +5,7 @@
 //! - [`attribution`]: one cause for each packet beyond its objective.
 //! - [`report`]: latency section of a report.
 //! - [`sign_test`]: comparison of paired measurements.
+//! - [`verdict`](mod@verdict): verdict on an objective, and reasons for none.
 //!
 //! None of them has a clock.
 
@@ -15,3 +16,4 @@ pub mod durations;
 pub mod histogram;
 pub mod report;
 pub mod sign_test;
+pub mod verdict;

@@ -8,6 +8,7 @@
 //! - [`demand`], [`choices`](mod@choices): the resources for an SLO: number and sizes of instances;
 //! - [`plan`], [`check`](mod@check): the placement of instances, and its independent check;
 //! - [`schedule`]: the scheduler interface; [`tailwater`] is Tailwater's scheduler, ResQ's is in `tailwater-baselines`;
+//! - [`consolidate`](mod@consolidate): SLOs placed again together, on fewer servers;
 //! - [`reconcile`](mod@reconcile): from an earlier placement and the wanted SLOs to a plan;
 //! - `spec`, with the feature of that name: YAML specs, and the stored state;
 //! - `milp`, with the feature of that name: plans with the fewest servers, by HiGHS;
@@ -29,6 +30,7 @@ pub mod bound;
 pub mod check;
 pub mod choices;
 pub mod cluster;
+pub mod consolidate;
 pub mod contention;
 pub mod curve;
 pub mod demand;

@@ -1,6 +1,6 @@
 //! Plan: the placement of instances with their cache, and the free resources.
 
-use crate::bound::MinimumCost;
+use crate::bound::{MinimumCost, separate_servers, whole};
 use crate::cluster::Cluster;
 use crate::request::Request;
 use crate::slo::Slo;
@@ -151,6 +151,20 @@ impl Plan {
         plan
     }
 
+    /// Closes a server without instances to further ones, or opens it again.
+    pub(crate) fn set_closed(&mut self, server: usize, closed: bool) {
+        debug_assert!(!self.is_active(server), "server {server} has instances");
+        let kind = self.cluster.kind_of(server);
+        let free = match closed {
+            true => (0, 0, 0),
+            false => (kind.cores, kind.ways, kind.classes),
+        };
+        let first = self.first[server];
+        for room in &mut self.rooms[first..first + usize::from(kind.nodes)] {
+            (room.cores, room.ways, room.classes) = free;
+        }
+    }
+
     /// Returns the same plan with a very large amount of a resource on every node, to test if an SLO lacks that
     /// resource.
     pub(crate) fn with_plenty(&self, resource: Resource) -> Self {
@@ -225,6 +239,12 @@ impl Plan {
     /// Returns the minimum cost of all SLOs together, which also gives the shadow prices of cores and cache.
     pub fn cheapest(&self) -> &MinimumCost {
         &self.cheapest
+    }
+
+    /// Returns a lower bound on the servers for all SLOs: by cores, cache and classes, and by anti-affinity.
+    pub fn least_servers(&self) -> usize {
+        let placed = self.placed().map(|placed| (&placed.slo, &placed.cheapest));
+        whole(self.cheapest.servers()).max(separate_servers(&self.cluster, placed))
     }
 
     /// Places an SLO's instances on their servers, all or none. [`check`](crate::check::check) verifies that the SLO is

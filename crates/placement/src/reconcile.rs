@@ -3,6 +3,7 @@
 use crate::admit::{Answer, Denial, Reason, keep_if_met, nearest, repair, try_admit};
 use crate::check::check;
 use crate::cluster::Cluster;
+use crate::consolidate::consolidate;
 use crate::demand::Slot;
 use crate::plan::{Instance, Placed, Plan};
 use crate::schedule::{Request, Scheduler};
@@ -138,7 +139,8 @@ struct PlacedBefore {
 }
 
 /// Creates a plan for the wanted SLOs from an earlier placement. An instance moves only if its server no longer exists,
-/// or its SLO changed. `chains` are the chains of old terms: after a denied change, these stay in force only if the
+/// or its SLO changed. New SLOs are admitted in order; several of them may be placed together on fewer servers than one
+/// after the other, as far as the scheduler [consolidates](Scheduler::consolidates). `chains` are the chains of old terms: after a denied change, these stay in force only if the
 /// curves of their chain are still known.
 pub fn reconcile(
     cluster: &Cluster,
@@ -217,6 +219,10 @@ pub fn reconcile(
             });
         }
     }
+    if scheduler.consolidates() {
+        let is_new = |slo: &Slo| standing.get(&*slo.name).is_none_or(|old| old.course == Course::New);
+        consolidated(&mut plan, wanted, &mut results, is_new, scheduler);
+    }
     let answered = |(slo, result): (&Slo, Option<Decided>)| {
         let old = standing.get(&*slo.name);
         let (moved, answer) = match result {
@@ -256,6 +262,40 @@ pub fn reconcile(
         plan,
         removed,
         lost: lost.into_iter().collect(),
+    }
+}
+
+/// Places new SLOs again together if there are several, and tries those once more that had no room.
+fn consolidated(
+    plan: &mut Plan,
+    wanted: &[Slo],
+    results: &mut [Option<Decided>],
+    is_new: impl Fn(&Slo) -> bool,
+    scheduler: &dyn Scheduler,
+) {
+    let new = || wanted.iter().zip(0..).filter(|(slo, _)| is_new(slo));
+    let admitted = |results: &[Option<Decided>]| {
+        let admitted = new().filter(|&(_, number): &(&Slo, usize)| matches!(results[number], Some(Ok(_))));
+        admitted.map(|(slo, _)| slo.name.clone()).collect::<BTreeSet<String>>()
+    };
+    let before = admitted(results);
+    if before.len() < 2 {
+        return;
+    }
+    consolidate(plan, &before, scheduler);
+    for (slo, number) in new() {
+        if let Some(Err(Reason::Room(_))) = results[number] {
+            results[number] = Some(try_admit(plan, slo, scheduler));
+        }
+    }
+    let after = admitted(results);
+    if after.len() > before.len() {
+        consolidate(plan, &after, scheduler);
+    }
+    for (slo, number) in new() {
+        if let (Some(Ok(instances)), Some(placed)) = (&mut results[number], plan.get(&slo.name)) {
+            instances.clone_from(&placed.instances);
+        }
     }
 }
 

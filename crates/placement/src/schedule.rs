@@ -11,6 +11,12 @@ pub trait Scheduler {
     /// Returns its name.
     fn name(&self) -> &'static str;
 
+    /// Returns `true` if SLOs that come together are [placed again](crate::consolidate) where that saves servers. By
+    /// default `false`: each one stays where it was placed first.
+    fn consolidates(&self) -> bool {
+        false
+    }
+
     /// Returns the instances, if there is room for them.
     fn place(&self, plan: &Plan, request: &Request) -> Option<Vec<Instance>>;
 }

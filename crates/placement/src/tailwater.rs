@@ -1,12 +1,12 @@
 //! Tailwater's admission: joint decision about number of instances, cache and servers.
 //!
-//! On a well-used server, cores and cache run out together. The value of a server's free resources is that of the
-//! scarcer one: ways without cores, or cores without ways, are worth nothing. Of all choices to meet an SLO, the
+//! On a well-used server, cores, cache and its classes run out together. The value of a server's free resources is that
+//! of the scarcest one: ways without cores, or cores without ways, are worth nothing. Of all choices to meet an SLO, the
 //! algorithm takes the one that consumes the least value. These are two small instances where ways are scarce, and one
-//! with much cache where ways would be left over. This is packing of two-dimensional items with several possible
+//! with much cache where ways would be left over or classes are scarce. This is packing of items with several possible
 //! shapes. ResQ's greedy fixes the shape first.
 
-use crate::bound::price;
+use crate::bound::{Shares, Weights};
 use crate::cluster::ServerKind;
 use crate::demand::Slot;
 use crate::plan::{Instance, Plan, Room};
@@ -27,17 +27,21 @@ impl Scheduler for Tailwater {
         "tailwater"
     }
 
+    fn consolidates(&self) -> bool {
+        true
+    }
+
     fn place(&self, plan: &Plan, request: &Request) -> Option<Vec<Instance>> {
         let mut trial = Trial::new(plan, &request.slo);
         let kinds = plan.cluster().kinds();
         let mut all = plan.cheapest().clone();
         all.add(&request.cheapest);
-        let part = all.part_of_cores();
+        let weights = all.weights();
         let mut best: Option<(f64, Vec<Instance>)> = None;
         for choice in &request.choices.list {
             trial.clear();
             let limit = best.as_ref().map_or(f64::INFINITY, |&(cost, _)| cost);
-            if let Some(cost) = try_choice(&mut trial, choice, kinds, part, limit) {
+            if let Some(cost) = try_choice(&mut trial, choice, kinds, weights, limit) {
                 best = Some((cost, trial.instances()));
             }
         }
@@ -47,13 +51,19 @@ impl Scheduler for Tailwater {
 
 /// Places the instances of a choice, largest first, where they cost the least. Returns the cost, or `None` if there is
 /// no room or the cost reaches `limit`.
-fn try_choice(trial: &mut Trial<'_>, choice: &[Slot], kinds: &[ServerKind], part: f64, limit: f64) -> Option<f64> {
+fn try_choice(
+    trial: &mut Trial<'_>,
+    choice: &[Slot],
+    kinds: &[ServerKind],
+    weights: Weights,
+    limit: f64,
+) -> Option<f64> {
     let mut cost = 0.0;
     for &slot in choice {
         let kind = &kinds[slot.kind];
         let found = trial
             .fitting(slot)
-            .map(|(number, room)| (number, placing(room, slot, kind, part)))
+            .map(|(number, room)| (number, placing(room, slot, kind, weights)))
             .min_by(|a, b| a.1.total_cmp(&b.1));
         let (number, price) = found?;
         cost += price;
@@ -65,17 +75,13 @@ fn try_choice(trial: &mut Trial<'_>, choice: &[Slot], kinds: &[ServerKind], part
     Some(cost)
 }
 
-/// Returns the cost of an instance in a room, in servers. `part` is the cores' share of a server's price.
-fn placing(room: &Room, slot: Slot, kind: &ServerKind, part: f64) -> f64 {
+/// Returns the cost of an instance in a room, in servers.
+fn placing(room: &Room, slot: Slot, kind: &ServerKind, weights: Weights) -> f64 {
     let mut after = *room;
     after.take(slot.cores, slot.ways);
     let lost = worth(room, kind) - worth(&after, kind);
-    let left = Slot {
-        cores: after.cores,
-        ways: after.ways,
-        ..slot
-    };
-    price(kind, slot, part) + LEFT * price(kind, left, part) + WORTH * lost / f64::from(kind.nodes)
+    let left = Shares::new(kind, after.cores, after.ways, after.classes);
+    Shares::of(kind, slot).price(weights) + LEFT * left.price(weights) + WORTH * lost / f64::from(kind.nodes)
 }
 
 /// Returns the free share of a node's scarcest resource.

@@ -56,6 +56,14 @@ pub enum SweepError {
     /// The cache cannot be divided.
     #[error(transparent)]
     Cache(#[from] CacheError),
+    /// The chain drops the traffic, so that there is no latency.
+    #[error("the chain dropped all {packets} packets ({reasons}): expected traffic that it delivers")]
+    AllDropped {
+        /// Packets of a run.
+        packets: u64,
+        /// Reasons with their packets.
+        reasons: String,
+    },
     /// No packet was processed in a run.
     #[error("the chain processed no packets in {0}: expected longer runs")]
     Nothing(Nanos),

@@ -139,8 +139,9 @@ pub struct ChainReport {
     pub policy: String,
     /// Latency objective, in microseconds.
     pub slo_us: f64,
-    /// `true` if 99 % of the packets were delivered within it. Lost packets count as late.
-    pub slo_met: bool,
+    /// `true` if 99 % of the packets were delivered within it. Lost packets count as late. `None` without a verdict: fewer
+    /// than [100](tailwater_measure::verdict::packets_required) packets arrived.
+    pub slo_met: Option<bool>,
     /// Latencies of all delivered packets, in microseconds.
     pub latency_us: LatencyReport,
     /// Their distribution, in steps of less than 3.2 %.
@@ -333,7 +334,16 @@ pub struct BurstStep {
     pub packets_handed: u64,
 }
 
-/// Returns `true` if a chain with these numbers of late and offered packets meets its objective.
-pub(crate) fn is_met(late: u64, offered: u64) -> bool {
-    late * 100 <= offered
+/// Percentile of the packets that must meet a chain's objective.
+pub const PERCENTILE: f64 = 99.0;
+
+/// Returns whether a chain with these numbers of late and offered packets meets its objective, or `None` if there are
+/// too few packets for a verdict.
+pub(crate) fn verdict(late: u64, offered: u64) -> Option<bool> {
+    tailwater_measure::verdict::verdict(offered, offered, late, PERCENTILE).ok()
+}
+
+/// Returns `true` if so many late packets miss the objective of a chain with at most `offered` packets.
+pub(crate) fn is_missed(late: u64, offered: u64) -> bool {
+    verdict(late, offered) == Some(false)
 }

@@ -6,7 +6,7 @@ use crate::policies::RackPolicy;
 use crate::rack::{Rack, RackError};
 use crate::report::{
     Cause, ChainReport, CoreUse, DistributionPoint, LatencyReport, Loss, Packets, RackCores, SimReport, WindowReport,
-    is_met,
+    verdict,
 };
 use crate::traffic::{Chunk, ChunkReader, FlowStart, MOST_CHAINS, Packet, Workload};
 use std::collections::{BTreeMap, VecDeque};
@@ -237,7 +237,7 @@ pub fn simulate_with(
             traffic,
             policy,
             slo_us: slo.as_micros_f64(),
-            slo_met: is_met(late, offered),
+            slo_met: verdict(late, offered),
             latency_us: LatencyReport::of(&histogram),
             latency_distribution: DistributionPoint::all(&histogram),
             latency: histogram,

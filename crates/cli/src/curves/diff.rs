@@ -2,7 +2,7 @@
 
 use super::args::DiffArgs;
 use crate::error::CliError;
-use crate::output::print;
+use crate::output::{complain, print};
 use crate::text::{one_line, percent, short};
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -26,6 +26,19 @@ pub fn diff(args: &DiffArgs) -> Result<ExitCode, CliError> {
             args.second.display()
         ))
     })?;
+    // Hardly any difference is beyond such a noise.
+    for (path, profiles) in [(&args.first, &first), (&args.second, &second)] {
+        for profile in &profiles.list {
+            for value in profile.unrepeatable() {
+                let file = one_line(&path.display().to_string());
+                let chain = &profile.key.chain;
+                complain(
+                    "notice",
+                    &format!("{file}: {chain}: not repeatable, so not compared: {value}"),
+                );
+            }
+        }
+    }
     let mut text = String::new();
     for change in &changes {
         // Writing into a string cannot fail.

@@ -6,7 +6,8 @@ use std::fmt::Write as _;
 use std::path::Path;
 use tailwater_profile::curve::{Measured, Point};
 use tailwater_profile::profiles::{
-    CacheProfile, ChainProfile, CostProfile, FunctionCost, LatencyProfile, Machine, Profiles,
+    CacheProfile, ChainProfile, CostProfile, FunctionCost, LatencyProfile, MOST_LATENCY_NOISE, MOST_THROUGHPUT_NOISE,
+    Machine, Profiles,
 };
 
 /// Document of `--output json`. Field names are stable.
@@ -50,6 +51,8 @@ struct CachePoint {
     pps: f64,
     noise_pps: f64,
     runs: u32,
+    /// `false` if the value is not used for placement.
+    repeatable: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     occupied_bytes: Option<u64>,
 }
@@ -65,6 +68,7 @@ struct NotHeldPoint {
 struct LatencyDocument {
     throughput_pps: f64,
     throughput_noise_pps: f64,
+    throughput_repeatable: bool,
     percentile: f64,
     points: Vec<LoadPoint>,
     objective_us: f64,
@@ -80,6 +84,8 @@ struct LoadPoint {
     us: f64,
     noise_us: f64,
     runs: u32,
+    /// `false` if the value is not used for placement.
+    repeatable: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -135,6 +141,7 @@ fn cache_document(cache: &CacheProfile, because: Option<String>) -> CacheDocumen
         pps: measured.value,
         noise_pps: measured.noise,
         runs: measured.runs,
+        repeatable: measured.is_repeatable(MOST_THROUGHPUT_NOISE),
         occupied_bytes: cache.occupied(*at),
     });
     let not_held = cache.not_held.iter().map(|point| NotHeldPoint {
@@ -159,11 +166,13 @@ fn latency_document(latency: &LatencyProfile) -> LatencyDocument {
             us: value,
             noise_us: noise,
             runs,
+            repeatable: point.measured.is_repeatable(MOST_LATENCY_NOISE),
         }
     });
     LatencyDocument {
         throughput_pps: latency.throughput.value,
         throughput_noise_pps: latency.throughput.noise,
+        throughput_repeatable: latency.throughput.is_repeatable(MOST_THROUGHPUT_NOISE),
         percentile: latency.percentile,
         points: points.collect(),
         objective_us: latency.objective_us,

@@ -121,6 +121,9 @@ pub fn measure(part: CurveSelection, args: &MeasureArgs) -> Result<ExitCode, Cli
     if let Some(report) = report {
         report.write(&html::profiles(&profiles, &file, SystemTime::now())?)?;
     }
+    for value in profile.unrepeatable() {
+        complain("notice", &format!("not repeatable: {value}"));
+    }
     print(&match args.output {
         ReportOutput::Table => table::profile(&profile, because.as_deref(), &file),
         ReportOutput::Json => json(&Document::new(&profile, because, &file))?,

@@ -2,9 +2,10 @@
 
 use super::experiment::{Experiment, MOST_PREEMPTED, Rates};
 use super::machine::Machine;
-use crate::text::percent;
+use crate::table::too_few;
+use crate::text::{percent, thousands};
 use serde::Serialize;
-use tailwater_dataplane::report::{LatencyReport, RunReport, SloReport};
+use tailwater_dataplane::report::{LatencyReport, NoVerdict, RunReport, SloReport, is_within, verdict};
 use tailwater_net::Nanos;
 use tailwater_sim::ChainReport;
 
@@ -97,7 +98,8 @@ pub struct PolicyResult {
     /// Share of the judged windows' packets that were delivered in time, or of all packets if there are too few such
     /// windows. Lost packets count as late.
     pub in_time: f64,
-    /// The share is at least the objective's; `None` if fewer than a third of the windows are judged.
+    /// The share is at least the objective's; `None` if fewer than a third of the windows are judged, or they have too
+    /// few packets.
     pub kept: Option<bool>,
     /// Time for which dedicated cores were in use, in seconds of one core.
     pub dedicated_core_s: f64,
@@ -149,7 +151,7 @@ impl PolicyResult {
                 max_us: window.latency_us.max,
                 lost: window.lost,
                 interference,
-                kept: window.slo_met,
+                kept: window.slo_met == Some(true),
             };
             Owed {
                 step,
@@ -157,6 +159,8 @@ impl PolicyResult {
                 missed: window.late + window.lost,
             }
         });
+        // Windows without packets prove nothing.
+        let windows = windows.filter(|window| window.packets > 0);
         let late: u64 = report.late_by_cause.values().sum();
         let packets = &report.packets;
         let result = PolicyResult {
@@ -200,7 +204,7 @@ impl PolicyResult {
                 max_us: window.max_us,
                 lost: window.lost,
                 interference: false,
-                kept: is_kept(window.late, window.delivered + window.lost, percentile),
+                kept: is_within(window.late, window.delivered + window.lost, percentile),
             },
             packets: window.delivered + window.lost,
             missed: window.late,
@@ -242,15 +246,11 @@ impl PolicyResult {
         let packets: u64 = counted().map(|window| window.packets).sum();
         let missed: u64 = counted().map(|window| window.missed).sum();
         self.in_time = packets.saturating_sub(missed) as f64 / packets.max(1) as f64;
-        self.kept = (enough && packets > 0).then(|| is_kept(missed, packets, percentile));
+        let verdict = verdict(self.offered, packets, missed, percentile);
+        self.kept = verdict.ok().filter(|_| enough);
         self.over_time = windows.into_iter().map(|window| window.step).collect();
         self
     }
-}
-
-/// Returns whether at least `percentile` percent of the packets were in time.
-fn is_kept(missed: u64, packets: u64, percentile: f64) -> bool {
-    packets.saturating_sub(missed) as f64 >= packets as f64 * percentile / 100.0 - 1e-9
 }
 
 impl Document {
@@ -281,7 +281,7 @@ impl Document {
             busiest,
             seconds,
             window_ms: experiment.window.as_secs_f64() * 1e3,
-            verdict: verdict(&policies, &objective),
+            verdict: sentence(&policies, &objective),
             slo: objective,
             policies,
         }
@@ -290,10 +290,13 @@ impl Document {
 
 /// Verdict in plain words: which policies kept the objective, the measured share of each, and the auxiliary core's
 /// time.
-fn verdict(policies: &[PolicyResult], slo: &SloReport) -> String {
+fn sentence(policies: &[PolicyResult], slo: &SloReport) -> String {
     let [alone, netblaze, tailwater] = policies else {
         return String::new();
     };
+    if let Some(why) = policies.iter().find_map(|policy| without_packets(policy, slo)) {
+        return format!("NO VERDICT: {why}");
+    }
     let short = match (alone.kept, netblaze.kept, tailwater.kept) {
         (Some(false), Some(true), Some(true)) => "Kept with an auxiliary core, missed without",
         (Some(false), Some(false), Some(true)) => {
@@ -317,6 +320,17 @@ fn verdict(policies: &[PolicyResult], slo: &SloReport) -> String {
     )
 }
 
+/// Returns the reason if too few packets were delivered or lost for a verdict on a policy.
+fn without_packets(policy: &PolicyResult, slo: &SloReport) -> Option<String> {
+    let owed = policy.delivered + policy.lost;
+    let missed = policy.late + policy.lost;
+    Some(match verdict(policy.offered, owed, missed, slo.percentile).err()? {
+        NoVerdict::NoPackets => "no packets arrived for the chain".to_owned(),
+        NoVerdict::AllDropped => format!("the chain dropped all {} packets", thousands(policy.offered)),
+        NoVerdict::TooFewPackets => too_few(owed, slo.percentile),
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -324,6 +338,7 @@ mod tests {
 
     fn result(number: usize, windows: &[(u64, u64, bool)]) -> PolicyResult {
         let (policy, title) = POLICIES[number];
+        let packets = windows.iter().map(|window| window.0).sum();
         let windows = windows.iter().map(|&(packets, missed, interference)| Owed {
             step: Step {
                 start_s: 0.0,
@@ -332,7 +347,7 @@ mod tests {
                 max_us: 3.0,
                 lost: 0,
                 interference,
-                kept: is_kept(missed, packets, 99.0),
+                kept: is_within(missed, packets, 99.0),
             },
             packets,
             missed,
@@ -341,8 +356,8 @@ mod tests {
             policy,
             title,
             latency_us: LatencyReport::default(),
-            offered: 0,
-            delivered: 0,
+            offered: packets,
+            delivered: packets,
             dropped: 0,
             lost: 0,
             late: 0,
@@ -366,7 +381,7 @@ mod tests {
             network_us: 0.0,
             percentile: 99.0,
         };
-        verdict(&policies, &slo)
+        sentence(&policies, &slo)
     }
 
     #[test]
@@ -398,6 +413,31 @@ mod tests {
         assert!(
             said.starts_with("No verdict, since too many windows had CPU interference"),
             "{said}"
+        );
+    }
+
+    #[test]
+    fn without_enough_packets_there_is_no_verdict() {
+        let kept = &[(1000, 5, false)][..];
+        let said = says([kept, kept, &[]]);
+        assert_eq!(said, "NO VERDICT: no packets arrived for the chain");
+        let said = says([kept, kept, &[(50, 0, false)]]);
+        assert_eq!(
+            said,
+            "NO VERDICT: 50 packets delivered or lost, at least 100 required for 99 %"
+        );
+        let few = result(2, &[(50, 0, false)]);
+        assert_eq!((few.kept, few.windows_judged), (None, 1));
+        let mut dropped: Vec<PolicyResult> = (0..3).map(|number| result(number, kept)).collect();
+        (dropped[0].delivered, dropped[0].dropped) = (0, 1000);
+        let slo = SloReport {
+            latency_us: 200.0,
+            network_us: 0.0,
+            percentile: 99.0,
+        };
+        assert_eq!(
+            sentence(&dropped, &slo),
+            "NO VERDICT: the chain dropped all 1,000 packets"
         );
     }
 

@@ -10,7 +10,9 @@ use crate::simulate::document::{Document, Run};
 use crate::table::comparison::loss;
 use crate::text::{fixed, one_line};
 use maud::{Markup, html};
+use tailwater_dataplane::report::packets_required;
 use tailwater_sim::ChainReport;
+use tailwater_sim::report::PERCENTILE;
 
 /// Returns the page of runs on the rack in `spec`. Equal arguments give equal bytes: the page contains no time.
 ///
@@ -66,9 +68,22 @@ fn heading(document: &Document, parts: &[ChainRuns<'_>]) -> Markup {
     );
     let verdict = match holders(document) {
         Some((policy, text)) => tables::verdict("met", &policy, &text),
-        None => tables::verdict("missed", "No policy holds", "every objective with every seed."),
+        None if is_missed(document) => tables::verdict("missed", "No policy holds", "every objective with every seed."),
+        None => {
+            let required = packets_required(PERCENTILE);
+            let text = format!("A chain has fewer than {required} packets, too few for 99 % of them.");
+            tables::verdict("none", "No verdict", &text)
+        }
     };
     tables::header("Tailwater simulation report", &document.rack, &about, &verdict)
+}
+
+/// Returns `true` if each policy misses an objective.
+fn is_missed(document: &Document) -> bool {
+    let missed = |run: &&Run| run.report.chains.iter().any(|chain| chain.slo_met == Some(false));
+    let policies = document.runs.iter().map(|run| run.policy);
+    let missing: Vec<&str> = document.runs.iter().filter(missed).map(|run| run.policy).collect();
+    policies.into_iter().all(|policy| missing.contains(&policy))
 }
 
 /// Returns the policy that meets every objective with the fewest cores of the rack, and the others that meet them.
@@ -82,7 +97,7 @@ fn holders(document: &Document) -> Option<(String, String)> {
     }
     let held = |runs: &[&Run]| {
         let mut chains = runs.iter().flat_map(|run| &run.report.chains);
-        chains.all(|chain| chain.slo_met)
+        chains.all(|chain| chain.slo_met == Some(true))
     };
     let cores = |runs: &[&Run]| {
         let cores = runs.iter().map(|run| run.report.cores.average);
@@ -117,7 +132,11 @@ fn results(part: &ChainRuns<'_>, number: usize) -> Markup {
             false => run.policy.to_owned(),
         };
         let (latency, cores) = (&chain.latency_us, &chain.cores);
-        let verdict = if chain.slo_met { "met" } else { "missed" };
+        let verdict = match chain.slo_met {
+            Some(true) => "met",
+            Some(false) => "missed",
+            None => "no verdict",
+        };
         let figures = vec![
             fixed(latency.p50),
             fixed(latency.p99),

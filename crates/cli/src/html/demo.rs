@@ -52,7 +52,7 @@ fn heading(document: &Document) -> Markup {
     let (class, result) = match kept {
         Some(true) => ("met", "Objective kept with Tailwater's policy"),
         Some(false) => ("missed", "Objective missed with Tailwater's policy"),
-        None => ("missed", "No verdict"),
+        None => ("none", "No verdict"),
     };
     let how = match &document.because {
         Some(because) => format!("simulated ({because})"),

@@ -191,7 +191,7 @@ pub fn scatter(parts: &[ChainRuns<'_>], bounds: &[Bound], palette: &Palette) -> 
                 slo_us: part.slo_us,
                 cores: median(each(|chain| chain.cores.total)),
                 p99_us: median(each(|chain| chain.latency_us.p99)),
-                met: chains.iter().all(|chain| chain.slo_met),
+                met: chains.iter().all(|chain| chain.slo_met == Some(true)),
             };
             match policies.iter_mut().find(|(other, _)| *other == name) {
                 Some((_, points)) => points.push(point),

@@ -159,7 +159,8 @@ fn words(point: &Point, figure: impl Fn(f64) -> String, unit: &str) -> String {
     format!(
         "{}{unit} ± {} ({} runs)",
         figure(measured.value),
-        percent(measured.relative_noise().min(1.0)),
+        // `percent` formats shares of a whole, and a noise may exceed its value.
+        format_args!("{} %", significant(measured.relative_noise() * 100.0, 3)),
         measured.runs
     )
 }

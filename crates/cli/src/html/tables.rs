@@ -5,7 +5,7 @@ use crate::table::{late_and_lost, of_bytes_in, share, without_verdict};
 use crate::text::{fixed, one_line, percent, short, thousands};
 use maud::{Markup, html};
 use std::fmt::Write as _;
-use tailwater_dataplane::report::{DropOutcome, LatencyReport, RunReport};
+use tailwater_dataplane::report::{DropOutcome, LatencyReport, ReloadOutcome, RunReport};
 
 /// Returns the heading of a page: the product, a title, and the circumstances; then more elements.
 pub(super) fn header(product: &str, title: &str, about: &str, more: &Markup) -> Markup {
@@ -70,6 +70,7 @@ pub fn heading(report: &RunReport, ended: &str) -> Markup {
             }
         }
         @if let Some(text) = disturbed(report) { p.hint { (text) } }
+        @if let Some(text) = rejected(report) { p.hint id="reloads" { (one_line(&text)) } }
     };
     header("Tailwater run report", &report.chain, &about, &more)
 }
@@ -81,29 +82,49 @@ fn throughput(report: &RunReport) -> String {
     }
 }
 
+/// Returns the rejected reloads of the chain's files, if there are any, with the reason of the last one listed.
+fn rejected(report: &RunReport) -> Option<String> {
+    let reloads = &report.reloads;
+    let number = Some(reloads.counters.rejected).filter(|number| *number > 0)?;
+    let mut listed = reloads.list.iter().rev();
+    let last = listed.find(|event| event.outcome == ReloadOutcome::Rejected);
+    let reason = last.map_or_else(String::new, |event| {
+        let line = event.lines.first().map_or("", String::as_str);
+        format!(", at {:.2} s: {line}", event.at_s)
+    });
+    Some(format!("Rejected: {}{reason}", count(number, "reload")))
+}
+
 /// Returns the CPU interference during the run, if there was any.
 fn disturbed(report: &RunReport) -> Option<String> {
     let windows = &report.windows;
     if windows.flagged == 0 {
         return None;
     }
-    let good = windows.count.saturating_sub(windows.flagged);
-    let kept = (windows.unflagged_slo_met * good as f64).round() as u64;
     let of = count(windows.count, "window");
     let mut text = format!(
         "In {} of {of} there was CPU interference: a worker was preempted. ",
         thousands(windows.flagged),
     );
-    let _ = match good {
-        0 => write!(text, "All windows had CPU interference."),
-        _ => write!(
+    let _ = match kept_windows(report) {
+        Some((kept, judged)) => write!(
             text,
             "The SLO was met in {} of the {} others.",
             thousands(kept),
-            thousands(good)
+            thousands(judged)
         ),
+        None if windows.flagged >= windows.count => write!(text, "All windows had CPU interference."),
+        None => write!(text, "No packet was delivered or lost in the others."),
     };
     Some(text)
+}
+
+/// Returns the windows without CPU interference in which the SLO was met, and those with packets delivered or lost, if
+/// there are any.
+fn kept_windows(report: &RunReport) -> Option<(u64, u64)> {
+    let judged = report.windows.unflagged_judged;
+    let share = report.windows.unflagged_slo_met?;
+    Some(((share * judged as f64).round() as u64, judged))
 }
 
 /// Rows of a table: a name and its figures.
@@ -229,8 +250,10 @@ pub fn flows(report: &RunReport) -> Markup {
 /// Returns the windows, and their CPU interference.
 pub fn windows(report: &RunReport) -> Markup {
     let windows = &report.windows;
-    let good = windows.count.saturating_sub(windows.flagged);
-    let kept = (windows.unflagged_slo_met * good as f64).round() as u64;
+    let kept = kept_windows(report).map_or_else(
+        || "no packets".to_owned(),
+        |(kept, judged)| format!("{} of {}", thousands(kept), thousands(judged)),
+    );
     let gaps: u64 = windows.list.iter().map(|window| window.gaps).sum();
     let lost: f64 = windows.list.iter().map(|window| window.gap_us).sum();
     let longest = windows.list.iter().map(|window| window.longest_gap_us);
@@ -238,10 +261,7 @@ pub fn windows(report: &RunReport) -> Markup {
         ("windows", thousands(windows.count)),
         ("length of each", micros(windows.length_ms * 1e3)),
         ("with CPU interference", thousands(windows.flagged)),
-        (
-            "of the others, SLO met",
-            format!("{} of {}", thousands(kept), thousands(good)),
-        ),
+        ("of the others, SLO met", kept),
         ("preemptions", thousands(gaps)),
         ("time preempted", micros(lost)),
         ("longest preemption", micros(longest.fold(0.0, f64::max))),

@@ -4,8 +4,8 @@ use super::page;
 use std::collections::BTreeMap;
 use std::time::UNIX_EPOCH;
 use tailwater_dataplane::report::{
-    ArrivalReport, CoreReport, DistributionPoint, DropOutcome, DropReport, FlowReport, LatencyReport, PacketReport,
-    RunReport, SloReport, StepReport, TimelineReport, WindowReport, WindowsReport,
+    ArrivalReport, CoreReport, DistributionPoint, DropOutcome, DropReport, FlowReport, LatencyReport, NoVerdict,
+    PacketReport, ReloadReport, RunReport, SloReport, StepReport, TimelineReport, WindowReport, WindowsReport,
 };
 
 const CAUSES: [&str; 9] = [
@@ -62,7 +62,7 @@ fn example(steps: usize, windows: usize, reasons: usize, name: &str) -> RunRepor
         gap_us: 1234.567,
         longest_gap_us: 123.456,
         flagged: true,
-        slo_met: false,
+        slo_met: Some(false),
     };
     let arrivals = if steps == 0 { 0 } else { 1024 };
     RunReport {
@@ -74,6 +74,7 @@ fn example(steps: usize, windows: usize, reasons: usize, name: &str) -> RunRepor
             percentile: 99.0,
         },
         slo_met: Some(false),
+        no_verdict: None,
         latency_us: latencies(5.123),
         latency_distribution: (0..steps * 2)
             .map(|i| DistributionPoint {
@@ -114,6 +115,7 @@ fn example(steps: usize, windows: usize, reasons: usize, name: &str) -> RunRepor
         server: None,
         state: None,
         isolation: None,
+        reloads: ReloadReport::default(),
         flows: Some(FlowReport {
             active: 1,
             opened: 2,
@@ -126,7 +128,8 @@ fn example(steps: usize, windows: usize, reasons: usize, name: &str) -> RunRepor
             length_ms: 300.0,
             count: windows as u64,
             flagged: windows as u64 / 2,
-            unflagged_slo_met: 0.5,
+            unflagged_judged: windows as u64 - windows as u64 / 2,
+            unflagged_slo_met: Some(0.5),
             median_latency_us: latencies(5.0),
             omitted: 7,
             list: (0..windows).map(window).collect(),
@@ -233,7 +236,7 @@ fn a_page_has_all_charts_and_refers_to_nothing() {
 fn a_run_in_which_nothing_happened_has_a_page() {
     let mut empty = example(0, 0, 0, "chain");
     (empty.packets, empty.duration_s) = (PacketReport::default(), 0.0);
-    (empty.slo_met, empty.flows) = (None, None);
+    (empty.slo_met, empty.no_verdict, empty.flows) = (None, Some(NoVerdict::NoPackets), None);
     empty.late_by_cause.clear();
     empty.windows = WindowsReport::default();
     empty.timeline = TimelineReport::default();
@@ -335,4 +338,68 @@ fn keys_in_the_spec_are_withheld() {
         "name: abc123\n- encrypt: {key: (withheld), mtu: 1508}\nlast: 0\n"
     );
     assert_eq!(super::without_keys(key), "(withheld)");
+}
+
+/// Returns the rules of a style sheet: the media that they are for, selectors, declarations.
+fn rules(css: &str) -> Vec<(String, String, String)> {
+    let (mut found, mut open) = (Vec::new(), Vec::new());
+    let mut text = String::new();
+    for c in css.chars() {
+        match c {
+            '{' => open.push(std::mem::take(&mut text).trim().to_owned()),
+            '}' => {
+                let selector = open.pop().expect("an open brace");
+                let declarations = std::mem::take(&mut text).trim().to_owned();
+                match open.as_slice() {
+                    [] if selector.starts_with("@media") => assert_eq!(declarations, "", "{selector}"),
+                    [] => found.push((String::new(), selector, declarations)),
+                    [media] => found.push((media.clone(), selector, declarations)),
+                    _ => panic!("{selector} is within {open:?}"),
+                }
+            }
+            c => text.push(c),
+        }
+    }
+    assert!(open.is_empty() && text.trim().is_empty(), "{open:?} {text}");
+    found
+}
+
+/// Regression: on paper and on narrow screens, two rules had become one, `.grid, .part { font-size: 21px }`: large type
+/// instead of one column, and tables beyond the edge.
+#[test]
+fn narrow_and_printed_pages_have_columns_that_fit_and_small_type() {
+    let rules = rules(super::STYLE.0);
+    let mut columns = 0;
+    for (media, selector, declarations) in &rules {
+        // Each has declarations only.
+        assert!(
+            !selector.contains([';', '}']) && !declarations.contains('{'),
+            "{selector}"
+        );
+        if media.is_empty() {
+            continue;
+        }
+        let size = declarations
+            .split(';')
+            .find_map(|part| part.trim().strip_prefix("font-size: "));
+        let size = size.and_then(|size| size.strip_suffix("px")?.parse::<f64>().ok());
+        assert!(
+            size.is_none_or(|size| size < 20.0 || selector == "h1"),
+            "{media} {selector}"
+        );
+        let is_layout = selector
+            .split(',')
+            .any(|one| [".grid", ".tables", ".tiles"].contains(&one.trim()));
+        if is_layout {
+            assert!(declarations.contains("grid-template-columns"), "{media} {selector}");
+            columns += 1;
+        }
+    }
+    // Tiles at three widths and on paper, figures and tables at one width and on paper.
+    assert_eq!(columns, 6);
+    let large = rules
+        .iter()
+        .filter(|(_, _, declarations)| declarations.contains("font-size: 21px"));
+    let large: Vec<&str> = large.map(|(_, selector, _)| &**selector).collect();
+    assert_eq!(large, [".section"]);
 }

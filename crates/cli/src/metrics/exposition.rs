@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tailwater_api::Slo;
 use tailwater_dataplane::durable::StateProgress;
 use tailwater_dataplane::histogram::LatencyHistogram;
+use tailwater_dataplane::report::ReloadCounters;
 use tailwater_dataplane::run::Progress;
 use tailwater_net::Nanos;
 
@@ -145,6 +146,7 @@ fn figures(progress: &Progress, encoder: &mut DescriptorEncoder) -> fmt::Result 
     labelled(&mut family, "to", "dedicated", scaling.packets_to_dedicated)?;
     let help = "Times a dedicated core was activated to help another";
     count(encoder, "dedicated_activations", help, scaling.dedicated_activated)?;
+    reloads(&progress.reloads, encoder)?;
     if let Some(state) = &progress.state {
         flow_state(state, encoder)?;
     }
@@ -178,6 +180,23 @@ fn figures(progress: &Progress, encoder: &mut DescriptorEncoder) -> fmt::Result 
             .encode_gauge(&value.as_secs_f64())?;
     }
     Ok(())
+}
+
+/// Encodes the counters of reloads.
+fn reloads(reloads: &ReloadCounters, encoder: &mut DescriptorEncoder) -> fmt::Result {
+    let help = "Reloads of the chain's files, by outcome";
+    let mut family = encoder.encode_descriptor("reloads", help, None, MetricType::Counter)?;
+    for (outcome, count) in [
+        ("applied", reloads.applied),
+        ("rejected", reloads.rejected),
+        ("unchanged", reloads.unchanged),
+    ] {
+        labelled(&mut family, "outcome", outcome, count)?;
+    }
+    let help = "1 if the last reload was rejected: the files differ from the configuration in force";
+    encoder
+        .encode_descriptor("last_reload_rejected", help, None, MetricType::Gauge)?
+        .encode_gauge(&u64::from(reloads.last_rejected))
 }
 
 /// Encodes the counters of external flow state.
@@ -246,7 +265,7 @@ fn buckets(latency: &LatencyHistogram) -> Vec<(f64, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tailwater_dataplane::report::{CoreReport, PacketReport};
+    use tailwater_dataplane::report::{CoreReport, PacketReport, ReloadCounters};
     use tailwater_dataplane::scaling::ScalingCounters;
     use tailwater_dataplane::scaling::buckets::BucketCounters;
 
@@ -310,6 +329,12 @@ mod tests {
                 dedicated_activated: 3,
                 ..ScalingCounters::default()
             },
+            reloads: ReloadCounters {
+                applied: 3,
+                rejected: 2,
+                unchanged: 1,
+                last_rejected: true,
+            },
         });
         let page = exposition.text().unwrap();
         for line in [
@@ -319,6 +344,10 @@ mod tests {
             "tailwater_packets_offloaded_total{to=\"auxiliary\"} 60",
             "tailwater_packets_offloaded_total{to=\"dedicated\"} 40",
             "tailwater_dedicated_activations_total 3",
+            "tailwater_reloads_total{outcome=\"applied\"} 3",
+            "tailwater_reloads_total{outcome=\"rejected\"} 2",
+            "tailwater_reloads_total{outcome=\"unchanged\"} 1",
+            "tailwater_last_reload_rejected 1",
             "tailwater_dedicated_cores 1.5",
             "tailwater_auxiliary_cores 0.25",
             "tailwater_packets_total{outcome=\"delivered\"} 6",

@@ -141,7 +141,7 @@ pub fn optimal(plan: &Plan, args: &PlaceArgs, before: &Pending) -> Result<Optima
     let mut outcome = Optimal {
         servers_before: used,
         servers: used,
-        least_servers: tailwater_placement::bound::whole(plan.cheapest().servers()),
+        least_servers: plan.least_servers(),
         gap: 0.0,
         out_of_time: false,
         saved: 0,

@@ -51,17 +51,12 @@ impl Mappers {
             ..Mappers::default()
         };
         if let Some(path) = record {
-            let cores = [
-                mapping.auxiliary.len(),
-                mappers
-                    .scaling
-                    .as_ref()
-                    .map_or(0, |scaling| scaling.helping(mapping.dedicated.len())),
-            ];
+            let dedicated = mapping.dedicated.len();
+            let helping = mappers.scaling.as_ref().map_or(0, |scaling| scaling.helping(dedicated));
             // Keeps the writer thread off the workers' cores, if there are others.
             let _elsewhere = AvoidCores::new(&mapping.dedicated);
             let known = mapping.needs_profile().then_some(profile);
-            let recorder = recorder(path, spec, mapping.policy, cores, known)?;
+            let recorder = recorder(path, spec, mapping, helping, known)?;
             mappers.recorder = Some(recorder);
         }
         if mapping.moves_buckets() {

@@ -1,9 +1,10 @@
 //! Record of a run's decisions, for `tailwater explain`.
 
+use super::plan::Mapping;
 use crate::error::CliError;
 use crate::output::complain;
 use std::path::Path;
-use tailwater_baselines::catalog::{Policy, epoch};
+use tailwater_baselines::catalog::epoch;
 use tailwater_dataplane::scaling::record::{Header, RecordError, Recorded, Recorder};
 use tailwater_functions::spec::ChainSpec;
 use tailwater_net::Nanos;
@@ -17,19 +18,22 @@ use tailwater_policy::capacity::CapacityProfile;
 pub fn recorder(
     path: &Path,
     spec: &ChainSpec,
-    policy: Policy,
-    [auxiliary, dedicated]: [usize; 2],
+    mapping: &Mapping,
+    dedicated: usize,
     profile: Option<&CapacityProfile>,
 ) -> Result<Recorder, CliError> {
+    let cpus = |cores: &[usize]| cores.iter().map(|&core| core as u32).collect();
     let header = Header {
         chain: spec.name.clone(),
-        policy: policy.name().to_owned(),
+        policy: mapping.policy.name().to_owned(),
         slo: spec.slo.budget(),
         epoch: epoch(spec.slo.budget()).unwrap_or(Nanos::ZERO),
-        auxiliary: auxiliary + dedicated,
+        auxiliary: mapping.auxiliary.len() + dedicated,
         dedicated,
         started: Nanos::ZERO,
         profile: profile.map_or_else(String::new, CapacityProfile::to_string),
+        dedicated_cpus: cpus(&mapping.dedicated),
+        auxiliary_cpus: cpus(&mapping.auxiliary),
     };
     Recorder::create(path, &header.now()).map_err(not_written)
 }

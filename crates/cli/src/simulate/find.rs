@@ -79,7 +79,7 @@ pub struct OfSeed {
 pub struct Tried {
     /// The value.
     pub value: f64,
-    /// `true` if all chains met their objectives.
+    /// `true` if all chains met their objectives. A chain without a verdict did not.
     pub holds: bool,
     /// `true` if all packets were simulated. Otherwise a miss was certain earlier, and the chains' results cover the
     /// packets until then.
@@ -95,8 +95,10 @@ pub struct TriedChain {
     pub chain: String,
     /// Its objective.
     pub slo_us: f64,
-    /// `true` if the objective was met.
-    pub slo_met: bool,
+    /// `true` if the objective was met; `None` if too few packets arrived for a verdict.
+    pub slo_met: Option<bool>,
+    /// Packets that arrived.
+    pub offered: u64,
     /// 99th percentile of the latency.
     pub p99_us: f64,
     /// Lost packets as a share of the offered ones.
@@ -147,7 +149,7 @@ impl Searches<'_> {
             Err(_) => None,
         };
         let chains = report.as_ref().map_or_else(Vec::new, chains);
-        let holds = report.is_some() && chains.iter().all(|chain| chain.slo_met);
+        let holds = report.is_some() && chains.iter().all(|chain| chain.slo_met == Some(true));
         let complete = report.is_none_or(|report| !report.missed);
         let value = self.axis.value(number);
         let tried = search.tried.lock();
@@ -170,6 +172,7 @@ fn chains(report: &SimReport) -> Vec<TriedChain> {
         chain: chain.chain.clone(),
         slo_us: chain.slo_us,
         slo_met: chain.slo_met,
+        offered: chain.packets.offered,
         p99_us: chain.latency_us.p99,
         loss_rate: chain.loss_rate,
         cores: chain.cores.total,

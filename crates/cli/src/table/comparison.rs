@@ -1,10 +1,12 @@
 //! Comparison of policies as text.
 
+use super::too_few;
 use crate::simulate::document::{Bound, Document, Run};
 use crate::text::{fixed, one_line, short};
 use std::fmt::Write as _;
 use tailwater_net::Nanos;
 use tailwater_sim::policies::ORACLE;
+use tailwater_sim::report::PERCENTILE;
 use tailwater_sim::{ChainBound, ChainReport};
 
 /// Width of the policy column.
@@ -39,8 +41,8 @@ pub fn comparison(document: &Document) -> String {
             }
         }
         for wanted in slos {
-            let rows = rows().filter(|row| row.slo_us() == wanted);
-            for (place, row) in rows.enumerate() {
+            let rows = || rows().filter(|row| row.slo_us() == wanted);
+            for (place, row) in rows().enumerate() {
                 if place == 0 {
                     row.heading(&mut text, several);
                 }
@@ -49,6 +51,7 @@ pub fn comparison(document: &Document) -> String {
                     Row::Bound(chain, bound) => at_least(&mut text, chain, seed(bound.seed)),
                 }
             }
+            without_verdict(&mut text, rows().filter_map(Row::chain));
         }
     }
     if !bounds.is_empty() {
@@ -67,11 +70,19 @@ enum Row<'d> {
     Bound(&'d ChainBound, &'d Bound),
 }
 
-impl Row<'_> {
+impl<'d> Row<'d> {
     fn slo_us(self) -> f64 {
         match self {
             Row::Run(chain, _) => chain.slo_us,
             Row::Bound(chain, _) => chain.slo_us,
+        }
+    }
+
+    /// Returns the chain's report, if the row is a run.
+    fn chain(self) -> Option<&'d ChainReport> {
+        match self {
+            Row::Run(chain, _) => Some(chain),
+            Row::Bound(..) => None,
         }
     }
 
@@ -155,7 +166,7 @@ fn rack(text: &mut String, bound: &Bound, several: bool) {
 
 fn line(text: &mut String, chain: &ChainReport, seed: Option<u64>) {
     let latency = &chain.latency_us;
-    let verdict = if chain.slo_met { "met" } else { "MISSED" };
+    let verdict = verdict(chain);
     let seed = seed.map_or_else(String::new, |seed| format!("{seed:>8}"));
     let line = format!(
         "{:<POLICY$}{seed}{:>10}{:>11}{:>11}{:>10}{:>8}{:>8}{:>8}  {verdict:<6} {}",
@@ -171,6 +182,27 @@ fn line(text: &mut String, chain: &ChainReport, seed: Option<u64>) {
     );
     text.push_str(line.trim_end());
     text.push('\n');
+}
+
+/// Formats the verdict on a chain's objective.
+pub fn verdict(chain: &ChainReport) -> &'static str {
+    match chain.slo_met {
+        Some(true) => "met",
+        Some(false) => "MISSED",
+        None => "none",
+    }
+}
+
+/// Adds a line if a chain has too few packets for a verdict.
+pub fn without_verdict<'r>(text: &mut String, chains: impl Iterator<Item = &'r ChainReport>) {
+    let without = chains.filter(|chain| chain.slo_met.is_none());
+    if let Some(fewest) = without.map(|chain| chain.packets.offered).min() {
+        let packets = match fewest {
+            0 => "no packets arrived".to_owned(),
+            packets => too_few(packets, PERCENTILE),
+        };
+        let _ = writeln!(text, "NO VERDICT where SLO is none: {packets}");
+    }
 }
 
 /// Formats the loss ratio in percent; a loss never reads as 0.

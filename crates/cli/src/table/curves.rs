@@ -1,12 +1,15 @@
 //! Curves of a chain as text.
 
-use super::Table;
+use super::{Table, count};
 use crate::text::{fixed, one_line, percent, short};
 use std::path::Path;
 use tailwater_net::Nanos;
 use tailwater_profile::cache::Method;
 use tailwater_profile::curve::Measured;
-use tailwater_profile::profiles::{CacheProfile, ChainProfile, CostProfile, FunctionCost, LatencyProfile, Machine};
+use tailwater_profile::profiles::{
+    CacheProfile, ChainProfile, CostProfile, FunctionCost, LatencyProfile, MOST_COST_NOISE, MOST_LATENCY_NOISE,
+    MOST_THROUGHPUT_NOISE, Machine,
+};
 
 /// Formats the curves as text of at most 90 columns (machines and reasons may be longer). `because` is the reason for
 /// the method of dividing the cache.
@@ -25,6 +28,15 @@ pub fn profile(profile: &ChainProfile, because: Option<&str>, file: &Path) -> St
     if let Some(cache) = &profile.cache {
         self::cache(&mut table, cache, because);
     }
+    if let number @ 1.. = profile.unrepeatable().len() {
+        table.gap();
+        let values = count(number as u64, "value");
+        table.line(
+            "not repeatable",
+            &format!("{values}: `tailwater place` refuses this profile"),
+        );
+        table.line("", "measure again on a quiet machine, or with a longer --run-time");
+    }
     table.0
 }
 
@@ -34,12 +46,12 @@ fn latency(table: &mut Table, latency: &LatencyProfile) {
     table.figure(&title, "", "at load; load 1 is the chain's throughput");
     for point in &latency.points {
         let load = f64::from(point.at) / 100.0;
-        let words = format!("{load:.2} {}", noise(&point.measured));
+        let words = format!("{load:.2} {}", noise(&point.measured, MOST_LATENCY_NOISE));
         table.figure("", &fixed(point.measured.value), &words);
     }
     table.gap();
     table.figure("rates", "packets/s", "evenly spaced");
-    let most = format!("load 1 {}", noise(&latency.throughput));
+    let most = format!("load 1 {}", noise(&latency.throughput, MOST_THROUGHPUT_NOISE));
     table.figure("  throughput", &short(latency.throughput.value), &most);
     let objective = Nanos((latency.objective_us * 1e3).round() as u64);
     let met = format!("{} % within {objective}", latency.objective_percentile);
@@ -61,7 +73,7 @@ fn costs(table: &mut Table, costs: &CostProfile, machine: &Machine) {
     let words = |measured: &Measured, more: &str| {
         let cycles = machine.cycles(measured.value);
         let cycles = cycles.map_or(String::new(), |cycles| format!("{cycles:.0} cycles "));
-        format!("{cycles}{}{more}", noise(measured))
+        format!("{cycles}{}{more}", noise(measured, MOST_COST_NOISE))
     };
     for FunctionCost { function, cost, share } in &costs.functions {
         let reached = match *share < 1.0 {
@@ -94,7 +106,7 @@ fn cache(table: &mut Table, cache: &CacheProfile, because: Option<&str>) {
     table.figure("throughput", "packets/s", &words);
     for point in &cache.points {
         let size = mebibytes(cache.bytes(point.at) >> 10);
-        let mut words = format!("{size:.1} {}", noise(&point.measured));
+        let mut words = format!("{size:.1} {}", noise(&point.measured, MOST_THROUGHPUT_NOISE));
         if let Some(bytes) = cache.occupied(point.at) {
             words += &format!(", {:.1} filled", mebibytes(bytes >> 10));
         }
@@ -116,6 +128,12 @@ fn mebibytes(kibibytes: u64) -> f64 {
     kibibytes as f64 / 1024.0
 }
 
-fn noise(measured: &Measured) -> String {
-    format!("(± {:.1} %, {} runs)", measured.relative_noise() * 100.0, measured.runs)
+/// Formats the noise of a value. Up to `most`, as a share of the value, it is repeatable.
+fn noise(measured: &Measured, most: f64) -> String {
+    let noise = measured.relative_noise() * 100.0;
+    let mark = match measured.is_repeatable(most) {
+        true => "",
+        false => " NOT REPEATABLE",
+    };
+    format!("(± {noise:.1} %, {} runs){mark}", measured.runs)
 }

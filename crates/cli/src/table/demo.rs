@@ -32,7 +32,7 @@ pub fn rows(document: &Document) -> Rows {
             let verdict = match p.kept {
                 Some(true) => "kept",
                 Some(false) => "missed",
-                None => "cannot be judged",
+                None => "no verdict",
             };
             verdict.to_owned()
         }),

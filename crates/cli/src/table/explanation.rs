@@ -1,10 +1,12 @@
 //! Observations and decisions of a recorded run's core mapper, as text.
 
+mod cores;
 mod remapping;
 
 use super::{Table, count, share, times};
 use crate::explain::document::{Document, Replayed};
 use crate::text::{fixed, one_line, percent, thousands};
+use cores::core;
 use tailwater_dataplane::scaling::record::{Episode, Explanation, Kind, Lease, LeaseOutcome, Outline, Summary};
 
 /// Formats the document as text.
@@ -18,13 +20,33 @@ pub fn explanation(document: &Document) -> String {
         episodes(&mut table, &document.explanation);
     }
     if let Some(server) = &document.server {
-        remapping::remappings(&mut table, server);
+        remapping::remappings(&mut table, server, &document.explanation.dedicated_cpus);
     }
     if let Some(replayed) = &document.replay {
         table.gap();
-        replay(&mut table, replayed);
+        replay(&mut table, replayed, &document.explanation.dedicated_cpus);
     }
     table.0
+}
+
+/// Adds the CPUs of the chain's cores, which the record numbers by role.
+fn cpus(table: &mut Table, explanation: &Explanation) {
+    /// Cores in a line.
+    const PER_LINE: usize = 3;
+    let mut name = "cores";
+    for (role, cpus) in [
+        ("dedicated", &explanation.dedicated_cpus),
+        ("auxiliary", &explanation.auxiliary_cpus),
+    ] {
+        let each = cpus.iter().enumerate();
+        let each: Vec<String> = each
+            .map(|(number, cpu)| format!("core {number} is CPU {cpu}"))
+            .collect();
+        for line in each.chunks(PER_LINE) {
+            table.line(name, &format!("{role}: {}", line.join(", ")));
+            name = "";
+        }
+    }
 }
 
 /// Formats microseconds in a suitable unit.
@@ -72,6 +94,7 @@ fn heading(table: &mut Table, document: &Document) {
     if decisions > 0 || document.server.is_none() {
         table.line("record", &text);
     }
+    cpus(table, explanation);
     if document.cut_short {
         table.line(
             "",
@@ -162,6 +185,9 @@ fn episodes(table: &mut Table, explanation: &Explanation) {
         episodes_late,
         ..
     } = explanation.summary;
+    if explanation.summary.decisions == 0 {
+        return table.line("episodes", "NO VERDICT: the record has no decisions");
+    }
     let text = format!(
         "{} with more work than one core processes in an epoch,",
         thousands(episodes)
@@ -178,17 +204,18 @@ fn episodes(table: &mut Table, explanation: &Explanation) {
     }
     for each in &explanation.episodes {
         table.gap();
-        episode(table, each);
+        episode(table, each, explanation);
     }
 }
 
-fn episode(table: &mut Table, episode: &Episode) {
+fn episode(table: &mut Table, episode: &Episode, explanation: &Explanation) {
+    let (dedicated, auxiliary) = (&explanation.dedicated_cpus, &explanation.auxiliary_cpus);
     let at = format!("at {} ms", fixed(episode.start_us / 1e3));
     let end = if episode.over { "" } else { ", not finished at the end" };
     let late = if episode.late { ": late" } else { "" };
     let text = format!(
-        "core {}, for {}, waits up to {}{late}{end}",
-        episode.dispatcher,
+        "{}, for {}, waits up to {}{late}{end}",
+        core("dedicated", episode.dispatcher as usize, dedicated),
         time(episode.length_us),
         time(episode.longest_wait_us)
     );
@@ -243,16 +270,17 @@ fn episode(table: &mut Table, episode: &Episode) {
     if done.is_empty() {
         done.push("no action".to_owned());
     }
-    done.extend(episode.lease.into_iter().flat_map(lease));
+    let lease = episode.lease.into_iter();
+    done.extend(lease.flat_map(|lease| lease_lines(lease, auxiliary)));
     done.iter().for_each(|done| table.line("", done));
 }
 
 /// Lines about the lease that could have saved late packets: each has up to 70 characters.
-fn lease(lease: Lease) -> Vec<String> {
+fn lease_lines(lease: Lease, cpus: &[u32]) -> Vec<String> {
     let packets = count(u64::from(lease.packets), "packet");
     let auxiliary = match lease.dedicated {
         true => "another dedicated core".to_owned(),
-        false => format!("auxiliary core {}", lease.auxiliary.unwrap_or_default()),
+        false => core("auxiliary", lease.auxiliary.unwrap_or_default(), cpus),
     };
     let none = |why: String| vec![format!("no lease: {why}")];
     let not_made = |why: &str| {
@@ -271,7 +299,7 @@ fn lease(lease: Lease) -> Vec<String> {
     }
 }
 
-fn replay(table: &mut Table, replayed: &Replayed) {
+fn replay(table: &mut Table, replayed: &Replayed, cpus: &[u32]) {
     let Replayed { policy, outcome } = replayed;
     table.line("replayed", &format!("with {policy}"));
     let text = format!(
@@ -317,8 +345,8 @@ fn replay(table: &mut Table, replayed: &Replayed) {
         table.gap();
         let at = format!("at {} ms", fixed(difference.at_us / 1e3));
         let text = format!(
-            "core {}, {} of {}",
-            difference.dispatcher,
+            "{}, {} of {}",
+            core("dedicated", difference.dispatcher as usize, cpus),
             count(u64::from(difference.packets), "packet"),
             count(u64::from(difference.flows), "flow")
         );

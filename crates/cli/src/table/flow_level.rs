@@ -1,5 +1,6 @@
 //! Comparison of policies on a large rack as text: totals, and the chains that are worst off.
 
+use super::comparison::{verdict, without_verdict};
 use crate::simulate::document::{Document, Run};
 use crate::text::{fixed, one_line, short};
 use std::fmt::Write as _;
@@ -59,7 +60,7 @@ fn total(text: &mut String, run: &Run) {
     let sum = |of: fn(&ChainReport) -> u64| chains.iter().map(of).sum::<u64>();
     let cores = |of: fn(&ChainReport) -> f64| fixed(chains.iter().map(of).sum::<f64>());
     let offered = sum(|chain| chain.packets.offered);
-    let met = chains.iter().filter(|chain| chain.slo_met).count();
+    let met = chains.iter().filter(|chain| chain.slo_met == Some(true)).count();
     let _ = writeln!(
         text,
         "{:<30}{:>6}{:>12}{:>12}{:>12}{:>10}{:>10}{:>10}",
@@ -102,7 +103,8 @@ fn listed(text: &mut String, run: &Run) {
             fixed(chain.latency_us.p50),
             fixed(chain.latency_us.p99),
             fixed(chain.cores.total),
-            if chain.slo_met { "met" } else { "MISSED" },
+            verdict(chain),
         );
     }
+    without_verdict(text, run.report.chains.iter());
 }

@@ -3,8 +3,10 @@
 use crate::simulate::args::Find;
 use crate::simulate::find::{Answer, Answers, OfSeed, Tried};
 use crate::table::comparison::loss;
+use crate::table::too_few;
 use std::fmt::Write as _;
 use tailwater_net::Nanos;
+use tailwater_sim::report::PERCENTILE;
 
 /// Formats a row per policy and objective, and a line per seed that needs a remark.
 pub fn found(answers: &Answers) -> String {
@@ -125,8 +127,12 @@ fn infeasible(answers: &Answers, seed: &OfSeed, easiest: &Tried) -> String {
         Find::Rate => format!("no scale of the rate down to {bound} holds"),
         Find::Slo => format!("no objective up to {bound} holds"),
     };
-    let late = easiest.chains.iter().filter(|chain| !chain.slo_met);
+    let late = easiest.chains.iter().filter(|chain| chain.slo_met != Some(true));
     let late = late.map(|chain| {
+        if chain.slo_met.is_none() {
+            let packets = too_few(chain.offered, PERCENTILE);
+            return format!("with {bound}, chain {} has NO VERDICT: {packets}", chain.chain);
+        }
         let complete = seed.tried.iter().filter(|tried| tried.complete);
         let all = complete.flat_map(|tried| &tried.chains);
         let same = all.filter(|other| other.chain == chain.chain);

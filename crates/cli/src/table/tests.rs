@@ -1,10 +1,11 @@
 //! Tables of example reports.
 
-use super::{capacity, report};
+use super::{capacity, curves, report};
 use std::path::Path;
 use tailwater_dataplane::report::{
-    ArrivalReport, ArrivalTimes, CoreReport, DropOutcome, DropReport, FlowReport, LatencyReport, LinkReport,
-    PacketEventReport, PacketReport, PortReport, QueueReport, RunReport, SloReport, TimelineReport, WindowsReport,
+    ArrivalReport, ArrivalTimes, CoreReport, DropOutcome, DropReport, FlowReport, LatencyReport, LinkReport, NoVerdict,
+    PacketEventReport, PacketReport, PortReport, QueueReport, ReloadCounters, ReloadEvent, ReloadOutcome, ReloadReport,
+    RunReport, SloReport, TimelineReport, WindowsReport,
 };
 use tailwater_dataplane::scaling::ScalingCounters;
 use tailwater_dataplane::scaling::buckets::ServerReport;
@@ -13,6 +14,8 @@ use tailwater_policy::capacity::{
     CapacityProfile, DetailedCosts, Pause, RateFrontier, ServiceCosts, SplitPoint, SplitProfile, Wake,
 };
 use tailwater_policy::core::Load;
+use tailwater_profile::curve::{Measured, Point};
+use tailwater_profile::profiles::{ChainProfile, Key, LatencyProfile, Machine};
 
 fn latencies(scale: f64) -> LatencyReport {
     LatencyReport {
@@ -57,6 +60,7 @@ fn example() -> RunReport {
             percentile: 99.0,
         },
         slo_met: Some(true),
+        no_verdict: None,
         latency_us: latencies(1.0),
         latency_distribution: Vec::new(),
         packets,
@@ -83,6 +87,7 @@ fn example() -> RunReport {
         server: None,
         state: None,
         isolation: None,
+        reloads: ReloadReport::default(),
         flows: Some(FlowReport {
             active: 81_000,
             opened: 91_000,
@@ -95,7 +100,8 @@ fn example() -> RunReport {
             length_ms: 300.0,
             count: 10,
             flagged: 2,
-            unflagged_slo_met: 1.0,
+            unflagged_judged: 8,
+            unflagged_slo_met: Some(1.0),
             median_latency_us: latencies(0.97),
             omitted: 0,
             list: Vec::new(),
@@ -438,7 +444,7 @@ fn a_run_without_packets_has_a_table() {
     let mut empty = example();
     empty.packets = PacketReport::default();
     empty.late_by_cause.clear();
-    empty.slo_met = None;
+    (empty.slo_met, empty.no_verdict) = (None, Some(NoVerdict::NoPackets));
     empty.windows = WindowsReport::default();
     (empty.flows, empty.duration_s) = (None, 0.0);
     let found = report(&empty);
@@ -459,7 +465,8 @@ fn a_run_whose_packets_were_all_dropped_has_no_verdict() {
         dropped(Some("acl"), "denied", DropOutcome::Dropped, 1_000),
     ];
     all.late_by_cause.clear();
-    all.slo_met = None;
+    (all.slo_met, all.no_verdict) = (None, Some(NoVerdict::AllDropped));
+    (all.windows.unflagged_judged, all.windows.unflagged_slo_met) = (0, None);
     let found = report(&all);
     let line = "SLO                 NO VERDICT: the chain dropped all 1,200 packets (acl/denied 1,000, non-ip 200)\n";
     assert!(found.contains(line), "{found}");
@@ -468,4 +475,94 @@ fn a_run_whose_packets_were_all_dropped_has_no_verdict() {
     all.windows.flagged = all.windows.count;
     let found = report(&all);
     assert!(found.contains("all windows had CPU interference\n"), "{found}");
+}
+
+#[test]
+fn too_few_packets_for_the_percentile_have_no_verdict() {
+    let mut few = example();
+    (few.packets.delivered, few.packets.lost) = (12, 1);
+    (few.packets.offered, few.packets.dropped_by_nf) = (1_213, 1_200);
+    few.packets.drops = vec![dropped(Some("acl"), "denied", DropOutcome::Dropped, 1_200)];
+    few.late_by_cause.clear();
+    (few.slo_met, few.no_verdict) = (None, Some(NoVerdict::TooFewPackets));
+    let found = report(&few);
+    let line = "SLO                 NO VERDICT: 13 packets delivered or lost, at least 100 required for 99 %; the \
+                chain dropped 1,200 of 1,213 packets (acl/denied 1,200)\n";
+    assert!(found.contains(line), "{found}");
+    assert!(!found.contains("SLO met"), "{found}");
+}
+
+#[test]
+fn a_measurement_that_is_not_repeatable_is_marked() {
+    let measured = |value, noise| Measured { value, noise, runs: 5 };
+    let profile = ChainProfile {
+        key: Key {
+            chain: "edge".to_owned(),
+            configuration: "0".to_owned(),
+            traffic: "backbone, seed 1".to_owned(),
+            machine: Machine {
+                processor: "any".to_owned(),
+                megahertz: 2000,
+                cache_kibibytes: 1,
+                cache_ways: 1,
+                private_kibibytes: 1,
+            },
+        },
+        cache: None,
+        latency: Some(LatencyProfile {
+            throughput: measured(1e6, 1e4),
+            percentile: 99.0,
+            points: vec![
+                Point {
+                    at: 99,
+                    measured: measured(10.0, 731.8),
+                },
+                Point {
+                    at: 100,
+                    measured: measured(10.0, 2.0),
+                },
+            ],
+            objective_us: 200.0,
+            objective_percentile: 99.0,
+            ndr: None,
+            pdr: None,
+            objective_rate: None,
+        }),
+        costs: None,
+    };
+    let found = curves::profile(&profile, None, Path::new("edge.curves.yaml"));
+    assert!(found.contains("0.99 (± 7318.0 %, 5 runs) NOT REPEATABLE\n"), "{found}");
+    assert!(found.contains("1.00 (± 20.0 %, 5 runs)\n"), "{found}");
+    assert!(
+        found.contains("not repeatable      1 value: `tailwater place` refuses this profile\n"),
+        "{found}"
+    );
+    assert!(found.lines().all(|line| line.chars().count() <= 90), "{found}");
+}
+
+#[test]
+fn a_rejected_reload_is_in_the_report() {
+    let mut changed = example();
+    let event = |at_s, outcome, line: &str| ReloadEvent {
+        at_s,
+        outcome,
+        lines: vec![line.to_owned()],
+    };
+    changed.reloads = ReloadReport {
+        counters: ReloadCounters {
+            applied: 1,
+            rejected: 1,
+            unchanged: 3,
+            last_rejected: true,
+        },
+        list: vec![
+            event(0.5, ReloadOutcome::Applied, "acl: 2 rules in force (version 2)"),
+            event(1.25, ReloadOutcome::Rejected, "chain.yaml:7:81: spec: wrong"),
+        ],
+    };
+    let found = report(&changed);
+    let lines = "reloads             1 applied, 1 rejected\n\
+                 \u{20}                   rejected at 1.25 s: chain.yaml:7:81: spec: wrong\n\
+                 \u{20}                   the run ended with an older configuration than the files have\n";
+    assert!(found.contains(lines), "{found}");
 }

@@ -10,6 +10,7 @@ use crate::telemetry::Window;
 use crate::timeline::{Timeline, add_reasons};
 use std::collections::BTreeMap;
 use tailwater_chain::chain::{Outcome, Reason};
+use tailwater_measure::verdict::{NoVerdict, is_within, verdict};
 use tailwater_net::Nanos;
 
 /// Maximum number of windows in a report.
@@ -35,6 +36,7 @@ pub(crate) struct Collector {
     omitted: u64,
     flagged: u64,
     unflagged_met: u64,
+    unflagged_judged: u64,
     count: u64,
     /// Latest reason counts of each worker.
     reasons: Vec<Vec<u64>>,
@@ -68,6 +70,7 @@ impl Collector {
             omitted: 0,
             flagged: 0,
             unflagged_met: 0,
+            unflagged_judged: 0,
             count: 0,
             reasons: vec![Vec::new(); workers],
             timeline: Timeline::new(window),
@@ -119,7 +122,8 @@ impl Collector {
         self.timeline.add(index, &open.sum, &open.reasons, report.flagged);
         self.count += 1;
         self.flagged += u64::from(report.flagged);
-        self.unflagged_met += u64::from(!report.flagged && report.slo_met);
+        self.unflagged_met += u64::from(!report.flagged && report.slo_met == Some(true));
+        self.unflagged_judged += u64::from(!report.flagged && report.slo_met.is_some());
         if self.list.len() < MAX_LISTED {
             self.list.push(report);
         } else {
@@ -146,7 +150,7 @@ impl Collector {
             gap_us: sum.gap_time.as_micros_f64(),
             longest_gap_us: sum.longest_gap.as_micros_f64(),
             flagged: gap_share > FLAGGED_SHARE,
-            slo_met: slo_met(sum, self.slo.1),
+            slo_met: window_met(sum, self.slo.1),
         }
     }
 
@@ -239,22 +243,25 @@ impl Collector {
     }
 
     /// Returns `true` if all packets together met the objective.
-    pub(crate) fn slo_met(&self) -> bool {
-        slo_met(&self.total, self.slo.1)
+    ///
+    /// # Errors
+    /// The reason for which there is no verdict.
+    pub(crate) fn slo_met(&self) -> Result<bool, NoVerdict> {
+        let total = &self.total;
+        let owed = total.delivered + total.lost();
+        verdict(total.offered, owed, total.late_or_lost(), self.slo.1)
     }
 
     /// Closes open windows and returns the list of windows.
     pub(crate) fn windows(&mut self) -> WindowsReport {
         self.close_all();
-        let unflagged = self.count - self.flagged;
         WindowsReport {
             length_ms: self.window.as_secs_f64() * 1e3,
             count: self.count,
             flagged: self.flagged,
-            unflagged_slo_met: match unflagged {
-                0 => 1.0,
-                _ => self.unflagged_met as f64 / unflagged as f64,
-            },
+            unflagged_judged: self.unflagged_judged,
+            unflagged_slo_met: (self.unflagged_judged > 0)
+                .then(|| self.unflagged_met as f64 / self.unflagged_judged as f64),
             median_latency_us: median(&self.list),
             omitted: self.omitted,
             list: std::mem::take(&mut self.list),
@@ -262,12 +269,11 @@ impl Collector {
     }
 }
 
-/// Returns `true` if `percentile` percent of the packets met the latency. Lost ones count as late.
-fn slo_met(window: &Window, percentile: f64) -> bool {
-    let all = (window.delivered + window.lost()) as f64;
-    let in_time = all - window.late_or_lost() as f64;
-    // A billionth of slack for percentiles without an exact binary fraction.
-    in_time * 100.0 >= all * (percentile - 1e-9)
+/// Returns `true` if `percentile` percent of a window's packets met the latency, or `None` without packets. Lost ones
+/// count as late.
+fn window_met(window: &Window, percentile: f64) -> Option<bool> {
+    let all = window.delivered + window.lost();
+    (all > 0).then(|| is_within(window.late_or_lost(), all, percentile))
 }
 
 /// Median of each figure over the windows.

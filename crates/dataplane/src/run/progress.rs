@@ -2,7 +2,7 @@
 
 use crate::durable::StateProgress;
 use crate::histogram::LatencyHistogram;
-use crate::report::{CoreReport, PacketReport};
+use crate::report::{CoreReport, PacketReport, ReloadCounters};
 use crate::scaling::counters::{BucketCounters, ScalingCounters};
 use std::collections::BTreeMap;
 use tailwater_net::Nanos;
@@ -34,6 +34,8 @@ pub struct Progress {
     pub scaling: ScalingCounters,
     /// External flow state, if there is any.
     pub state: Option<StateProgress>,
-    /// News of the port since the last update, as lines for the user.
+    /// Reloads of the chain's files so far.
+    pub reloads: ReloadCounters,
+    /// News of the port and of reloads since the last update, as lines for the user.
     pub news: Vec<String>,
 }

@@ -9,9 +9,10 @@ use crate::durable::DurableRun;
 use crate::external::stage::ExternalStage;
 use crate::panics::catch_panic;
 use crate::port::Port;
-use crate::reload_watcher::News;
+use crate::reload_watcher::{News, Reloaded};
 use crate::report::CoreReport;
 use crate::report::LatencyReport;
+use crate::report::ReloadReport;
 use crate::report::RunReport;
 use crate::report::SloReport;
 use crate::report::collector::Collector;
@@ -52,6 +53,7 @@ pub(super) struct RunRecorder<'r> {
     pub(super) reasons: Vec<Reason>,
     pub(super) windows: WindowReceiver,
     pub(super) collector: Collector,
+    pub(super) reloads: ReloadReport,
     pub(super) capture: Option<CaptureFile>,
     pub(super) durable: Option<DurableRun>,
     /// Threads that talk to the store. Those of workers that never start end with their links.
@@ -69,9 +71,13 @@ impl RunRecorder<'_> {
         if received.is_err() {
             return true;
         }
-        let mut news = std::mem::take(&mut *news.lock().unwrap_or_else(PoisonError::into_inner));
-        port.monitor(&mut |line| news.push(line));
         let elapsed = self.clock.now().saturating_sub(self.start);
+        let reloaded = std::mem::take(&mut *news.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut news: Vec<String> = reloaded.iter().flat_map(Reloaded::notices).collect();
+        for Reloaded { outcome, lines } in reloaded {
+            self.reloads.add(elapsed, outcome, lines);
+        }
+        port.monitor(&mut |line| news.push(line));
         let (total, queues) = (&self.collector.total, self.config.cores.len() as u16);
         progress(&Progress {
             elapsed,
@@ -86,6 +92,7 @@ impl RunRecorder<'_> {
             buckets: total.buckets,
             scaling: total.scaling,
             state: self.durable.as_ref().map(DurableRun::snapshot),
+            reloads: self.reloads.counters,
             news,
         });
         false
@@ -100,6 +107,7 @@ impl RunRecorder<'_> {
             spec,
             config,
             mut collector,
+            mut reloads,
             reasons,
             factory: makers,
             ..
@@ -129,6 +137,9 @@ impl RunRecorder<'_> {
         }
         let state = self.durable.map(|kept| kept.report(keepers));
         let elapsed = self.clock.now().saturating_sub(self.start);
+        for Reloaded { outcome, lines } in ended.reloads {
+            reloads.add(elapsed, outcome, lines);
+        }
         let recorded = self.capture.map(CaptureFile::finish).transpose();
         if let Some(notes) = self.notes.filter(|notes| notes.timed_from().is_some()) {
             chains.iter().for_each(|chain| notes.add_times(chain.function_times()));
@@ -155,6 +166,7 @@ impl RunRecorder<'_> {
             false => 0.0,
         };
         let (scaling, server) = (config.scaling.as_ref(), config.server.as_ref());
+        let verdict = collector.slo_met();
         let report = RunReport {
             chain: spec.name.clone(),
             traffic: self.traffic,
@@ -163,7 +175,8 @@ impl RunRecorder<'_> {
                 network_us: spec.slo.network.as_micros_f64(),
                 percentile: spec.slo.percentile,
             },
-            slo_met: (packets.delivered + packets.lost > 0).then(|| collector.slo_met()),
+            slo_met: verdict.ok(),
+            no_verdict: verdict.err(),
             latency_us: collector.latency(),
             latency_distribution: collector.distribution(),
             loss_rate: packets.lost as f64 / packets.offered.max(1) as f64,
@@ -178,6 +191,7 @@ impl RunRecorder<'_> {
             flows,
             state,
             isolation,
+            reloads,
             windows: collector.windows(),
             timeline: collector.timeline(&reasons, lasted),
             arrivals: collector.arrivals(),

@@ -12,6 +12,7 @@ use crate::external::worker::ExternalWorker;
 use crate::late::LateCounters;
 use crate::port::{Port, PortRequirements, PortSender, round_robin};
 use crate::reload_watcher::{NotReloadable, ReloadWatcher};
+use crate::report::ReloadReport;
 use crate::report::collector::Collector;
 use crate::run::error::RunError;
 use crate::run::plan::RunConfig;
@@ -158,6 +159,7 @@ pub(super) fn set_up<'r>(
         reasons,
         windows,
         collector: Collector::new(slo, config.window, threads.workers.len() + auxiliary.len()),
+        reloads: ReloadReport::default(),
         capture,
         durable,
         stores,

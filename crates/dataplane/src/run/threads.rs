@@ -4,12 +4,13 @@ use crate::cores::{CoreError, pin_to};
 use crate::external::worker::ExternalWorker;
 use crate::panics::catch_panic;
 use crate::port::Port;
-use crate::reload_watcher::{News, ReloadWatcher};
+use crate::reload_watcher::{News, ReloadWatcher, Reloaded};
 use crate::run::error::RunError;
 use crate::scaling::auxiliary::AuxiliaryWorker;
 use crate::scaling::server::Server;
 use crate::worker::Worker;
 use crate::worker::finished::Finished;
+use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{Builder, Scope, ScopedJoinHandle};
 use tailwater_handover::priority::Priority;
@@ -51,6 +52,8 @@ pub(super) struct Ended {
     pub(super) decided: [u64; 2],
     /// Other threads that panicked, with their messages.
     pub(super) deaths: Vec<(String, String)>,
+    /// Reloads that `look` has not seen.
+    pub(super) reloads: Vec<Reloaded>,
 }
 
 /// Flags polled by threads.
@@ -134,6 +137,7 @@ impl WorkerThreads {
                     workers: workers?,
                     decided,
                     deaths,
+                    reloads: std::mem::take(&mut *news.lock().unwrap_or_else(PoisonError::into_inner)),
                 }),
             }
         })

@@ -16,8 +16,9 @@
 //! set in all bytes but the last). A text is its length in bytes, then UTF-8. Times are nanoseconds on the run's clock.
 //!
 //! - Header: version (6), latency objective, epoch, number of auxiliary cores per dispatcher, including the dedicated
-//!   ones that can help it, number of the latter, nanoseconds from 1970 to the file's
-//!   creation; the texts chain, policy and capacity profile (in its own format; may be empty).
+//!   ones that can help it, number of the latter, nanoseconds from 1970 to the file's creation; the texts chain, policy
+//!   and capacity profile (its own format; may be empty); the number of dedicated cores and their CPUs, and the same of
+//!   the auxiliary cores.
 //! - For each decision: count of the numbers that follow; dispatcher; its decisions before this one, including omitted
 //!   ones; now; waiting time of the oldest packet; duration of the decision; packets and flows in the local queue;
 //!   flags (1 boost mode, 2 whale beyond split, 4 insufficient cores); packets of that notice; auxiliary cores to

@@ -1,5 +1,6 @@
 //! Check of IOMMU and VFIO, which give DPDK access to a NIC.
 
+use super::text::{Vendor, is_guest, vendor};
 use crate::finding::{Finding, Severity, boot_with};
 use crate::{Probe, Purpose, System};
 
@@ -19,10 +20,31 @@ pub(super) fn iommu(system: &dyn System, _: &Purpose) -> Vec<Finding> {
             let why = "DPDK works, but a NIC has DMA access to all memory";
             Finding::bad(CHECK, Severity::Missing, "off; vfio-pci is in no-IOMMU mode", why)
         }
-        (true, _) => Finding::bad(CHECK, Severity::Missing, "off, or the machine has none", why)
-            .fixed_by(boot_with("intel_iommu=on iommu=pt"))
-            .fixed_by(format!(
-                "{load} && echo 1 | sudo tee {parameter}  # without an IOMMU, at your own risk"
-            )),
+        (true, _) => off(system, why).fixed_by(format!(
+            "{load} && echo 1 | sudo tee {parameter}  # without an IOMMU, at your own risk"
+        )),
     }]
+}
+
+/// Returns the finding for a machine whose IOMMU is off or absent. Intel's is off by default in many kernels; AMD's is
+/// on unless the firmware or the command line disables it.
+fn off(system: &dyn System, why: &'static str) -> Finding {
+    let bad = |found: &str| Finding::bad("iommu", Severity::Missing, found, why);
+    if is_guest(system) {
+        return bad("off, or the hypervisor provides none");
+    }
+    match vendor(system) {
+        Vendor::Intel => bad("off, or the machine has none").fixed_by(boot_with("intel_iommu=on iommu=pt")),
+        Vendor::Amd => {
+            let line = system.read("/proc/cmdline").value().unwrap_or_default();
+            let disabled = line
+                .split_whitespace()
+                .find(|word| ["amd_iommu=off", "iommu=off"].contains(word));
+            match disabled {
+                Some(word) => bad(&format!("disabled by {word} on the kernel's command line")),
+                None => bad("disabled in the firmware (AMD-Vi), or the machine has none"),
+            }
+        }
+        Vendor::Other => bad("off, or the machine has none"),
+    }
 }

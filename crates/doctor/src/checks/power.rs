@@ -1,6 +1,6 @@
 //! Checks of frequency scaling and idle states.
 
-use super::text::is_guest;
+use super::text::{Vendor, is_guest, vendor};
 use crate::finding::{Finding, Severity, boot_with};
 use crate::{Purpose, System};
 use std::collections::BTreeSet;
@@ -81,6 +81,9 @@ pub(super) fn sleep(system: &dyn System, purpose: &Purpose) -> Vec<Finding> {
                 "sudo cpupower idle-set -D {}",
                 (purpose.slo.0 / SHARE / 1000).max(1)
             ))
-            .fixed_by(boot_with("intel_idle.max_cstate=1 processor.max_cstate=1")),
+            .fixed_by(boot_with(match vendor(system) {
+                Vendor::Intel => "intel_idle.max_cstate=1 processor.max_cstate=1",
+                Vendor::Amd | Vendor::Other => "processor.max_cstate=1",
+            })),
     ]
 }

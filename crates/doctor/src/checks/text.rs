@@ -10,6 +10,29 @@ pub(super) fn cpu_flags(system: &dyn System) -> Option<Vec<String>> {
     Some(flags.split_whitespace().map(str::to_owned).collect())
 }
 
+/// Maker of the processor, where the kernel's parameters depend on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Vendor {
+    Intel,
+    Amd,
+    Other,
+}
+
+/// Returns the maker of the processor.
+pub(super) fn vendor(system: &dyn System) -> Vendor {
+    let text = system.read("/proc/cpuinfo").value().unwrap_or_default();
+    let vendor = text.lines().find(|line| line.starts_with("vendor_id"));
+    match vendor
+        .and_then(|line| line.split_once(':'))
+        .map(|(_, name)| name.trim())
+    {
+        Some("GenuineIntel") => Vendor::Intel,
+        // Hygon's processors are AMD's design, with AMD's IOMMU.
+        Some("AuthenticAMD" | "HygonGenuine") => Vendor::Amd,
+        _ => Vendor::Other,
+    }
+}
+
 /// Returns `true` if the machine is a virtual machine.
 pub(super) fn is_guest(system: &dyn System) -> bool {
     cpu_flags(system).is_some_and(|flags| flags.iter().any(|flag| flag == "hypervisor"))

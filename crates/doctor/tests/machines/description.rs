@@ -104,7 +104,7 @@ pub fn tuned() -> Written {
         .file("/proc/sys/kernel/osrelease", "6.12.1\n")
         .file(
             "/proc/cpuinfo",
-            "processor\t: 0\nmodel name\t: Xeon Test\n\
+            "processor\t: 0\nvendor_id\t: GenuineIntel\nmodel name\t: Xeon Test\n\
              flags\t\t: fpu tsc constant_tsc nonstop_tsc cat_l3 cdp_l3 cqm_occup_llc cqm_mbm_total mba\n",
         )
         .file(

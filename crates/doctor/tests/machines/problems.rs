@@ -263,6 +263,44 @@ fn each_thing_that_is_wrong_is_found_with_its_command() {
     }
 }
 
+/// Regression: AMD machines were told to boot with parameters of Intel's IOMMU and idle driver.
+#[test]
+fn an_amd_machine_gets_no_command_for_intel() {
+    let info = |vendor: &str, flags: &str| format!("vendor_id\t: {vendor}\nflags\t\t: {flags}\n");
+    let flags = "constant_tsc nonstop_tsc cat_l3";
+    let off = |info: &str| {
+        tuned()
+            .file("/proc/cpuinfo", info)
+            .without("/sys/class/iommu")
+            .file(&format!("{CPU}/cpu2/cpuidle/state2/disable"), "0")
+    };
+    for vendor in ["AuthenticAMD", "HygonGenuine", "Unknown"] {
+        let machine = off(&info(vendor, flags));
+        let sleeps = bad(&machine, "sleep-states");
+        assert!(sleeps.fix.join("\n").contains("processor.max_cstate=1"), "{sleeps:?}");
+        for finding in findings(&machine) {
+            let fix = finding.fix.join("\n");
+            assert!(!fix.contains("intel"), "{vendor}: {fix}");
+        }
+    }
+    let amd = off(&info("AuthenticAMD", flags));
+    let found = |machine: &Written| bad(machine, "iommu").found;
+    assert_eq!(
+        found(&amd),
+        "disabled in the firmware (AMD-Vi), or the machine has none"
+    );
+    let disabled = amd.file("/proc/cmdline", "BOOT_IMAGE=/vmlinuz quiet amd_iommu=off\n");
+    assert_eq!(
+        found(&disabled),
+        "disabled by amd_iommu=off on the kernel's command line"
+    );
+    let intel = bad(&off(&info("GenuineIntel", flags)), "iommu");
+    assert!(intel.fix[0].contains("intel_iommu=on iommu=pt"), "{intel:?}");
+    let guest = bad(&off(&info("GenuineIntel", &format!("{flags} hypervisor"))), "iommu");
+    assert_eq!(guest.found, "off, or the hypervisor provides none");
+    assert!(!guest.fix.join("\n").contains("intel_iommu"), "{guest:?}");
+}
+
 /// Without `resctrl` the pirate thread is used and the reason reported. Without another core, neither is available.
 #[test]
 fn how_the_cache_is_divided_is_told() {

@@ -11,15 +11,17 @@
 //! program is a lower bound. The integer solution over the patterns found is the plan.
 //!
 //! SLOs with anti-affinity rules are treated by the program as if they had none, so its bound holds for them, too.
-//! Their instances are distributed afterwards, and those without a suitable node go to additional servers.
+//! Their instances are distributed afterwards, those without a suitable node go to additional servers, and the plan is
+//! [consolidated](crate::consolidate).
 
 mod effort;
 mod model;
 mod patterns;
 mod rounding;
 
-use crate::bound::{MinimumCost, whole};
+use crate::bound::{MinimumCost, separate_servers, whole};
 use crate::cluster::Cluster;
+use crate::consolidate::consolidate;
 use crate::plan::Plan;
 use crate::schedule::{Request, place_all};
 use crate::tailwater::Tailwater;
@@ -63,7 +65,8 @@ pub fn optimise(cluster: &Cluster, requests: &[Request], effort: Effort) -> Resu
     let mut cheapest = MinimumCost::default();
     requests.iter().for_each(|r| cheapest.add(&r.cheapest));
     let parts = requests.len().div_ceil(effort.part.max(1)).max(1);
-    let mut bound = cheapest.servers();
+    let separate = separate_servers(cluster, requests.iter().map(|r| (&r.slo, &r.cheapest)));
+    let mut bound = cheapest.servers().max(separate as f64);
     let mut out_of_time = false;
     let mut left = Vec::new();
     for number in 0..parts {
@@ -85,6 +88,9 @@ pub fn optimise(cluster: &Cluster, requests: &[Request], effort: Effort) -> Resu
         left.extend(rounding::assign(&mut plan, &part, &solution));
     }
     place_all(&Tailwater, &mut plan, left).map_err(|_| SolveError::NoPlan)?;
+    // The program ignores anti-affinity rules, and its parts do not share servers.
+    let all = requests.iter().map(|request| request.slo.name.clone()).collect();
+    consolidate(&mut plan, &all, &Tailwater);
     Ok(Optimised {
         plan,
         bound,

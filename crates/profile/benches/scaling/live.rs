@@ -129,6 +129,7 @@ pub fn run_policy(
             dedicated: 0,
             started: Nanos::ZERO,
             profile: profile.to_string(),
+            ..Header::default()
         };
         Recorder::create(file, &header.now()).expect("--record DIRECTORY")
     });

@@ -336,7 +336,11 @@ fn print_bound(name: &str, bound: &Bound) {
 /// Prints a run on standard error.
 fn print_run(name: &str, report: &RunReport) {
     let windows = &report.windows;
-    let kept = windows.list.iter().filter(|window| window.slo_met).count();
+    let kept = windows
+        .list
+        .iter()
+        .filter(|window| window.slo_met == Some(true))
+        .count();
     eprintln!(
         "{name:62} p50 {:7.1} p99 {:7.1} cores {:.2} kept {:3.0} % lost {} flagged {}/{}",
         windows.median_latency_us.p50,

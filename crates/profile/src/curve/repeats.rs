@@ -1,5 +1,8 @@
 //! Repeated measurement of a value until its noise is low.
 
+/// Minimum number of runs whose differences are a noise. One run has none, and seems exact.
+const ENOUGH_RUNS: u32 = 3;
+
 /// A measured value with its noise.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Measured {
@@ -19,6 +22,11 @@ impl Measured {
             0.0 => 0.0,
             value => self.noise / value.abs(),
         }
+    }
+
+    /// Returns `true` if there are enough runs for a noise, and it is at most this share of the value.
+    pub fn is_repeatable(&self, most_noise: f64) -> bool {
+        self.runs >= ENOUGH_RUNS && self.relative_noise() <= most_noise
     }
 }
 

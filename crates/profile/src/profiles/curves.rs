@@ -29,12 +29,35 @@ pub enum CurvesError {
         /// The subcommand that measures it.
         command: &'static str,
     },
+    /// A value is not repeatable.
+    #[error(
+        "chain {chain} with traffic \"{traffic}\" has a measurement that is not repeatable: {first}{}; measure it again \
+         on a quiet machine (`tailwater profile all`)",
+        and_more(.more)
+    )]
+    NotRepeatable {
+        /// The chain.
+        chain: String,
+        /// The traffic.
+        traffic: String,
+        /// The first such value.
+        first: String,
+        /// Number of further ones.
+        more: usize,
+    },
     /// One chain was measured with several configurations or kinds of traffic.
     #[error("there are several profiles of chain {chain} on this machine: expected one, choose with --traffic")]
     Several {
         /// The chain.
         chain: String,
     },
+}
+
+fn and_more(more: &usize) -> String {
+    match *more {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    }
 }
 
 /// Returns the `chains` of a set of SLOs (docs/reference/placement-files.md) as YAML: each chain's curves of throughput
@@ -102,7 +125,7 @@ impl Rising {
     /// lowered, latency is raised.
     ///
     /// # Errors
-    /// A curve is missing.
+    /// A curve is missing, or a value of it is not [repeatable](super::Unrepeatable).
     pub fn of(profile: &ChainProfile) -> Result<Rising, CurvesError> {
         let missing = |curve, command| CurvesError::Missing {
             chain: profile.key.chain.clone(),
@@ -116,6 +139,14 @@ impl Rising {
         let whole = |latency: &&LatencyProfile| latency.points.last().is_some_and(|p| p.at == 100);
         let latency = profile.latency.as_ref().filter(whole);
         let latency = latency.ok_or_else(|| missing("latency over load", "latency"))?;
+        if let [first, more @ ..] = &profile.unrepeatable()[..] {
+            return Err(CurvesError::NotRepeatable {
+                chain: profile.key.chain.clone(),
+                traffic: profile.key.traffic.clone(),
+                first: first.to_string(),
+                more: more.len(),
+            });
+        }
         let mut least = f64::INFINITY;
         let mut throughput: Vec<(u64, f64)> = Vec::new();
         for point in cache.points.iter().rev() {

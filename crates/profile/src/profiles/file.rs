@@ -288,6 +288,9 @@ impl fmt::Display for Profiles {
             writeln!(f, "    - chain: {}", Quoted(&key.chain))?;
             writeln!(f, "      configuration: {}", Quoted(&key.configuration))?;
             writeln!(f, "      traffic: {}", Quoted(&key.traffic))?;
+            for value in profile.unrepeatable() {
+                writeln!(f, "      # not repeatable, and not used for placement: {value}")?;
+            }
             let machine = &key.machine;
             writeln!(
                 f,

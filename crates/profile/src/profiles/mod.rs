@@ -6,12 +6,14 @@ mod costs;
 mod curves;
 mod file;
 mod machine;
+mod repeatable;
 mod values;
 
 pub use compare::{Change, Curve, Difference, compare};
 pub use costs::{CostProfile, FunctionCost};
 pub use curves::{CurvesError, Rising, placement};
 pub use machine::Machine;
+pub use repeatable::{MOST_COST_NOISE, MOST_LATENCY_NOISE, MOST_THROUGHPUT_NOISE, Unrepeatable};
 pub use values::{MAX_POINTS, MAX_PROFILES, MAX_TEXT, VERSION};
 
 use crate::cache::Method;

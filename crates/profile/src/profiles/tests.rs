@@ -381,3 +381,64 @@ fn wrong_costs_are_told_with_their_place() {
         assert!(error.contains(expected) && error.starts_with("file:"), "{error}");
     }
 }
+
+/// A profile with a p99 of ± 7318 % was a curve for placement, like any other.
+#[test]
+fn what_is_not_repeatable_is_told_and_no_curve_for_placement() {
+    let mut profiles = one(vec![point(1, 100.0, 50.0), point(9, 180.0, 3.0)]);
+    let latency = LatencyProfile {
+        throughput: point(1, 180.0, 3.0).measured,
+        percentile: 99.0,
+        points: vec![point(10, 8.0, 8.0), point(50, 7.5, 0.0), point(100, 90.0, 0.0)],
+        objective_us: 200.0,
+        objective_percentile: 99.0,
+        ndr: None,
+        pdr: None,
+        objective_rate: None,
+    };
+    profiles.list[0].latency = Some(latency);
+    assert_eq!(profiles.list[0].unrepeatable(), []);
+    let text = placement(&profiles, None, "m").expect("curves");
+    assert!(text.contains("latency: [[0.1, 8.000]"), "{text}");
+    assert!(!profiles.to_string().contains("not repeatable"));
+    let refused = |change: &dyn Fn(&mut ChainProfile), what: &str| {
+        let mut profiles = profiles.clone();
+        change(&mut profiles.list[0]);
+        let error = placement(&profiles, None, "m").expect_err("refused").to_string();
+        assert!(
+            error.contains(&format!("that is not repeatable: {what}; measure it")),
+            "{error}"
+        );
+        let text = profiles.to_string();
+        assert!(
+            text.contains(&format!("# not repeatable, and not used for placement: {what}\n")),
+            "{text}"
+        );
+        assert_eq!(Profiles::parse(&text, "file"), Ok(profiles));
+    };
+    let latency = |profile: &mut ChainProfile, point: Point| {
+        profile.latency.as_mut().expect("latency").points[0] = point;
+    };
+    refused(
+        &|profile| latency(profile, point(10, 8.639, 632.2)),
+        "latency at load 0.10 (± 7318 %, 3 runs)",
+    );
+    // One run has no noise.
+    let once = Measured {
+        value: 8.0,
+        noise: 0.0,
+        runs: 1,
+    };
+    refused(
+        &|profile| latency(profile, Point { at: 10, measured: once }),
+        "latency at load 0.10 (± 0 %, 1 run)",
+    );
+    refused(
+        &|profile| profile.cache.as_mut().expect("cache").points[0] = point(1, 100.0, 51.0),
+        "throughput with 2048 KiB of cache (± 51 %, 3 runs)",
+    );
+    refused(
+        &|profile| profile.latency.as_mut().expect("latency").throughput = point(1, 180.0, 91.0).measured,
+        "throughput (± 51 %, 3 runs)",
+    );
+}

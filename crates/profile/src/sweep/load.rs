@@ -7,7 +7,7 @@ use crate::measurement_core::Setting;
 use crate::profiles::LatencyProfile;
 use crate::train::Step;
 use std::sync::atomic::AtomicBool;
-use tailwater_dataplane::report::{LatencyReport, RunReport, WindowReport};
+use tailwater_dataplane::report::{LatencyReport, NoVerdict, RunReport, WindowReport, packets_required};
 use tailwater_dataplane::trace_nic::Pacing;
 use tailwater_functions::spec::ChainSpec;
 use tailwater_net::Nanos;
@@ -29,6 +29,9 @@ const PRECISION: f64 = 0.01;
 const PARTIAL: f64 = 0.005;
 /// Window in which latency and loss are measured.
 const WINDOW: Nanos = Nanos::from_millis(5);
+/// Upper bound of a longer window where few packets arrive, seconds, and the least number of such windows in a run.
+const LONGEST_WINDOW: f64 = 10.0;
+const SEVERAL_WINDOWS: u64 = 12;
 
 /// Measures latency over load, and the highest rates that meet objectives, with evenly spaced packets. Windows with CPU
 /// interference, and those after them, are excluded if others remain.
@@ -55,6 +58,7 @@ pub fn load_curve(
         let rate = throughput.value * f64::from(load) / f64::from(WHOLE_LOAD);
         let latency = sweep.repeated(LATENCY, || {
             let report = sweep.paced(rate)?;
+            has_delivered(&report)?;
             let windows = sweep.settled(&report);
             let latencies = windows.iter().map(|window| at(&window.latency_us, percentile));
             Ok(median(latencies).unwrap_or(f64::NAN))
@@ -90,24 +94,48 @@ impl Sweep<'_> {
     fn paced(&self, rate: f64) -> Result<RunReport, SweepError> {
         let mut traffic = self.traffic.clone();
         traffic.scale_rate(rate / BASE_RATE)?;
+        let length = self.length(rate);
         let setting = Setting {
             pacing: Pacing::Arrivals,
-            duration: Some(self.length(rate)),
-            window: WINDOW,
+            duration: Some(length),
+            window: self.window(rate, length),
             ..Setting::default()
         };
         Ok(self.lab.measured(&self.spec, traffic, &setting)?)
     }
 
+    /// Returns the length of a window with enough packets for the objective's percentile, as far as a run of this
+    /// length has several of them.
+    fn window(&self, rate: f64, length: Nanos) -> Nanos {
+        let required = packets_required(self.spec.slo.percentile) as f64 / rate.max(1.0);
+        let most = Nanos(length.0 / SEVERAL_WINDOWS);
+        WINDOW.max(Nanos::from_secs_f64(required.min(LONGEST_WINDOW)).min(most))
+    }
+
     fn trial(&self, report: &RunReport) -> Trial {
         let windows = self.settled(report);
         let sum = |of: fn(&WindowReport) -> u64| windows.iter().map(|window| of(window)).sum::<u64>();
-        let kept = windows.iter().filter(|window| window.slo_met).count();
+        // Windows without packets prove nothing.
+        let verdicts: Vec<bool> = windows.iter().filter_map(|window| window.slo_met).collect();
+        let kept = verdicts.iter().filter(|met| **met).count();
         Trial {
             loss: sum(|window| window.lost) as f64 / sum(|window| window.offered).max(1) as f64,
-            met: 2 * kept > windows.len(),
+            met: 2 * kept > verdicts.len(),
         }
     }
+}
+
+/// Checks that a run has latencies: the chain did not drop all of its packets.
+fn has_delivered(report: &RunReport) -> Result<(), SweepError> {
+    if report.no_verdict != Some(NoVerdict::AllDropped) {
+        return Ok(());
+    }
+    let drops = report.packets.drops.iter();
+    let reasons = drops.map(|drop| format!("{} {}", drop.name(), drop.packets));
+    Err(SweepError::AllDropped {
+        packets: report.packets.offered,
+        reasons: reasons.collect::<Vec<_>>().join(", "),
+    })
 }
 
 /// Returns the lowest reported percentile that is at least `percentile`, or the highest.

@@ -103,7 +103,7 @@ fn print(name: &str, outcome: &Outcome, published: Row) {
     let more = format!(
         ", \"slo_us\": {}, \"slo_met\": {}, \"late\": {:.5}, \"late_by\": \"{cause}\", \"late_by_share\": {:.2}",
         chain.slo_us,
-        chain.slo_met,
+        chain.slo_met == Some(true),
         late_in_all as f64 / chain.packets.offered.max(1) as f64,
         late as f64 / late_in_all.max(1) as f64,
     );

@@ -2,7 +2,7 @@
 
 use crate::report::{Cause, Loss, WindowReport};
 use crate::traffic::Packet;
-use tailwater_measure::attribution::{self, Attribution, LatePacket};
+use tailwater_measure::attribution::{Attribution, LatePacket};
 use tailwater_measure::histogram::LatencyHistogram;
 use tailwater_net::Nanos;
 

@@ -4,7 +4,7 @@ use super::chain_state::{ChainState, Steering};
 use super::core::Core;
 use super::tree::NEVER;
 use super::{Control, Due, Engine, turn};
-use crate::report::{Loss, is_met};
+use crate::report::{Loss, is_missed};
 use crate::traffic::Chunk;
 
 /// Time in nanoseconds after the last arrival for which packets are still processed.
@@ -93,7 +93,7 @@ impl Engine<'_> {
             let (window, total) = (&chain.meter.window, &chain.meter.total);
             let late: u64 = window.late.iter().chain(&total.late).sum();
             let offered = window.offered + total.offered;
-            rest(number).is_some_and(|rest| !is_met(late, offered + rest))
+            rest(number).is_some_and(|rest| is_missed(late, offered + rest))
         };
         // Packets of the warm-up do not count.
         self.last_arrival >= self.warm_up && self.chains.iter().enumerate().any(missed)

@@ -10,7 +10,7 @@ use crate::chain::{ChainModel, random};
 use crate::policies::RackPolicy;
 use crate::rack::Rack;
 use crate::report::{
-    Cause, ChainReport, CoreUse, DistributionPoint, LatencyReport, Loss, Packets, RackCores, SimReport, is_met,
+    Cause, ChainReport, CoreUse, DistributionPoint, LatencyReport, Loss, Packets, RackCores, SimReport, verdict,
 };
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -276,7 +276,7 @@ fn report(
         traffic,
         policy,
         slo_us: slo.as_micros_f64(),
-        slo_met: is_met(late, offered),
+        slo_met: verdict(late, offered),
         latency_us: LatencyReport::of(&histogram),
         latency_distribution: DistributionPoint::all(&histogram),
         latency: histogram,

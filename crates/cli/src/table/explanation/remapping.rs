@@ -1,12 +1,13 @@
 //! Observations and decisions of a recorded run's server mapper, as text.
 
+use super::cores::core;
 use crate::explain::document::ServerDocument;
 use crate::table::{Table, count, times};
 use crate::text::{fixed, percent, short, thousands};
 use tailwater_dataplane::scaling::record::{CoreChange, Remapping};
 
 /// Adds all remappings, after the core mappers' decisions.
-pub fn remappings(table: &mut Table, document: &ServerDocument) {
+pub fn remappings(table: &mut Table, document: &ServerDocument, cpus: &[u32]) {
     let all = &document.explanation;
     let text = format!(
         "{}, {} of which moved {}",
@@ -49,11 +50,11 @@ pub fn remappings(table: &mut Table, document: &ServerDocument) {
     }
     for each in &all.list {
         table.gap();
-        remapping(table, each);
+        remapping(table, each, cpus);
     }
 }
 
-fn remapping(table: &mut Table, remapping: &Remapping) {
+fn remapping(table: &mut Table, remapping: &Remapping, cpus: &[u32]) {
     let at = format!("at {} ms", fixed(remapping.at_us / 1e3));
     let after = match remapping.cores_after == remapping.cores_before {
         true => String::new(),
@@ -65,11 +66,12 @@ fn remapping(table: &mut Table, remapping: &Remapping) {
     };
     let moved = count(u64::from(remapping.buckets_moved), "bucket");
     table.line(&at, &format!("{moved} moved{after}"));
-    for (number, core) in remapping.cores.iter().enumerate() {
+    for (number, change) in remapping.cores.iter().enumerate() {
         // Lists only the cores that had or received buckets, since a server may have many.
-        if core.buckets + core.coming > 0 {
-            table.line("", &format!("core {number}: {}", moves(core)));
-            table.line("", &format!("        {}", load(core)));
+        if change.buckets + change.coming > 0 {
+            let core = core("dedicated", number, cpus);
+            table.line("", &format!("{core}: {}", moves(change)));
+            table.line("", &format!("    {}", load(change)));
         }
     }
 }

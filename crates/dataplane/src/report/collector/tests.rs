@@ -28,7 +28,7 @@ fn windows_of_all_workers_are_added_up() {
     assert_eq!(report.count, 2);
     assert_eq!(report.list.iter().map(|w| w.offered).collect::<Vec<_>>(), [3, 2]);
     assert_eq!(report.list.iter().map(|w| w.late).collect::<Vec<_>>(), [0, 1]);
-    assert_eq!(report.unflagged_slo_met, 0.5);
+    assert_eq!((report.unflagged_judged, report.unflagged_slo_met), (2, Some(0.5)));
     assert_eq!(collector.total.offered, 5);
 }
 
@@ -40,8 +40,15 @@ fn a_window_with_gaps_is_flagged_and_still_counted() {
     collector.add(&bad);
     collector.add(&window(0, 1, &[10]));
     let report = collector.windows();
-    assert_eq!((report.count, report.flagged, report.unflagged_slo_met), (2, 1, 1.0));
-    assert!(!collector.slo_met(), "flagged windows still count for the whole");
+    assert_eq!(
+        (report.count, report.flagged, report.unflagged_slo_met),
+        (2, 1, Some(1.0))
+    );
+    assert_eq!(
+        collector.total.late_or_lost(),
+        1,
+        "flagged windows still count for the whole"
+    );
 }
 
 #[test]
@@ -52,11 +59,38 @@ fn lost_packets_count_as_late() {
         all.lost_in_chain = lost;
         all.late[Cause::ResourceExhausted as usize] = lost;
         collector.add(&all);
-        assert_eq!(collector.slo_met(), met);
+        assert_eq!(collector.slo_met(), Ok(met));
         let report = collector.windows();
         assert_eq!((report.list[0].lost, report.list[0].late), (lost, 0));
-        assert_eq!(report.list[0].slo_met, met);
+        assert_eq!(report.list[0].slo_met, Some(met));
     }
+}
+
+/// Regression: windows in which the chain dropped all packets counted as met.
+#[test]
+fn windows_without_delivered_or_lost_packets_prove_nothing() {
+    let mut collector = Collector::new(SLO, Nanos::from_millis(300), 1);
+    let mut dropped = window(0, 0, &[]);
+    (dropped.offered, dropped.dropped) = (200, 200);
+    collector.add(&dropped);
+    assert_eq!(collector.slo_met(), Err(NoVerdict::AllDropped));
+    collector.add(&window(0, 1, &[10; 99]));
+    assert_eq!(collector.slo_met(), Err(NoVerdict::TooFewPackets));
+    collector.add(&window(0, 2, &[10, 1000]));
+    assert_eq!(collector.slo_met(), Ok(true));
+    let report = collector.windows();
+    let met: Vec<_> = report.list.iter().map(|window| window.slo_met).collect();
+    assert_eq!(met, [None, Some(true), Some(false)]);
+    assert_eq!(
+        (report.count, report.unflagged_judged, report.unflagged_slo_met),
+        (3, 2, Some(0.5))
+    );
+    assert_eq!(
+        Collector::new(SLO, Nanos::from_millis(300), 1)
+            .windows()
+            .unflagged_slo_met,
+        None
+    );
 }
 
 /// Regression: `1 - 99.9 / 100` is a little less than a thousandth, which failed a run in which exactly one packet of a
@@ -66,9 +100,17 @@ fn exactly_the_promised_share_is_enough() {
     for (percentile, packets) in [(99.9, 1000), (90.0, 10), (99.0, 100), (99.99, 10_000)] {
         let mut latencies = vec![10; packets - 1];
         latencies.push(1000);
-        assert!(slo_met(&window(0, 0, &latencies), percentile), "{percentile}");
+        assert_eq!(
+            window_met(&window(0, 0, &latencies), percentile),
+            Some(true),
+            "{percentile}"
+        );
         latencies.push(1000);
-        assert!(!slo_met(&window(0, 0, &latencies), percentile), "{percentile}");
+        assert_eq!(
+            window_met(&window(0, 0, &latencies), percentile),
+            Some(false),
+            "{percentile}"
+        );
     }
 }
 

@@ -25,6 +25,10 @@ pub struct Explanation {
     pub auxiliary: usize,
     /// Other dedicated cores that could help each.
     pub dedicated: usize,
+    /// CPUs of the dedicated cores, by dispatcher. Empty if the record does not have them.
+    pub dedicated_cpus: Vec<u32>,
+    /// CPUs of the auxiliary cores, by their number.
+    pub auxiliary_cpus: Vec<u32>,
     /// Summary of all decisions.
     pub summary: Summary,
     /// Worst episodes, worst first.
@@ -373,6 +377,8 @@ impl Explainer {
             epoch_us: self.header.epoch.as_micros_f64(),
             auxiliary: self.header.auxiliary - self.header.dedicated,
             dedicated: self.header.dedicated,
+            dedicated_cpus: self.header.dedicated_cpus,
+            auxiliary_cpus: self.header.auxiliary_cpus,
             summary: Summary {
                 span_us: (last - first).as_micros_f64(),
                 boost_us: self.boost.as_micros_f64(),

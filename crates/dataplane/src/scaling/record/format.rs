@@ -65,6 +65,10 @@ pub struct Header {
     /// [Capacity profile](tailwater_policy::capacity::CapacityProfile) used by the policy, as text. Empty if there is
     /// none.
     pub profile: String,
+    /// CPUs of the dedicated cores, by dispatcher. Empty if unknown.
+    pub dedicated_cpus: Vec<u32>,
+    /// CPUs of the auxiliary cores, by their number. Empty if unknown.
+    pub auxiliary_cpus: Vec<u32>,
 }
 
 impl Header {
@@ -87,6 +91,12 @@ impl Header {
             let text = &text[..end.unwrap_or(0)];
             put(&mut bytes, text.len() as u64);
             bytes.extend_from_slice(text.as_bytes());
+        }
+        let most = [MOST_DISPATCHERS as usize, MAX_AUXILIARY_CORES];
+        for (cpus, most) in [&self.dedicated_cpus, &self.auxiliary_cpus].into_iter().zip(most) {
+            let cpus = &cpus[..cpus.len().min(most)];
+            put(&mut bytes, cpus.len() as u64);
+            cpus.iter().for_each(|&cpu| put(&mut bytes, cpu.into()));
         }
         bytes
     }

@@ -166,7 +166,23 @@ impl<R: BufRead> Reader<R> {
         reader.header.chain = reader.text("chain")?;
         reader.header.policy = reader.text("policy")?;
         reader.header.profile = reader.text("profile")?;
+        reader.header.dedicated_cpus = reader.cpus("dedicated cores", MOST_DISPATCHERS)?;
+        reader.header.auxiliary_cpus = reader.cpus("auxiliary cores", MAX_AUXILIARY_CORES as u64)?;
         Ok(reader)
+    }
+
+    /// Reads at most `most` CPUs of cores.
+    fn cpus(&mut self, what: &'static str, most: u64) -> Result<Vec<u32>, ReadError> {
+        let offset = self.offset;
+        let number = self.number()?;
+        at_most(what, number, most).map_err(|problem| error(offset, problem))?;
+        let mut cpus = Vec::new();
+        for _ in 0..number {
+            let offset = self.offset;
+            let cpu = self.number()?;
+            cpus.push(half("as CPU", cpu).map_err(|problem| error(offset, problem))?);
+        }
+        Ok(cpus)
     }
 
     /// Metadata of the file.

@@ -53,6 +53,8 @@ fn header(profile: &str) -> Header {
         dedicated: 1,
         profile: profile.to_owned(),
         started: Nanos(1_800_000_000_123_456_789),
+        dedicated_cpus: vec![3, 1],
+        auxiliary_cpus: vec![0, 2, 300],
     }
 }
 

@@ -117,8 +117,8 @@ fn what_is_out_of_bounds_is_refused_on_one_line() {
 
     let magic = format::MAGIC.len();
     let mut other = header("").encoded();
-    other[magic] = 5;
-    let text = format!("byte {magic}: expected a record of version 6, found version 5");
+    other[magic] = 7;
+    let text = format!("byte {magic}: expected a record of version 6, found version 7");
     assert_eq!(refused(&other), text);
     assert_eq!(
         refused(b"apiVersion: tailwater.dev/v1alpha1"),
@@ -137,6 +137,16 @@ fn what_is_out_of_bounds_is_refused_on_one_line() {
         "{}",
         refused(&text)
     );
+}
+
+#[test]
+fn a_header_of_too_many_cpus_is_refused() {
+    let mut bytes = header("").encoded();
+    // Three CPUs in four bytes, and their number.
+    bytes.truncate(bytes.len() - 5);
+    format::put(&mut bytes, 65);
+    let text = Reader::new(&*bytes).unwrap_err().to_string();
+    assert!(text.contains("auxiliary cores, found 65"), "{text}");
 }
 
 #[test]

@@ -1,0 +1,111 @@
+//! Commands in the documentation, parsed as on the command line.
+
+use super::Cli;
+use clap::Parser;
+use clap::error::ErrorKind;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Project's folder.
+const PROJECT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+
+/// Returns the files below a folder whose names end so.
+fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            found.extend(files(&path, ending));
+        } else if path.to_string_lossy().ends_with(ending) {
+            found.push(path);
+        }
+    }
+    found.sort();
+    found
+}
+
+/// Returns the lines of a page's shell blocks, with continued lines joined; of other blocks, those after a prompt.
+fn shell_lines(page: &str) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    let (mut block, mut continued) = (None, false);
+    for line in page.lines() {
+        let line = line.trim();
+        if let Some(language) = line.strip_prefix("```") {
+            block = match block {
+                None => Some(language),
+                Some(_) => None,
+            };
+            continue;
+        }
+        let Some(language) = block else {
+            continue;
+        };
+        let prompted = line.strip_prefix("$ ");
+        let Some(command) = prompted.or((language == "sh" || continued).then_some(line)) else {
+            continue;
+        };
+        let (part, more) = command.strip_suffix('\\').map_or((command, false), |part| (part, true));
+        match lines.last_mut().filter(|_| continued) {
+            Some(last) => last.push_str(part),
+            None => lines.push(part.to_owned()),
+        }
+        continued = more;
+    }
+    lines
+}
+
+/// Returns the program's commands in a shell line: without comments, redirections and other programs.
+fn commands(line: &str) -> Vec<Vec<String>> {
+    let line = line.split(" #").next().unwrap_or_default();
+    let parts = line.split("&&").flat_map(|part| part.split([';', '|', '&']));
+    let commands = parts.filter_map(|part| {
+        let part = part.trim().trim_start_matches("sudo ");
+        let words = part.strip_prefix("tailwater ")?.split_whitespace();
+        let words = words.take_while(|word| *word != ">" && *word != "2>");
+        let words = words.map(|word| word.trim_matches(['\'', '"']).to_owned());
+        Some(std::iter::once("tailwater".to_owned()).chain(words).collect())
+    });
+    commands.collect()
+}
+
+/// Every documented command is one that this program accepts. Synopses with brackets are left out.
+#[test]
+fn documented_commands_are_accepted() {
+    let project = Path::new(PROJECT);
+    let mut lines: Vec<(PathBuf, String)> = Vec::new();
+    let pages = files(&project.join("docs"), ".md");
+    for path in pages.into_iter().chain([project.join("README.md")]) {
+        let page = fs::read_to_string(&path).expect("a page");
+        lines.extend(shell_lines(&page).into_iter().map(|line| (path.clone(), line)));
+    }
+    let index = project.join("examples/README.md");
+    let page = fs::read_to_string(&index).expect("a page");
+    let quoted = page
+        .lines()
+        .filter(|line| line.starts_with('|'))
+        .flat_map(|line| line.split('`').skip(1).step_by(2));
+    lines.extend(quoted.map(|quoted| (index.clone(), quoted.to_owned())));
+    for path in files(&project.join("examples"), ".yaml") {
+        let spec = fs::read_to_string(&path).expect("a spec");
+        let comments = spec.lines().filter_map(|line| line.strip_prefix('#'));
+        lines.extend(comments.map(|line| (path.clone(), line.trim().to_owned())));
+    }
+    let (mut accepted, mut refused) = (0, Vec::new());
+    for (path, line) in lines {
+        if line.contains(['[', '…', '<']) {
+            continue;
+        }
+        for words in commands(&line) {
+            if let Err(error) = Cli::try_parse_from(&words) {
+                // A machine may have fewer cores than the command names.
+                let is_elsewhere = error.to_string().contains("is not available");
+                if error.kind() != ErrorKind::DisplayHelp && !is_elsewhere {
+                    refused.push(format!("{}: {}: {error}", path.display(), words.join(" ")));
+                }
+            }
+            accepted += 1;
+        }
+    }
+    assert!(refused.is_empty(), "{}", refused.join("\n"));
+    assert!(accepted > 100, "{accepted} commands");
+}
