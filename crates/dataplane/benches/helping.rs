@@ -53,7 +53,7 @@ impl PacketSource for Skewed<'_> {
                 return Ok(None);
             };
             let hash = self.rss.hash_frame(packet.data);
-            if bucket_of(hash) % 2 == 1 && (hash >> 16) % STAYS != 0 {
+            if bucket_of(hash) % 2 == 1 && !(hash >> 16).is_multiple_of(STAYS) {
                 continue;
             }
             self.frame.clear();
@@ -99,7 +99,7 @@ fn trace(factor: f64) -> (Trace, f64) {
         ..LoadOptions::default()
     };
     let trace = Trace::load(&mut skewed, &options).expect("traffic fits");
-    let first = (0..trace.len()).filter(|at| bucket_of(rss.hash_frame(trace.packet(*at))) % 2 == 0);
+    let first = (0..trace.len()).filter(|at| bucket_of(rss.hash_frame(trace.packet(*at))).is_multiple_of(2));
     let rate = first.count() as f64 / LASTS.as_secs_f64();
     (trace, rate)
 }
@@ -159,9 +159,11 @@ fn median(values: &mut [f64]) -> f64 {
 
 /// Share of late and lost packets, and p99, of these windows: medians.
 fn figures_of(windows: &[&WindowReport]) -> [f64; 2] {
-    let late = |window: &&WindowReport| 100.0 * (window.late + window.lost) as f64 / window.offered.max(1) as f64;
-    let mut late: Vec<f64> = windows.iter().map(late).collect();
-    let mut p99: Vec<f64> = windows.iter().map(|window| window.latency_us.p99).collect();
+    let ended = |window: &WindowReport| window.delivered + window.lost;
+    let windows = || windows.iter().filter(|window| ended(window) > 0);
+    let late = |window: &&WindowReport| 100.0 * (window.late + window.lost) as f64 / ended(window) as f64;
+    let mut late: Vec<f64> = windows().map(late).collect();
+    let mut p99: Vec<f64> = windows().map(|window| window.latency_us.p99).collect();
     [median(&mut late), median(&mut p99)]
 }
 
