@@ -67,8 +67,8 @@ impl Case {
         let hostile = random.below(functions);
         let packets = [1, 2, 8, 8, 32, 70, 256][random.below(7)];
         let script = script(&mut random);
-        let cost = 20 + nominal_cost(&script);
-        let most = [100, 1_000, 5_000][random.below(3)];
+        let cost = 20 + packets as u64 + nominal_cost(&script);
+        let most = [100, 1_000, 20_000][random.below(3)];
         let batches = (SHORT / cost).clamp(20, most) as u32;
         Case {
             name: format!("seed {seed}"),

@@ -33,11 +33,13 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tailwater_confine::ContainerRuntime;
 
 /// Seeds of the short form, in processes and in containers.
-const SEEDS: [std::ops::Range<u64>; 2] = [1..13, 101..105];
+const SEEDS: [std::ops::Range<u64>; 2] = [1..9, 101..103];
 /// Longest time of a case in the short form, and in the long form.
 const LONGEST: [Duration; 2] = [Duration::from_millis(1_500), Duration::from_secs(10)];
 /// Times that a case of the long form takes the batches of the short form.
 const LONGER: u32 = 8;
+/// Time for finding a shorter case that fails.
+const SHRINK_FOR: Duration = Duration::from_secs(60);
 /// Runs of a shorter case, which may fail only sometimes.
 const SHRINK_RUNS: u32 = 3;
 
@@ -93,9 +95,13 @@ fn variable(name: &str) -> Option<u64> {
 /// Removes behaviours one at a time while the case still violates one of these checks.
 fn shrink(case: &Case, container: &Option<ContainerRuntime>, outcome: &Outcome, longest: Duration) -> Case {
     let mut smallest = case.clone();
+    let until = Instant::now() + SHRINK_FOR;
     'smaller: loop {
         for shorter in smallest.shrunk() {
             for _ in 0..SHRINK_RUNS {
+                if Instant::now() > until {
+                    return smallest;
+                }
                 let again = run(&shorter, container, longest);
                 if !again.checks().is_disjoint(&outcome.checks()) {
                     smallest = shorter;
@@ -277,7 +283,7 @@ fn holes_that_were_found_stay_closed() {
     let alone = Alone::new();
     let mut failed = Vec::new();
     for (way, container) in ways() {
-        failed.extend(holes().filter_map(|case| fails(&case, way, &container)));
+        failed.extend(holes(container.is_some()).filter_map(|case| fails(&case, way, &container)));
     }
     drop(alone);
     assert!(failed.is_empty(), "{}", failed.join("\n"));
@@ -289,7 +295,7 @@ fn known_holes_exist() {
     for name in KNOWN_HOLES {
         let seeds = SEEDS.into_iter().flatten().map(|seed| format!("seed {seed}"));
         assert!(
-            holes().map(|case| case.name).chain(seeds).any(|it| it == *name),
+            holes(false).map(|case| case.name).chain(seeds).any(|it| it == *name),
             "{name}"
         );
     }

@@ -30,7 +30,7 @@ pub(crate) enum Check {
     Changed,
     /// A packet left that the model does not send, or it left with other bytes.
     OtherThanModel,
-    /// A frame left that is no packet.
+    /// A frame left that is not well-formed.
     Invalid,
     /// An innocent function was accused.
     Accused,
