@@ -81,10 +81,10 @@ pub struct OutFile {
 }
 
 impl OutFile {
-    /// Creates the file, as [`create`](tailwater_files::create) does.
+    /// Creates the file, as [`create`] does.
     ///
     /// # Errors
-    /// Same as [`create`](tailwater_files::create).
+    /// Same as [`create`].
     pub fn create(path: &Path, pulse: &Pulse) -> io::Result<OutFile> {
         let pulse = pulse.clone();
         create(path).map(|file| OutFile { file, pulse })
