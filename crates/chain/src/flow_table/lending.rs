@@ -20,7 +20,7 @@ impl FlowTable {
         }
     }
 
-    /// Lets this view, which may hold partitions, [borrow](FlowTable::borrow_buckets) buckets from others.
+    /// Lets this view, which may hold partitions, borrow buckets from others.
     ///
     /// # Safety
     /// While this view borrows a bucket, no other view uses it, and earlier uses happen before.
