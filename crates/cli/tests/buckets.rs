@@ -152,7 +152,8 @@ fn policies_with_a_server_mapper_run() {
         assert_sums(&report);
         assert_eq!(count(&report, "offered"), 1000, "{policy}");
         assert!(report["server"].is_object(), "{policy}");
-        assert!(report["scaling"].is_null(), "{policy}");
+        // Its dedicated cores help each other.
+        assert_eq!(report["scaling"].is_null(), policy != "tailwater", "{policy}");
     }
     // The text report lists the moves.
     let output = tailwater()
