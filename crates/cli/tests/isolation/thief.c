@@ -1,12 +1,14 @@
 /* Function that, for each packet to port 7100, writes another function's key in Redis, over a connection of its own with the
  * configured login. The packet is dropped; the drop reason gives the result. */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <tailwater_nf.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { STOLEN, REFUSED };
@@ -28,13 +30,25 @@ static int configure(const char *config, size_t bytes, void **shared, struct tw_
     return 0;
 }
 
-/* Sends a line, and returns nonzero if the response is OK. */
+/* Longest time to poll for a response, in nanoseconds: less than a turn may take. */
+#define PATIENCE 6000000L
+
+static long elapsed(const struct timespec *since) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (now.tv_sec - since->tv_sec) * 1000000000L + now.tv_nsec - since->tv_nsec;
+}
+
+/* Sends a line, and returns nonzero if the response is OK. It polls: a function that sleeps in its turn loses its packets. */
 static int said_ok(int connection, const char *line) {
     char answer[256];
-    ssize_t got = 0, more = 1;
+    ssize_t got = 0, more;
+    struct timespec began;
+    clock_gettime(CLOCK_MONOTONIC, &began);
     if (write(connection, line, strlen(line)) < 0) return 0;
-    while (more > 0 && got < (ssize_t)sizeof answer && !memchr(answer, '\n', (size_t)got)) {
-        more = read(connection, answer + got, sizeof answer - (size_t)got);
+    while (got < (ssize_t)sizeof answer && !memchr(answer, '\n', (size_t)got)) {
+        more = recv(connection, answer + got, sizeof answer - (size_t)got, MSG_DONTWAIT);
+        if (more == 0 || (more < 0 && (errno != EAGAIN || elapsed(&began) > PATIENCE))) break;
         got += more > 0 ? more : 0;
     }
     return got >= 3 && !memcmp(answer, "+OK", 3);
