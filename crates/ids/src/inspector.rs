@@ -190,6 +190,13 @@ impl Inspector {
         connection.set_lease(None);
     }
 
+    /// Ends all connections inside tunnels, which the caller does not know.
+    pub fn end_inner(&mut self, slots: &mut impl Slots) {
+        self.inner
+            .iter_mut()
+            .for_each(|connection| Inspector::ended(connection, slots));
+    }
+
     fn verdict(&self) -> Verdict {
         match self.evaluator.fate {
             PacketOutcome::Reject => Verdict::Drop(Reason::Rejected),

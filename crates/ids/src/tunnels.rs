@@ -52,6 +52,11 @@ impl InnerConnections {
         (first + at, evicted.connection.lease().map(|_| evicted.connection))
     }
 
+    /// Returns all connections.
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Connection> {
+        self.entries.iter_mut().map(|entry| &mut entry.connection)
+    }
+
     /// Returns the connection of an entry.
     pub(crate) fn at(&mut self, index: usize) -> &mut Connection {
         &mut self.entries[index].connection

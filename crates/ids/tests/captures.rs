@@ -78,6 +78,7 @@ fn what_is_told_of_real_captures() {
         for connection in rig.connections.values_mut() {
             tailwater_ids::inspector::Inspector::ended(connection, &mut rig.slots);
         }
+        rig.inspector.end_inner(&mut rig.slots);
         eprintln!(
             "{}: {packets} packets, {told:?}",
             capture.file_name().unwrap().to_string_lossy()

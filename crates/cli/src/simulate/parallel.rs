@@ -29,6 +29,7 @@ pub fn all<J: Sync, R: Send>(
     let next = AtomicUsize::new(0);
     let mut results: Vec<Option<R>> = jobs.iter().map(|_| None).collect();
     let mut failure = None;
+    let was_stopped = stop.load(Ordering::Relaxed);
     std::thread::scope(|scope| {
         let (sender, done) = channel();
         for _ in 0..threads.min(jobs.len()) {
@@ -64,7 +65,11 @@ pub fn all<J: Sync, R: Send>(
         }
     });
     match failure {
-        Some(error) => Err(error),
+        Some(error) => {
+            // Set for the other jobs. It is no request of the user's, by which the exit code would differ.
+            stop.store(was_stopped, Ordering::Relaxed);
+            Err(error)
+        }
         None => Ok(results),
     }
 }

@@ -1,5 +1,5 @@
 /* Function that, for each packet to port 7100, writes another function's key in Redis, over a connection of its own with the
- * configured login. The packet is dropped; the drop reason gives the result. */
+ * configured login. The packet is dropped; the drop reason gives the result. Without a response in time it passes. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdio.h>
@@ -39,16 +39,17 @@ static long elapsed(const struct timespec *since) {
     return (now.tv_sec - since->tv_sec) * 1000000000L + now.tv_nsec - since->tv_nsec;
 }
 
-/* Sends a line, and returns nonzero if the response is OK. It polls: a function that sleeps in its turn loses its packets. */
+/* Sends a line. Returns 1 if the response is OK, 0 if not, -1 without one. It polls: a function that sleeps in its turn loses
+ * its packets. */
 static int said_ok(int connection, const char *line) {
     char answer[256];
     ssize_t got = 0, more;
     struct timespec began;
     clock_gettime(CLOCK_MONOTONIC, &began);
-    if (write(connection, line, strlen(line)) < 0) return 0;
+    if (write(connection, line, strlen(line)) < 0) return -1;
     while (got < (ssize_t)sizeof answer && !memchr(answer, '\n', (size_t)got)) {
         more = recv(connection, answer + got, sizeof answer - (size_t)got, MSG_DONTWAIT);
-        if (more == 0 || (more < 0 && (errno != EAGAIN || elapsed(&began) > PATIENCE))) break;
+        if (more == 0 || (more < 0 && (errno != EAGAIN || elapsed(&began) > PATIENCE))) return -1;
         got += more > 0 ? more : 0;
     }
     return got >= 3 && !memcmp(answer, "+OK", 3);
@@ -57,7 +58,7 @@ static int said_ok(int connection, const char *line) {
 static int steal(void) {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     int connection = socket(AF_UNIX, SOCK_STREAM, 0);
-    int stolen = 0;
+    int stolen = -1;
     memcpy(address.sun_path, path, sizeof address.sun_path);
     if (connection >= 0 && !connect(connection, (struct sockaddr *)&address, sizeof address)) {
         if (*login) {
@@ -75,7 +76,9 @@ static int process(void *instance, struct tw_batch *batch) {
     (void)instance;
     for (uint32_t i = 0; i < batch->count; i++) {
         struct tw_packet *packet = &batch->packets[i];
-        if (tw_key_destination_port(packet->key) == 7100) packet->verdict = TW_DROP(steal() ? STOLEN : REFUSED);
+        if (tw_key_destination_port(packet->key) != 7100) continue;
+        int stolen = steal();
+        if (stolen >= 0) packet->verdict = TW_DROP(stolen ? STOLEN : REFUSED);
     }
     return 0;
 }
