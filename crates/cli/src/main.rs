@@ -112,8 +112,8 @@ fn prepare() -> Result<(), CliError> {
     })
 }
 
-/// Checks that no argument is longer than any valid one. The parser compares an unknown option with all known ones, which
-/// takes quadratic time.
+/// Checks that no argument is longer than any valid one. The parser compares an unknown option with all known ones,
+/// which takes quadratic time.
 fn check_lengths(arguments: impl Iterator<Item = OsString>) -> Result<(), String> {
     for (number, argument) in arguments.enumerate() {
         let length = argument.len();

@@ -1,8 +1,8 @@
 //! Memory that runs out: a clear error and, if a run is on, its report, instead of an abort.
 //!
-//! The program's allocator sets a reserve aside. When the system refuses memory, the reserve is released and the command
-//! asked to stop, as by a signal; it then has enough to print its report. A request that is larger fails: its caller
-//! handles that or aborts, and the abort is turned into an error.
+//! The program's allocator sets a reserve aside. When the system refuses memory, the reserve is released and the
+//! command asked to stop, as by a signal; it then has enough to print its report. A request that is larger fails: its
+//! caller handles that or aborts, and the abort is turned into an error.
 //!
 //! A module with `unsafe` code: an allocator, and a handler of a signal.
 

@@ -34,8 +34,8 @@ pub fn survive_file_limit() -> Result<(), CliError> {
     })
 }
 
-/// Returns the flag that SIGINT and SIGTERM set, which also [ends](stop_requested) reading and writing of pipes. A second
-/// signal kills the process.
+/// Returns the flag that SIGINT and SIGTERM set, which also [ends](stop_requested) reading and writing of pipes. A
+/// second signal kills the process.
 ///
 /// # Errors
 /// A signal handler cannot be registered.

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 /// Project's folder.
 const PROJECT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
-/// What an example does with the traffic that its page names.
+/// Expected result of an example with the traffic that its page names.
 struct Expected {
     name: &'static str,
     /// Percentage of the processed packets that is delivered, at least and at most.

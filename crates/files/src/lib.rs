@@ -5,8 +5,8 @@
 //! memory. Hence all reading goes through [`InputFile`] and [`read`], and all writing through [`create`] and
 //! [`AtomicFile`]:
 //!
-//! - An input is a regular file, or a stream where that makes sense: a named pipe, a socket, a terminal. Directories and
-//!   devices are refused, and [while files are read again](regular_only) streams are, too.
+//! - An input is a regular file, or a stream where that makes sense: a named pipe, a socket, a terminal. Directories
+//!   and devices are refused, and [while files are read again](regular_only) streams are, too.
 //! - Reading a stream ends when its writer is silent for [`SILENCE`], and soon after [`stop_requested`].
 //! - Content is bounded in size by its reader.
 //! - An output that accepts nothing for [`GRACE`] is given up. A report replaces its file as a whole or not at all.

@@ -39,9 +39,9 @@
 //! ```
 //!
 //! `tests/loom.rs` checks the ring, parking, offers of help, the scheduled switch, and the whole protocol between a
-//! dispatcher and its auxiliary cores. It uses this crate's code, not a copy. `tests/threads.rs` runs the same protocol with real threads
-//! and many packets. loom does not explore loads that return the value of a store later in program order (load
-//! buffering). No processor we know of does so across a release store.
+//! dispatcher and its auxiliary cores. It uses this crate's code, not a copy. `tests/threads.rs` runs the same protocol
+//! with real threads and many packets. loom does not explore loads that return the value of a store later in program
+//! order (load buffering). No processor we know of does so across a release store.
 //!
 //! ```
 //! use tailwater_handover::{park, ring};

@@ -3,15 +3,15 @@
 //! `SURICATA_ROOT`, run by `chroot`, or the one in the path. Without either, nothing is measured.
 //!
 //! - `ids/suricata/SET/precision`, `.../recall`: alerts of both over those of Tailwater, and over those of Suricata. An
-//!   alert counts once per capture, connection and rule. SET is `development` or `held-out`: a third of the captures, by
-//!   a hash of the name, is kept aside; only those figures are quoted.
+//!   alert counts once per capture, connection and rule. SET is `development` or `held-out`: a third of the captures,
+//!   by a hash of the name, is kept aside; only those figures are quoted.
 //! - `ids/suricata/SET/evasions`: share of malformed HTTP responses with the body seen, of both; and those without any
 //!   sign, of Tailwater (`SET` is `http`).
 //! - `ids/suricata/SET/rate`: packets per second of processor time of both, without loading. Captures are repeated with
 //!   other addresses, so that each pass has new connections.
 //!
-//! `--details` prints the rules that differ, `--no-rate` leaves out the rates, `--set development` restricts to one set,
-//! `--keep FOLDER` keeps the files.
+//! `--details` prints the rules that differ, `--no-rate` leaves out the rates, `--set development` restricts to one
+//! set, `--keep FOLDER` keeps the files.
 
 #[path = "../tests/common/evasions.rs"]
 mod evasions;

@@ -5,7 +5,8 @@
 //! completely inside the datagram, and the datagram inside the frame.
 //!
 //! It does not verify checksums (see [`checksum`](crate::checksum)), and does not parse IPv4 and TCP options or
-//! tunnels (see [`tunnel`](crate::tunnel)). Frames with an LLC length instead of an EtherType, MPLS and PPPoE are [`Network::NotIp`].
+//! tunnels (see [`tunnel`](crate::tunnel)). Frames with an LLC length instead of an EtherType, MPLS and PPPoE are
+//! [`Network::NotIp`].
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 

@@ -1,9 +1,10 @@
 //! Consolidation: SLOs of a plan are placed again together, on fewer servers.
 //!
-//! A scheduler places one SLO after the other, and an early one may take the room that a later one with an anti-affinity
-//! rule requires. The search removes all SLOs of a server, and those of some others, and places them again with that
-//! server closed. Every plan on the way meets all SLOs, and none has more servers than the one before. The search is
-//! deterministic, ends at the [lower bound](Plan::least_servers), and is limited by its work, not by a clock.
+//! A scheduler places one SLO after the other, and an early one may take the room that a later one with an
+//! anti-affinity rule requires. The search removes all SLOs of a server, and those of some others, and places them
+//! again with that server closed. Every plan on the way meets all SLOs, and none has more servers than the one before.
+//! The search is deterministic, ends at the [lower bound](Plan::least_servers), and is limited by its work, not by a
+//! clock.
 
 use crate::bound::{Shares, Weights};
 use crate::plan::{Placed, Plan};

@@ -140,8 +140,8 @@ struct PlacedBefore {
 
 /// Creates a plan for the wanted SLOs from an earlier placement. An instance moves only if its server no longer exists,
 /// or its SLO changed. New SLOs are admitted in order; several of them may be placed together on fewer servers than one
-/// after the other, as far as the scheduler [consolidates](Scheduler::consolidates). `chains` are the chains of old terms: after a denied change, these stay in force only if the
-/// curves of their chain are still known.
+/// after the other, as far as the scheduler [consolidates](Scheduler::consolidates). `chains` are the chains of old
+/// terms: after a denied change, these stay in force only if the curves of their chain are still known.
 pub fn reconcile(
     cluster: &Cluster,
     earlier: &[Earlier],

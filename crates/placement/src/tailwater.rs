@@ -1,10 +1,10 @@
 //! Tailwater's admission: joint decision about number of instances, cache and servers.
 //!
 //! On a well-used server, cores, cache and its classes run out together. The value of a server's free resources is that
-//! of the scarcest one: ways without cores, or cores without ways, are worth nothing. Of all choices to meet an SLO, the
-//! algorithm takes the one that consumes the least value. These are two small instances where ways are scarce, and one
-//! with much cache where ways would be left over or classes are scarce. This is packing of items with several possible
-//! shapes. ResQ's greedy fixes the shape first.
+//! of the scarcest one: ways without cores, or cores without ways, are worth nothing. Of all choices to meet an SLO,
+//! the algorithm takes the one that consumes the least value. These are two small instances where ways are scarce, and
+//! one with much cache where ways would be left over or classes are scarce. This is packing of items with several
+//! possible shapes. ResQ's greedy fixes the shape first.
 
 use crate::bound::{Shares, Weights};
 use crate::cluster::ServerKind;

@@ -139,8 +139,8 @@ pub struct ChainReport {
     pub policy: String,
     /// Latency objective, in microseconds.
     pub slo_us: f64,
-    /// `true` if 99 % of the packets were delivered within it. Lost packets count as late. `None` without a verdict: fewer
-    /// than [100](tailwater_measure::verdict::packets_required) packets arrived.
+    /// `true` if 99 % of the packets were delivered within it. Lost packets count as late. `None` without a verdict:
+    /// fewer than [100](tailwater_measure::verdict::packets_required) packets arrived.
     pub slo_met: Option<bool>,
     /// Latencies of all delivered packets, in microseconds.
     pub latency_us: LatencyReport,

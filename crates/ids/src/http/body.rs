@@ -100,8 +100,8 @@ impl Inflater {
         (length.map(|length| &self.out[0][..length]), failed)
     }
 
-    /// Removes the coding that the bytes show: by their first ones, or since they are deflated from end to end. `None` if
-    /// they show none.
+    /// Removes the coding that the bytes show: by their first ones, or since they are deflated from end to end. `None`
+    /// if they show none.
     pub(crate) fn guess(&mut self, bytes: &[u8]) -> Option<&[u8]> {
         let shown = matches!(bytes, [0x1f, 0x8b, ..]) || is_zlib(bytes);
         let coding = if bytes.first() == Some(&0x1f) {

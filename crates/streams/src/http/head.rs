@@ -95,8 +95,8 @@ impl Head {
             if line[0] == line[1] {
                 continue;
             }
-            // Lines that start with white space continue a field (RFC 9112 §5.2). One with a colon is read as a field of
-            // its own, as Suricata does.
+            // Lines that start with white space continue a field (RFC 9112 §5.2). One with a colon is read as a field
+            // of its own, as Suricata does.
             while matches!(bytes.get(at), Some(b' ' | b'\t')) {
                 let mut next = at;
                 let [from, to] = self.line_at(bytes, &mut next);
@@ -218,8 +218,8 @@ impl Head {
         slice(bytes, self.parts[1])
     }
 
-    /// Returns the position behind a second head at the start of a body: a receiver may not take an odd blank line as the
-    /// first one's end.
+    /// Returns the position behind a second head at the start of a body: a receiver may not take an odd blank line as
+    /// the first one's end.
     pub fn behind_second(bytes: &[u8]) -> Option<usize> {
         let mut at = 0;
         while let Some(line) = lines::line(&bytes[at..]) {

@@ -207,8 +207,8 @@ impl Cursor {
     }
 }
 
-/// Returns `true` if bytes begin like a response, after white space and zeros, as Suricata requires; `None` if there are
-/// too few.
+/// Returns `true` if bytes begin like a response, after white space and zeros, as Suricata requires; `None` if there
+/// are too few.
 fn starts_response(bytes: &[u8]) -> Option<bool> {
     let blanks = bytes
         .iter()
