@@ -38,4 +38,9 @@ while [ $# -gt 0 ] && [ "$1" != -- ]; do
     shift
 done
 [ $# -eq 0 ] || shift
+# No test program runs for ever, and of one that hangs there is a description.
+if command -v python3 >/dev/null; then
+    host=$(rustc -vV | sed -n 's/^host: //p' | tr a-z- A-Z_)
+    export "CARGO_TARGET_${host}_RUNNER=$PWD/tools/bounded.py"
+fi
 cargo test --no-fail-fast "${cargo_args[@]}" -- --show-output "$@" 2>&1 | only_skips

@@ -7,12 +7,14 @@
 mod branches;
 mod document;
 mod item;
+mod on_failure;
 mod sequence;
 mod settings;
 
 pub use branches::{BranchConfig, CLASSIFIER, MAX_BRANCHES, NEXT, SEND, branches};
 pub use document::{ChainBranch, ChainDocument, ChainFunction};
 pub use item::FunctionItem;
+pub use on_failure::OnFailure;
 pub use sequence::{Exits, MAX_FUNCTIONS, Visitor, duplicate_name, misplaced_external, short_path, too_many, visit};
 pub use settings::{ChainNode, ChainSettings, DESCRIPTION, FunctionFacts, Match};
 

@@ -33,6 +33,7 @@ pub(crate) fn by_name(name: &str) -> Option<Attack> {
         "io-uring" => io_uring,
         "user-namespace" => user_namespace,
         "write-code" => write_code,
+        "shared-code" => shared_code,
         "inherited" => inherited,
         "set-user-id" => set_user_id,
         "shared-memory" => shared_memory,
@@ -303,10 +304,34 @@ fn user_namespace(_: &[String]) -> Outcome {
     Ok(String::new())
 }
 
+/// `mov eax, 42; ret`
+const CODE: [u8; 6] = [0xb8, 42, 0, 0, 0, 0xc3];
+
+/// `shared` or `private`: writes code into memory that it was passed as descriptor 3, maps it a second time, as code,
+/// and executes it.
+fn shared_code(arguments: &[String]) -> Outcome {
+    let map = |protection: i32, flags: i32| {
+        let given = [0, 4096, protection as usize, flags as usize, 3, 0];
+        call(libc::SYS_mmap, given)
+    };
+    let flags = match &*arguments[0] {
+        "shared" => libc::MAP_SHARED,
+        _ => libc::MAP_PRIVATE,
+    };
+    let writable = map(libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED)?;
+    // SAFETY: the kernel has just mapped a writable page there.
+    unsafe { std::ptr::copy_nonoverlapping(CODE.as_ptr(), writable as *mut u8, CODE.len()) };
+    let executable = map(libc::PROT_READ | libc::PROT_EXEC, flags)?;
+    // SAFETY: the page is executable; the code is a function without arguments that returns a number.
+    let answer = unsafe {
+        let code: extern "C" fn() -> i32 = std::mem::transmute(executable);
+        code()
+    };
+    Ok(answer.to_string())
+}
+
 /// Writes code into memory and executes it.
 fn write_code(_: &[String]) -> Outcome {
-    /// `mov eax, 42; ret`
-    const CODE: [u8; 6] = [0xb8, 42, 0, 0, 0, 0xc3];
     let protection = (libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC) as usize;
     let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as usize;
     let base = call(libc::SYS_mmap, [0, 4096, protection, flags, usize::MAX, 0])?;

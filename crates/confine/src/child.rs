@@ -120,6 +120,8 @@ pub(crate) struct Plan {
     pub drop_capabilities: Option<u32>,
     pub die_with_parent: bool,
     pub no_new_privileges: bool,
+    /// `true`: the kernel refuses memory that is writable and executable, or becomes executable, if it can (Linux 6.3).
+    pub deny_new_code: bool,
     pub filter: Option<Vec<Instruction>>,
     pub program: CString,
     pub arguments: Strings,
@@ -214,6 +216,9 @@ unsafe fn steps(plan: &Plan, status: &mut RawFd) -> Result<Never, (Step, Errno)>
     }
     // Without `no_new_privs` only a privileged process may install a filter, so the filter comes before dropping
     // privileges.
+    if plan.deny_new_code {
+        deny_new_code();
+    }
     let filter_first = !plan.no_new_privileges;
     if filter_first {
         set_filter(plan, *status).map_err(at(Step::Filter))?;
@@ -289,6 +294,15 @@ fn change_mounts(mount: &Mount) -> Result<(), (Step, Errno)> {
         }
     }
     .map_err(at(Step::Mounts))
+}
+
+/// Denies new code to this process and its children: memory is never writable and executable, nor executable later
+/// than it was mapped. An addition to the filter, which sees no mapping that the kernel makes for a program's file.
+/// Older kernels lack it.
+fn deny_new_code() {
+    const PR_SET_MDWE: i32 = 65;
+    const REFUSE_EXEC_GAIN: u64 = 1;
+    let _ = sys::control(PR_SET_MDWE, REFUSE_EXEC_GAIN);
 }
 
 fn set_filter(plan: &Plan, status: RawFd) -> Result<(), Errno> {

@@ -47,6 +47,28 @@ pub enum Error {
         /// Error of the system.
         error: io::Error,
     },
+    /// A directory of the agent's belongs to another user, or others can change it.
+    #[error("{}: expected a directory of root that nobody else can change, found {found}: remove it", path.display())]
+    Directory {
+        /// Path of the directory.
+        path: PathBuf,
+        /// Description of it.
+        found: String,
+    },
+    /// Another program holds a lock.
+    #[error("{}: locked by another program for {seconds} s: end that program (fuser shows it)", path.display())]
+    Locked {
+        /// Path of the file.
+        path: PathBuf,
+        /// Time waited, in seconds.
+        seconds: f32,
+    },
+    /// The agent's own defences are not available.
+    #[error(
+        "this process's own system call filter and capabilities cannot be set: {0}; requires seccomp, or leave out the \
+         defence `server`"
+    )]
+    Agent(io::Error),
     /// A control group controller is not mounted.
     #[error(
         "the control group controller `{controller}` is mounted neither in version 1 nor in version 2: mount it, or leave \

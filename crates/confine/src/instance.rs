@@ -3,12 +3,18 @@
 //!
 //! `/run/tailwater/functions/NUMBER/` holds the file `owner`, which the agent keeps locked (`flock`) while the program
 //! exists. A process that finds it unlocked may remove everything with that number.
+//!
+//! Any user who may open a file may lock it. So only the agent's user may enter the directory of the slots, and no
+//! step waits for a lock without a bound.
 
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, DirBuilder, File, Permissions, TryLockError};
 use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::cgroup::Hierarchies;
 use crate::error::Error;
@@ -22,6 +28,9 @@ const SLOTS: u32 = 4096;
 /// First user and group ID; each slot has its own. The range lies above the IDs of people, services and systemd's
 /// dynamic users, and below the usual ranges of containers.
 pub const FIRST_USER: u32 = 0x4f00_0000;
+
+/// Time to wait for the lock of a new owner file. Only a sweep of another agent holds it, for microseconds.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Slot owned by this process until dropped.
 #[derive(Debug)]
@@ -42,10 +51,13 @@ fn at(path: &Path) -> impl FnOnce(io::Error) -> Error + '_ {
 impl Instance {
     /// Takes a free slot, after removing the remains of dead agents.
     pub(crate) fn take() -> Result<Instance, Error> {
+        Instance::take_in(Path::new(DIRECTORY))
+    }
+
+    fn take_in(places: &Path) -> Result<Instance, Error> {
         /// Number that distinguishes slots being taken by this process.
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        let places = Path::new(DIRECTORY);
-        fs::create_dir_all(places).map_err(at(places))?;
+        make_private(places)?;
         sweep_in(places)?;
         let (new, file, turn) = loop {
             let turn = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -56,8 +68,17 @@ impl Instance {
                 Err(error) => return Err(at(&new)(error)),
             }
             let owner = new.join("owner");
-            let file = File::create(&owner).map_err(at(&owner))?;
-            file.lock().map_err(at(&owner))?;
+            let file = File::options()
+                .write(true)
+                .create_new(true)
+                .mode(0o600)
+                .custom_flags(libc::O_NOFOLLOW)
+                .open(&owner)
+                .map_err(at(&owner))?;
+            if let Err(error) = lock_within(&file, &owner, PATIENCE) {
+                let _ = fs::remove_dir_all(&new);
+                return Err(error);
+            }
             // A sweep may have removed the file between creating and locking it.
             if same_file(&file, &owner) {
                 break (new, file, turn);
@@ -107,6 +128,65 @@ impl Drop for Instance {
     }
 }
 
+/// Creates a directory below `/run`, or another one of root's, that only this process's user may enter. One that is
+/// open to others, as earlier versions left it, is closed to them.
+fn make_private(directory: &Path) -> Result<(), Error> {
+    let create = |path: &Path, mode: u32| match DirBuilder::new().mode(mode).create(path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(at(path)(error)),
+        _ => Ok(()),
+    };
+    let above = directory.parent().unwrap_or(Path::new("/"));
+    create(above, 0o755)?;
+    const OTHERS_WRITE: u32 = 0o022;
+    const STICKY: u32 = 0o1000;
+    let mode = mode_of_ours(above)?;
+    if mode & OTHERS_WRITE != 0 && mode & STICKY == 0 {
+        return Err(Error::Directory {
+            path: above.to_owned(),
+            found: format!("one that others may write to (mode {mode:o})"),
+        });
+    }
+    create(directory, 0o700)?;
+    if mode_of_ours(directory)? & 0o077 != 0 {
+        fs::set_permissions(directory, Permissions::from_mode(0o700)).map_err(at(directory))?;
+    }
+    Ok(())
+}
+
+/// Checks that a path is a directory, not a link to one, of this process's user or root, and returns its mode. The
+/// owner of any other one could replace what is in it.
+fn mode_of_ours(directory: &Path) -> Result<u32, Error> {
+    let data = fs::symlink_metadata(directory).map_err(at(directory))?;
+    let ours = [0, rustix::process::geteuid().as_raw()];
+    let found = match data.is_dir() {
+        false => "something else".to_owned(),
+        true if !ours.contains(&data.uid()) => format!("one of user {}", data.uid()),
+        true => return Ok(data.mode() & 0o7777),
+    };
+    Err(Error::Directory {
+        path: directory.to_owned(),
+        found,
+    })
+}
+
+/// Takes an exclusive lock within `patience`.
+fn lock_within(file: &File, path: &Path, patience: Duration) -> Result<(), Error> {
+    let deadline = Instant::now() + patience;
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(()),
+            Err(TryLockError::WouldBlock) if Instant::now() < deadline => thread::sleep(Duration::from_millis(1)),
+            Err(TryLockError::WouldBlock) => {
+                return Err(Error::Locked {
+                    path: path.to_owned(),
+                    seconds: patience.as_secs_f32(),
+                });
+            }
+            Err(TryLockError::Error(error)) => return Err(at(path)(error)),
+        }
+    }
+}
+
 fn group_name(number: &str) -> String {
     format!("tailwater/{number}")
 }
@@ -146,7 +226,9 @@ fn sweep_in(places: &Path) -> Result<usize, Error> {
     for entry in fs::read_dir(places).map_err(at(places))? {
         let directory = entry.map_err(at(places))?.path();
         let owner = directory.join("owner");
-        let Ok(file) = File::open(&owner) else {
+        // Neither a link nor a pipe, at which opening would wait, takes the place of the file.
+        let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+        let Ok(file) = File::options().read(true).custom_flags(flags).open(&owner) else {
             // Its owner has just removed it, or has not created the file yet. Or the agent died in between and the
             // directory is empty.
             if begun_by_the_dead(&directory) {
@@ -173,7 +255,6 @@ fn sweep_in(places: &Path) -> Result<usize, Error> {
 }
 
 fn same_file(file: &File, path: &Path) -> bool {
-    use std::os::unix::fs::MetadataExt;
     let identity = |data: fs::Metadata| (data.dev(), data.ino());
     match (file.metadata(), fs::metadata(path)) {
         (Ok(open), Ok(named)) => identity(open) == identity(named),
@@ -187,3 +268,6 @@ fn begun_by_the_dead(directory: &Path) -> bool {
     name.and_then(|name| name.strip_prefix("new-")?.split_once('-'))
         .is_some_and(|(process, _)| !Path::new("/proc").join(process).exists())
 }
+
+#[cfg(test)]
+mod tests;

@@ -68,6 +68,7 @@
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 compile_error!("the system call filter is for Linux on x86-64");
 
+mod agent;
 mod cgroup;
 mod child;
 mod confinement;
@@ -84,6 +85,7 @@ mod stopped;
 mod supervisor;
 mod sys;
 
+pub use agent::{ThreadRole, keep_capabilities, limit_process, limit_worker};
 pub use child::Step;
 pub use confinement::{Confinement, DEFAULT_MEMORY, Groups, Limits, Namespaces, Program, Root};
 pub use container::ContainerRuntime;

@@ -40,7 +40,7 @@ impl Skeleton {
     pub(crate) fn make(directory: &Path, program: &Path, root: &Root, user: Option<u32>) -> Result<Skeleton, Error> {
         let mut skeleton = Skeleton::begin(directory)?;
         skeleton.show(program, Path::new(PROGRAM))?;
-        let libraries = match wants_libraries(program)? {
+        let libraries = match examine(program)?.wants_libraries {
             true => &LIBRARIES[..],
             false => &[],
         };
@@ -211,10 +211,19 @@ fn file(path: &Path, error: io::Error) -> Error {
     }
 }
 
-/// Returns `true` if a program has an interpreter that loads libraries (`PT_INTERP` of an ELF file).
+/// Facts about a program's file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ProgramFile {
+    /// `true` if it has an interpreter that loads libraries (`PT_INTERP`).
+    pub wants_libraries: bool,
+    /// `true` if the kernel would map a segment, or the stack (`PT_GNU_STACK`), writable and executable.
+    pub has_writable_code: bool,
+}
+
+/// Examines a program, an ELF file.
 ///
 /// The file is untrusted. This reads its header and its program headers, at most as many bytes as its headers state.
-pub(crate) fn wants_libraries(program: &Path) -> Result<bool, Error> {
+pub(crate) fn examine(program: &Path) -> Result<ProgramFile, Error> {
     let bad = |reason: String| Error::Program {
         path: program.to_owned(),
         reason,
@@ -238,16 +247,27 @@ pub(crate) fn wants_libraries(program: &Path) -> Result<bool, Error> {
     if size != 56 {
         return Err(bad(format!("its program headers have {size} bytes, not 56")));
     }
+    const LOAD: u32 = 1;
     const INTERPRETER: u32 = 3;
+    const STACK: u32 = 0x6474_e551;
+    const EXECUTABLE: u32 = 1;
+    const WRITABLE: u32 = 2;
+    let mut found = ProgramFile::default();
     file.seek(SeekFrom::Start(u64::from_le_bytes(offset)))
         .map_err(|error| bad(error.to_string()))?;
     for _ in 0..count {
         let mut entry = [0u8; 56];
         file.read_exact(&mut entry)
             .map_err(|_| bad("its program headers are cut off".into()))?;
-        if u32::from_le_bytes([entry[0], entry[1], entry[2], entry[3]]) == INTERPRETER {
-            return Ok(true);
+        let word = |at: usize| u32::from_le_bytes([entry[at], entry[at + 1], entry[at + 2], entry[at + 3]]);
+        let (kind, flags) = (word(0), word(4));
+        let is_code = flags & EXECUTABLE != 0;
+        match kind {
+            INTERPRETER => found.wants_libraries = true,
+            LOAD => found.has_writable_code |= is_code && flags & WRITABLE != 0,
+            STACK => found.has_writable_code |= is_code,
+            _ => {}
         }
     }
-    Ok(false)
+    Ok(found)
 }

@@ -21,6 +21,8 @@ pub(crate) struct Shared {
     ended: Condvar,
     /// `true`: the program has loaded, and further loading is refused.
     sealed: AtomicBool,
+    /// `true`: the program has loaded its code, and no more is mapped.
+    has_code: AtomicBool,
     /// Supervisor thread.
     supervisor: Pid,
 }
@@ -56,6 +58,7 @@ impl Shared {
             }),
             ended: Condvar::new(),
             sealed: AtomicBool::new(false),
+            has_code: AtomicBool::new(false),
             supervisor: gettid(),
         }
     }
@@ -67,6 +70,14 @@ impl Shared {
 
     pub(crate) fn seal(&self) {
         self.sealed.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn refuse_code(&self) {
+        self.has_code.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn refuses_code(&self) -> bool {
+        self.has_code.load(Ordering::SeqCst)
     }
 
     pub(crate) fn is_sealed(&self) -> bool {

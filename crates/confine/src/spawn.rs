@@ -57,6 +57,13 @@ impl Child {
         self.shared.seal();
     }
 
+    /// Ends the mapping of code: from now on the program is killed for it, while it may still open and read files. To
+    /// be called before the program gets memory that it may write and other processes map: mapped a second time, as
+    /// code, that memory would be writable and executable. No effect without a filter.
+    pub fn refuse_code(&self) {
+        self.shared.refuse_code();
+    }
+
     /// Moves the program to another core and pins it there.
     ///
     /// # Errors
@@ -172,6 +179,7 @@ impl Confinement {
             drop_capabilities: self.drop_capabilities.then(last_capability).transpose()?,
             die_with_parent: self.die_with_parent,
             no_new_privileges: self.no_new_privileges,
+            deny_new_code: self.filter,
             filter: filter.as_ref().map(Filter::program),
             program: path,
             arguments: arguments(&program.path, &program.arguments)?,
@@ -237,6 +245,8 @@ impl Confinement {
             drop_capabilities: None,
             die_with_parent: self.die_with_parent,
             no_new_privileges: false,
+            // The runtime maps code of its own, and its program inherits the setting.
+            deny_new_code: self.filter,
             filter: None,
             program: c_path(runtime.path())?,
             arguments: arguments(runtime.path(), &bundle.arguments)?,
@@ -263,7 +273,15 @@ impl Confinement {
 
     /// Rejects contradicting settings, and files that are not programs.
     fn check(&self, program: &Program) -> Result<(), Error> {
-        root::wants_libraries(&program.path)?;
+        let file = root::examine(&program.path)?;
+        if self.filter && file.has_writable_code {
+            return Err(Error::Program {
+                path: program.path.clone(),
+                reason: "a segment or the stack is writable and executable: link it without -z execstack and without \
+                         --omagic"
+                    .into(),
+            });
+        }
         if self.limits.processes.is_some() && !self.own_user {
             return Err(Error::Settings(
                 "a process limit counts all processes of a user: it requires a separate user (`own_user`)",

@@ -18,6 +18,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendFlags, recvmsg, send};
 use rustix::process::{Pid, PidfdFlags, WaitId, WaitIdOptions, pidfd_open, waitid};
 
+use crate::agent::{ThreadRole, keep_capabilities};
 use crate::cgroup::Group;
 use crate::child::{self, Plan, Report, Step};
 use crate::error::Error;
@@ -197,6 +198,8 @@ impl Supervisor {
         if let (Some(started), Some(pid)) = (self.started.take(), pid) {
             let shared = Arc::clone(&self.shared);
             let begun = Started { pid, process, shared };
+            // From here on, this thread only ends the program and removes what was created for it.
+            let _ = keep_capabilities(ThreadRole::Supervisor);
             if started.send(Ok(begun)).is_err() {
                 // The requester no longer waits for it.
                 self.shared.stop(Stopped::Agent);
@@ -388,7 +391,10 @@ impl Supervisor {
             // The runtime's own calls, and the one `execve` of the program.
             (None, _) | (_, Phase::Starting) => true,
             (Some(filter), Phase::Program) => {
-                !self.shared.is_sealed() && filter.allows_loading(notified.call, &notified.arguments)
+                // The kernel reports `mmap` only for code.
+                let maps_code = notified.call == libc::SYS_mmap as u32;
+                let is_late = self.shared.is_sealed() || (maps_code && self.shared.refuses_code());
+                !is_late && filter.allows_loading(notified.call, &notified.arguments)
             }
         }
     }

@@ -150,14 +150,31 @@ pub(crate) fn drop_capabilities(last: u32, bounding: bool) -> Result<(), Errno> 
         }
         return Ok(());
     }
-    /// `_LINUX_CAPABILITY_VERSION_3`.
-    const VERSION: u32 = 0x2008_0522;
-    let header = [VERSION, 0];
+    set_capabilities(0)
+}
+
+/// `_LINUX_CAPABILITY_VERSION_3`.
+const CAPABILITY_VERSION: u32 = 0x2008_0522;
+
+/// Sets this thread's effective and permitted capabilities, one bit each. None is inheritable.
+pub(crate) fn set_capabilities(bits: u64) -> Result<(), Errno> {
+    let header = [CAPABILITY_VERSION, 0];
+    let (low, high) = (bits as u32, (bits >> 32) as u32);
     // Effective, permitted and inheritable, twice for 64 capabilities.
-    let none = [0u32; 6];
-    let given = [header.as_ptr() as usize, none.as_ptr() as usize, 0, 0, 0, 0];
+    let sets = [low, low, 0, high, high, 0];
+    let given = [header.as_ptr() as usize, sets.as_ptr() as usize, 0, 0, 0, 0];
     // SAFETY: a header for this thread, and two sets, both live until it returns.
     unsafe { call(libc::SYS_capset, given).map(|_| ()) }
+}
+
+/// Returns this thread's permitted capabilities, one bit each.
+pub(crate) fn capabilities() -> Result<u64, Errno> {
+    let header = [CAPABILITY_VERSION, 0];
+    let mut sets = [0u32; 6];
+    let given = [header.as_ptr() as usize, sets.as_mut_ptr() as usize, 0, 0, 0, 0];
+    // SAFETY: a header for this thread, and room for two sets, both live until it returns.
+    unsafe { call(libc::SYS_capget, given)? };
+    Ok(u64::from(sets[1]) | u64::from(sets[4]) << 32)
 }
 
 /// Sets a resource's soft and hard limit to `value`.
@@ -243,6 +260,27 @@ pub(crate) fn filter(instructions: &[libc::sock_filter]) -> Result<RawFd, Errno>
     let given = [SET_FILTER, NEW_LISTENER, &raw const program as usize, 0, 0, 0];
     // SAFETY: the length matches the instructions; the kernel copies them.
     unsafe { call(libc::SYS_seccomp, given).map(|fd| fd as RawFd) }
+}
+
+/// Installs a filter that only refuses calls, for this thread or for all threads of this process.
+pub(crate) fn refusing_filter(instructions: &[libc::sock_filter], all_threads: bool) -> Result<(), Errno> {
+    const SET_FILTER: usize = 1;
+    const ALL_THREADS: usize = 1;
+    /// Mitigations of speculation stay as they are: it would cost the data path.
+    const ALLOW_SPECULATION: usize = 4;
+    /// The error `ESRCH` instead of a positive number, if another thread has a filter of its own.
+    const ALL_OR_ERROR: usize = 16;
+    let flags = match all_threads {
+        true => ALL_THREADS | ALL_OR_ERROR | ALLOW_SPECULATION,
+        false => ALLOW_SPECULATION,
+    };
+    let program = libc::sock_fprog {
+        len: instructions.len() as u16,
+        filter: instructions.as_ptr().cast_mut(),
+    };
+    let given = [SET_FILTER, flags, &raw const program as usize, 0, 0, 0];
+    // SAFETY: the length matches the instructions; the kernel copies them.
+    unsafe { call(libc::SYS_seccomp, given).map(|_| ()) }
 }
 
 /// Sends bytes, and optionally a descriptor, over a connected socket.

@@ -9,6 +9,7 @@ use crate::report::RunReport;
 use crate::trace_nic::{TraceNic, TraceNicConfig};
 use setup::set_up;
 use std::sync::atomic::Ordering;
+use tailwater_isolation::server::limit_server;
 use tailwater_traffic::Trace;
 
 mod chains;
@@ -80,6 +81,9 @@ fn on_port(plan: &RunPlan, port: &mut dyn Port, clock: Clock, control: RunContro
     let port = &*port;
     let start = recorder.start;
     let look = |news: &News| recorder.on_timer(port, news, &mut progress);
+    if threads.limits_workers {
+        limit_server()?;
+    }
     let ended = threads.run(port, start, stop, look)?;
     recorder.close(ended, port, stop.load(Ordering::Relaxed))
 }

@@ -475,6 +475,7 @@ fn when_a_function_behind_dies_every_packet_is_accounted_for() {
         config: OwnFunction::new("Dying", make).into(),
         files: Vec::new(),
         branch: None,
+        on_failure: Default::default(),
     });
     let (capture, stop) = (folder.0.join("sent.pcap"), AtomicBool::new(false));
     let does = Does {

@@ -69,6 +69,7 @@ fn faulty(thread: &'static str, fault: Fault, after: u32) -> Option<FunctionSpec
         config: OwnFunction::new("Faulty", make).into(),
         files: Vec::new(),
         branch: None,
+        on_failure: Default::default(),
     })
 }
 

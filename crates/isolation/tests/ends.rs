@@ -27,6 +27,7 @@ fn program(attack: &str) -> Program {
         config: format!("\"{attack}\""),
         single_instance: false,
         demands: Requirements::default(),
+        on_failure: Default::default(),
         confined: None,
     }
 }

@@ -3,12 +3,14 @@
 //! The file `mounted` in the state directory marks a mount by Tailwater and contains the mount's number. Every process
 //! that uses `resctrl` holds a shared lock on the file `users`. The process that can lock it exclusively is the last.
 
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, DirBuilder, File, Permissions, TryLockError};
 use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 
@@ -103,24 +105,49 @@ fn file(path: &Path) -> impl FnOnce(io::Error) -> Error + '_ {
     }
 }
 
-/// Opens a file of the state directory, creating it if necessary.
+/// Opens a file of the state directory, creating it if necessary. Any user who may open a file may lock it, so only
+/// this process's user may enter the directory.
 fn state_file(settings: &Settings, name: &str) -> Result<File, Error> {
-    fs::create_dir_all(&settings.state).map_err(file(&settings.state))?;
-    let path = settings.state.join(name);
+    let directory = &settings.state;
+    if let Some(above) = directory.parent() {
+        fs::create_dir_all(above).map_err(file(above))?;
+    }
+    match DirBuilder::new().mode(0o700).create(directory) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(file(directory)(error)),
+        _ => {}
+    }
+    let data = fs::symlink_metadata(directory).map_err(file(directory))?;
+    let ours = rustix::process::geteuid().as_raw();
+    if !data.is_dir() || data.uid() != ours {
+        return Err(Error::Busy {
+            what: directory.display().to_string(),
+            why: format!("expected a directory of user {ours}, found something else: remove it"),
+        });
+    }
+    if data.mode() & 0o077 != 0 {
+        fs::set_permissions(directory, Permissions::from_mode(0o700)).map_err(file(directory))?;
+    }
+    let path = directory.join(name);
     let opened = File::options()
         .read(true)
         .write(true)
         .create(true)
         .truncate(false)
+        .custom_flags(OFlags::NOFOLLOW.bits() as i32)
         .open(&path);
     opened.map_err(file(&path))
 }
 
 /// Takes an exclusive lock, or fails after `patience`.
 fn lock(locked: &File, what: &Path, patience: Duration) -> Result<(), Error> {
+    lock_by(|| locked.try_lock(), what, patience)
+}
+
+/// Takes a lock by `attempt`, or fails after `patience`.
+fn lock_by(attempt: impl Fn() -> Result<(), TryLockError>, what: &Path, patience: Duration) -> Result<(), Error> {
     let deadline = Instant::now() + patience;
     loop {
-        match locked.try_lock() {
+        match attempt() {
             Ok(()) => return Ok(()),
             Err(TryLockError::WouldBlock) if Instant::now() < deadline => thread::sleep(Duration::from_millis(5)),
             Err(TryLockError::WouldBlock) => {
@@ -240,7 +267,7 @@ impl User {
     pub(crate) fn new(settings: &Settings) -> Result<User, Error> {
         let users = state_file(settings, "users")?;
         let path = settings.state.join("users");
-        users.lock_shared().map_err(file(&path))?;
+        lock_by(|| users.try_lock_shared(), &path, settings.patience)?;
         Ok(User(users))
     }
 
@@ -285,6 +312,27 @@ mod tests {
 41 25 0:35 / /sys/fs/my\\040resctrl rw,relatime shared:9 master:1 - resctrl resctrl rw,cdp
 42 25 0:36 / /resctrl rw - tmpfs resctrl rw
 ";
+
+    /// A user who locked the file `users` held up every run that measures the cache.
+    #[test]
+    fn a_lock_of_the_users_file_ends_the_wait() {
+        let name = format!("tailwater-resctrl-users-{}", std::process::id());
+        let state = std::env::temp_dir().join(name);
+        let settings = Settings {
+            state: state.clone(),
+            patience: Duration::from_millis(20),
+            ..Settings::default()
+        };
+        let others = state_file(&settings, "users").unwrap();
+        let mode = fs::metadata(&state).unwrap().mode();
+        assert_eq!(mode & 0o777, 0o700, "another user cannot open it");
+        others.lock().unwrap();
+        let error = User::new(&settings).unwrap_err().to_string();
+        assert!(error.contains("locked by another program"), "{error}");
+        others.unlock().unwrap();
+        User::new(&settings).unwrap();
+        fs::remove_dir_all(&state).unwrap();
+    }
 
     #[test]
     fn a_mount_is_found_by_its_type() {

@@ -2,6 +2,7 @@
 
 use super::branches::{CLASSIFIER, branches, branches_of};
 use super::item::FunctionItem;
+use super::on_failure::OnFailure;
 use super::sequence::{Exits, MAX_FUNCTIONS, Visitor, duplicate_name, misplaced_external, short_path, too_many, visit};
 use super::settings::{ChainNode, ChainSettings, FunctionFacts};
 use crate::document::Document;
@@ -59,6 +60,8 @@ pub struct ChainFunction<'d> {
     pub branch: Option<usize>,
     /// Configuration of an external function: its ports, and the treatment of its packets.
     pub external: Option<ExternalConfig>,
+    /// Treatment of packets while the function, isolated, has no process.
+    pub on_failure: OnFailure,
 }
 
 impl ChainFunction<'_> {
@@ -116,7 +119,12 @@ struct Sequence<'d> {
 
 impl<'d> Visitor<'d> for Sequence<'d> {
     fn function(&mut self, item: &Located<'d>, branch: Option<usize>) -> Result<Exits, SpecError> {
-        let FunctionItem { name, kind, config } = FunctionItem::parse(item, &[], Some)?;
+        let FunctionItem {
+            name,
+            kind,
+            config,
+            on_failure,
+        } = FunctionItem::parse(item, &[], Some)?;
         let external = match kind {
             EXTERNAL => Some(ExternalConfig::parse(&config)?),
             _ => None,
@@ -134,6 +142,7 @@ impl<'d> Visitor<'d> for Sequence<'d> {
             config,
             branch,
             external,
+            on_failure: on_failure.unwrap_or_default(),
         });
         self.paths.push(short_path(item));
         Ok(exits)

@@ -1,11 +1,14 @@
 //! One item of a chain's list of functions.
 
+use super::on_failure::OnFailure;
 use crate::error::{SpecError, nearest, quoted};
 use crate::located::Located;
 use crate::values::label;
 
 /// Key of the name in an item. No kind of function has it.
 const NAME: &str = "name";
+/// Keys beside the function's, none of which is a kind's.
+const BESIDE: [&str; 2] = [NAME, OnFailure::KEY];
 
 /// Function as an item of a chain's list gives it.
 #[derive(Clone)]
@@ -16,11 +19,13 @@ pub struct FunctionItem<'d, K> {
     pub kind: K,
     /// Configuration under the kind's key.
     pub config: Located<'d>,
+    /// Treatment of packets while the function has no process, if the spec gives one.
+    pub on_failure: Option<OnFailure>,
 }
 
 impl<'d, K: Copy> FunctionItem<'d, K> {
-    /// Reads an item: the key of a kind with the configuration, and an optional name. `kind_of` returns the kind of a
-    /// key, if it has one. Errors list `kinds`, the known keys.
+    /// Reads an item: the key of a kind with the configuration, and optional keys beside it. `kind_of` returns the kind
+    /// of a key, if it has one. Errors list `kinds`, the known keys.
     ///
     /// # Errors
     /// If there is not exactly one function in the item, or the name is no label.
@@ -37,13 +42,13 @@ impl<'d, K: Copy> FunctionItem<'d, K> {
             return Err(not_a_map(item, &what, kinds));
         }
         let entries = item.entries(&what)?;
-        let kind_of = |key: &'d str| kind_of(key).filter(|_| key != NAME);
+        let kind_of = |key: &'d str| kind_of(key).filter(|_| !BESIDE.contains(&key));
         // Checks all keys before any configuration: the fields of a configuration that is not indented far enough
         // appear as keys next to its function.
         let mut function: Option<(&str, K, &Located<'d>)> = None;
         for (key, config) in &entries {
             match (function, kind_of(key)) {
-                _ if *key == NAME => {}
+                _ if BESIDE.contains(key) => {}
                 (None, Some(kind)) => function = Some((*key, kind, config)),
                 (Some((first, ..)), Some(_)) => {
                     let message = format!(
@@ -60,16 +65,22 @@ impl<'d, K: Copy> FunctionItem<'d, K> {
                 }
             }
         }
-        let name = entries.iter().find(|(key, _)| *key == NAME);
-        let name = name.map(|(_, value)| label(value)).transpose()?;
+        let value_of = |key: &str| entries.iter().find(|(other, _)| *other == key).map(|(_, value)| value);
+        let name = value_of(NAME).map(label).transpose()?;
+        let on_failure = value_of(OnFailure::KEY).filter(|value| !value.is_null());
+        let on_failure = on_failure.map(OnFailure::parse).transpose()?;
         match function {
             Some((_, kind, config)) => Ok(FunctionItem {
                 name,
                 kind,
                 config: config.clone(),
+                on_failure,
             }),
             None if entries.is_empty() => Err(item.error(format!("expected {what}, found none"))),
-            None => Err(item.error(format!("expected {what}, found only a name"))),
+            None => {
+                let beside = if name.is_some() { "a name" } else { OnFailure::KEY };
+                Err(item.error(format!("expected {what}, found only {beside}")))
+            }
         }
     }
 }
@@ -86,12 +97,12 @@ fn unknown_key(item: &Located<'_>, key: &str, beside: Option<&str>, what: &str, 
     let message = match beside {
         None => format!("expected {what}, found {}", quoted(key)),
         Some(kind) => format!(
-            "expected no field but name next to {kind}, found {}, which must be indented further if it belongs to \
-             {kind}",
+            "expected no field but name and onFailure next to {kind}, found {}, which must be indented further if it \
+             belongs to {kind}",
             quoted(key)
         ),
     };
     let candidates = kinds.iter().copied().filter(|_| beside.is_none());
-    let suggestion = nearest(key, candidates.chain([NAME]));
+    let suggestion = nearest(key, candidates.chain(BESIDE));
     item.error_at_key(key, message).suggest(suggestion)
 }

@@ -3,9 +3,10 @@
 use crate::error::CliError;
 use crate::files::same_place;
 use crate::text::one_line;
+use rustix::fs::OFlags;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write as _};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use tailwater_placement::spec::{State, StateSpec};
 
@@ -132,7 +133,10 @@ fn locked(path: &Path, beside: &Path) -> Result<File, CliError> {
     };
     for _ in 0..TRIALS {
         let mut options = OpenOptions::new();
-        let file = options.write(true).create(true).truncate(false).open(beside);
+        // A pipe or link that somebody else put there neither blocks nor leads elsewhere.
+        let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
+        let options = options.write(true).create(true).truncate(false).custom_flags(flags);
+        let file = options.open(beside);
         let file = file.map_err(failed)?;
         file.try_lock().map_err(|error| match error {
             TryLockError::WouldBlock => busy(),

@@ -123,7 +123,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "none|process|container", default_value = "none")]
     #[arg(hide_possible_values = true, conflicts_with = "auxiliary")]
     pub isolation: Isolated,
-    /// Disable defences around isolated functions: filter, groups, limits, namespaces, root, user; or all
+    /// Disable defences of isolation: filter, groups, limits, namespaces, root, server, user; or all
     #[arg(long, value_name = "DEFENCE,...", value_delimiter = ',')]
     #[arg(hide_possible_values = true)]
     pub isolation_without: Vec<Defence>,
@@ -158,5 +158,6 @@ pub enum Defence {
     Limits,
     Namespaces,
     Root,
+    Server,
     User,
 }

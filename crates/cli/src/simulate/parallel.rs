@@ -17,7 +17,7 @@ pub fn cores() -> usize {
 /// `None`. Calls `show` periodically with the number of completed jobs.
 ///
 /// # Errors
-/// The first error of a job. `stop` is set then, since the other results would be discarded.
+/// The first error of a job. Meanwhile `stop` is set, which ends the others: their results would be discarded.
 pub fn all<J: Sync, R: Send>(
     jobs: &[J],
     order: &[usize],
@@ -40,7 +40,9 @@ pub fn all<J: Sync, R: Send>(
                     && let Some(&job) = order.get(number)
                     && !stop.load(Ordering::Relaxed)
                 {
-                    if sender.send((job, work(&jobs[job]))).is_err() {
+                    let result = work(&jobs[job]);
+                    stop.fetch_or(result.is_err(), Ordering::Relaxed);
+                    if sender.send((job, result)).is_err() {
                         break;
                     }
                 }
@@ -54,10 +56,7 @@ pub fn all<J: Sync, R: Send>(
                     count += usize::from(result.is_some());
                     results[job] = result;
                 }
-                Ok((_, Err(error))) => {
-                    stop.store(true, Ordering::Relaxed);
-                    failure.get_or_insert(error);
-                }
+                Ok((_, Err(error))) => drop(failure.get_or_insert(error)),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
             }
@@ -66,7 +65,7 @@ pub fn all<J: Sync, R: Send>(
     });
     match failure {
         Some(error) => {
-            // Set for the other jobs. It is no request of the user's, by which the exit code would differ.
+            // It was no request of the user's, by which the exit code would differ.
             stop.store(was_stopped, Ordering::Relaxed);
             Err(error)
         }
@@ -97,12 +96,18 @@ mod tests {
     fn an_error_ends_the_others() {
         let (jobs, order) = ([0, 1, 2], [0, 1, 2]);
         let stop = AtomicBool::new(false);
-        let work = |job: &i32| match job {
-            1 => Err(CliError::Input("wrong".to_owned())),
-            job => Ok(Some(*job)),
+        let last = AtomicUsize::new(0);
+        let work = |job: &usize| {
+            last.store(*job, Ordering::Relaxed);
+            match job {
+                1 => Err(CliError::Input("wrong".to_owned())),
+                job => Ok(Some(*job)),
+            }
         };
         let error = all(&jobs, &order, 1, &stop, work, |_| {}).unwrap_err();
         assert_eq!(error.to_string(), "wrong");
-        assert!(stop.load(Ordering::Relaxed));
+        assert_eq!(last.into_inner(), 1);
+        // It is no request of the user's, by which the exit code would differ.
+        assert!(!stop.into_inner());
     }
 }

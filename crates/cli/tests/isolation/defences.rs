@@ -54,7 +54,7 @@ fn each_defence_can_be_left_out_and_that_is_told() {
     let chain = folder.acl_nat();
     let traffic = folder.capture("in.pcap", &mixture(60));
     for way in ways().into_iter().filter(|way| *way != TRUSTED) {
-        for defence in ["filter", "groups", "limits", "namespaces", "root", "user"] {
+        for defence in ["filter", "groups", "limits", "namespaces", "root", "server", "user"] {
             let run = run(&[
                 &"run",
                 &chain,

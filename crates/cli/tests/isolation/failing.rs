@@ -9,6 +9,11 @@ use tailwater_dataplane::cores::available;
 
 /// Builds the function that fails on order, and a chain in which it is between others.
 pub(crate) fn misbehaving(folder: &Folder) -> PathBuf {
+    misbehaving_with(folder, "")
+}
+
+/// Like [`misbehaving`], with more keys beside that function's.
+pub(crate) fn misbehaving_with(folder: &Folder, beside: &str) -> PathBuf {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR"));
     let built = Command::new("cc")
         .args([
@@ -21,17 +26,24 @@ pub(crate) fn misbehaving(folder: &Folder) -> PathBuf {
         .output()
         .unwrap();
     assert!(built.status.success(), "{}", text(&built.stderr));
-    let functions = "[{name: front, nat: {external: [203.0.113.0/28]}}, {library: {file: misbehaving.so}}, \
-                     {name: behind, accounting: }]";
-    folder.spec("misbehaving.yaml", functions, "")
+    let functions = format!(
+        "[{{name: front, nat: {{external: [203.0.113.0/28]}}}}, {{library: {{file: misbehaving.so}}{beside}}}, \
+         {{name: behind, accounting: }}]"
+    );
+    folder.spec("misbehaving.yaml", &functions, "")
 }
 
 /// Writes 6,000 packets of twenty flows in 300 ms, with three extra packets to this port.
 pub(crate) fn with_orders(folder: &Folder, port: u16) -> PathBuf {
+    with_orders_at(folder, port, [50, 120, 190])
+}
+
+/// Like [`with_orders`], with the extra packets at these milliseconds.
+pub(crate) fn with_orders_at(folder: &Folder, port: u16, times: [u64; 3]) -> PathBuf {
     let mut packets: Vec<_> = (0..6000u64)
         .map(|i| (i * 50_000, udp(client((i % 20) as u8 + 1), 5000, SERVER, 53)))
         .collect();
-    for at in [50, 120, 190] {
+    for at in times {
         packets.push((at * 1_000_000 + 1, udp(client(200), at as u16, SERVER, port)));
     }
     packets.sort_by_key(|(time, _)| *time);
@@ -194,6 +206,21 @@ fn a_function_that_destroys_its_packets_destroys_no_more() {
     assert!((3..2000).contains(&malformed), "{report}");
     assert_eq!(sent.len() as u64, 6003 - malformed, "{report}");
     assert_eq!(wrong_checksums(&sent), 0);
+}
+
+/// It could rewrite frames after later functions had seen them.
+#[test]
+fn a_function_that_only_reads_has_no_memory_of_packets_to_write() {
+    let _alone = alone();
+    let folder = Folder::new();
+    misbehaving(&folder);
+    let functions = "[{library: {file: misbehaving.so, readOnly: true}}, {name: behind, accounting: }]";
+    let (chain, traffic) = (folder.spec("read.yaml", functions, ""), with_orders(&folder, 7009));
+    let core = available().pop().unwrap().to_string();
+    let (report, sent) = run_isolated(&chain, &traffic, can_look_around(), &core);
+    // It found no mapping to overwrite.
+    assert_eq!(reason(&report, "misbehaving/packets"), 6003, "{report}");
+    assert_eq!((sent.len(), wrong_checksums(&sent)), (6003, 0), "{report}");
 }
 
 #[test]

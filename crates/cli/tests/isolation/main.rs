@@ -9,6 +9,8 @@ mod failing;
 mod faults;
 mod killed;
 mod leftovers;
+mod on_failure;
+mod own_rights;
 mod processes;
 mod programs;
 mod quota;

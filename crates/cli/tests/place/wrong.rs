@@ -79,6 +79,21 @@ fn one_command_at_a_time_has_a_state() {
     assert!(!beside.exists());
 }
 
+/// A pipe in place of the new file, which anybody can put into a folder for all, held the command up for ever.
+#[test]
+fn a_pipe_beside_the_state_holds_no_command_up() {
+    let folder = Folder::new();
+    let (slos, cluster) = (example("slos.yaml"), example("cluster.yaml"));
+    let beside = folder.path("state.json.new");
+    let made = Command::new("mkfifo").arg(&beside).status().expect("mkfifo");
+    assert!(made.success());
+    let state = folder.path("state.json");
+    let more = ["--state", state.to_str().expect("a name in UTF-8")];
+    let (status, stdout, stderr) = place(&slos, &cluster, &more);
+    assert_eq!((status, &*stdout), (Some(2), ""));
+    assert!(stderr.contains("state.json.new cannot be written"), "{stderr}");
+}
+
 #[test]
 fn commands_at_the_same_time_lose_nothing() {
     let folder = Folder::new();

@@ -15,6 +15,8 @@ const RETURN: u16 = 0x06;
 pub(super) const ALLOW: u32 = 0x7fff_0000;
 pub(super) const ASK: u32 = 0x7fc0_0000;
 pub(super) const KILL: u32 = 0x8000_0000;
+/// The call fails with `EPERM`.
+pub(super) const REFUSE: u32 = 0x0005_0000 | libc::EPERM as u32;
 
 // Offsets in `struct seccomp_data`.
 pub(super) const NUMBER: u32 = 0;
@@ -76,5 +78,23 @@ pub(super) fn compile(rules: &[Rule]) -> Vec<Instruction> {
         program.append(&mut block);
     }
     program.push(statement(RETURN, ASK));
+    program
+}
+
+/// Compiles a filter that refuses these calls, and all calls of other architectures, and allows all others.
+pub(super) fn compile_refusals(calls: &[u32]) -> Vec<Instruction> {
+    let mut program = vec![
+        statement(LOAD_WORD, ARCHITECTURE),
+        jump(JUMP_EQUAL, X86_64, 1, 0),
+        statement(RETURN, REFUSE),
+        statement(LOAD_WORD, NUMBER),
+        jump(JUMP_ANY_BIT, X32, 0, 1),
+        statement(RETURN, REFUSE),
+    ];
+    for call in calls {
+        program.push(jump(JUMP_EQUAL, *call, 0, 1));
+        program.push(statement(RETURN, REFUSE));
+    }
+    program.push(statement(RETURN, ALLOW));
     program
 }

@@ -5,6 +5,7 @@
 
 mod bpf;
 mod notify;
+mod refusals;
 mod rule;
 mod rules;
 #[cfg(test)]
@@ -12,6 +13,7 @@ mod tests;
 
 pub(crate) use bpf::Instruction;
 pub(crate) use notify::{Listener, Notified};
+pub(crate) use refusals::{process_refusals, thread_refusals};
 
 use rule::Rule;
 use serde_json::{Value, json};

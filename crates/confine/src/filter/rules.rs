@@ -20,6 +20,17 @@ fn without(argument: u8, bits: u64) -> Check {
     }
 }
 
+/// The flags of `mmap` map a file's pages for this process alone. Others' writes to a shared mapping of the same memory
+/// could become code.
+fn private_file(argument: u8) -> Check {
+    const TYPE: u64 = 0x0f;
+    Check {
+        argument,
+        mask: TYPE | libc::MAP_ANONYMOUS as u64,
+        value: libc::MAP_PRIVATE as u64,
+    }
+}
+
 /// The 64-bit argument is a null pointer.
 fn null(argument: u8) -> Check {
     without(argument, u64::MAX)
@@ -109,8 +120,9 @@ pub(super) fn loading() -> Vec<Rule> {
     let mut rules = vec![
         rule(libc::SYS_open, &[without(1, written)]),
         rule(libc::SYS_openat, &[without(2, written)]),
-        // Code of libraries, mapped from existing files, never from writable memory.
-        rule(libc::SYS_mmap, &[without(2, WRITABLE)]),
+        // Code of libraries, mapped from existing files, never from writable memory. Refused once the agent passes
+        // memory to the program: see `Child::refuse_code`.
+        rule(libc::SYS_mmap, &[without(2, WRITABLE), private_file(3)]),
         // Reads limits without setting them.
         rule(libc::SYS_prlimit64, &[null(2)]),
         // Setting the parent-death signal to SIGKILL again; it cannot be cleared.

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 
 /// Interpreter of the kernel's BPF machine, for the instructions that occur.
-fn run(program: &[Instruction], architecture: u32, call: u32, arguments: &[u64; 6]) -> u32 {
+pub(super) fn run(program: &[Instruction], architecture: u32, call: u32, arguments: &[u64; 6]) -> u32 {
     let mut data = Vec::new();
     data.extend(call.to_le_bytes());
     data.extend(architecture.to_le_bytes());
@@ -74,13 +74,23 @@ fn calls_by_other_numbers_kill() {
 fn memory_is_never_executable_once_sealed_and_never_also_writable_before() {
     let filter = Filter::function(&[3]);
     let mmap = libc::SYS_mmap as u32;
-    let map = |protection: i32| [0, 4096, protection as u64, 0x22, u64::MAX, 0];
+    let map = |protection: i32| [0, 4096, protection as u64, libc::MAP_PRIVATE as u64, 3, 0];
     let (read, write, execute) = (libc::PROT_READ, libc::PROT_WRITE, libc::PROT_EXEC);
     assert!(filter.allows_always(mmap, &map(read | write)));
     assert!(!filter.allows_always(mmap, &map(read | execute)));
     assert!(filter.allows_loading(mmap, &map(read | execute)));
     assert!(!filter.allows_loading(mmap, &map(read | write | execute)));
     assert!(!filter.allows_loading(libc::SYS_mprotect as u32, &map(read | execute)));
+    // Memory that is mapped twice, once for writing and once as code, would be both.
+    let with_flags = |flags: i32| [0, 4096, (read | execute) as u64, flags as u64, 3, 0];
+    assert!(filter.allows_loading(mmap, &with_flags(libc::MAP_PRIVATE | libc::MAP_DENYWRITE)));
+    for flags in [
+        libc::MAP_SHARED,
+        libc::MAP_SHARED_VALIDATE,
+        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+    ] {
+        assert!(!filter.allows_loading(mmap, &with_flags(flags)), "{flags:#x}");
+    }
 }
 
 #[test]

@@ -71,3 +71,47 @@ fn what_is_not_there_is_told() {
         .to_string();
     assert!(error.starts_with(&missing.display().to_string()), "{error}");
 }
+
+/// Returns the headers of an ELF program with these segments: types and flags.
+fn elf(segments: &[(u32, u32)]) -> Vec<u8> {
+    let mut bytes = vec![0; 64];
+    bytes[..6].copy_from_slice(b"\x7fELF\x02\x01");
+    bytes[18] = 62;
+    bytes[32] = 64;
+    bytes[54] = 56;
+    bytes[56] = segments.len() as u8;
+    for (kind, flags) in segments {
+        bytes.extend(kind.to_le_bytes());
+        bytes.extend(flags.to_le_bytes());
+        bytes.extend([0; 48]);
+    }
+    bytes
+}
+
+/// The kernel maps segments and the stack as a program's file says, and no filter sees that.
+#[test]
+fn a_program_with_memory_that_is_writable_and_executable_is_recognised() {
+    let folder = Folder::new("elf");
+    let path = folder.0.join("program");
+    let (load, interpreter, stack) = (1, 3, 0x6474_e551);
+    let (read, write, execute) = (4, 2, 1);
+    for (segments, wants_libraries, has_writable_code) in [
+        (
+            &[(load, read | execute), (load, read | write), (stack, read | write)][..],
+            false,
+            false,
+        ),
+        (&[(interpreter, read), (load, read | execute)], true, false),
+        (&[(load, read | write | execute)], false, true),
+        (&[(interpreter, read), (stack, read | write | execute)], true, true),
+    ] {
+        fs::write(&path, elf(segments)).unwrap();
+        let expected = ProgramFile {
+            wants_libraries,
+            has_writable_code,
+        };
+        assert_eq!(examine(&path).unwrap(), expected, "{segments:?}");
+    }
+    let ours = examine(&std::env::current_exe().unwrap()).unwrap();
+    assert!(!ours.has_writable_code);
+}

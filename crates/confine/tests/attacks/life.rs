@@ -5,14 +5,16 @@ use std::fs;
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use tailwater_confine::{Confinement, FIRST_USER, Program, Root, Status, Stopped};
 use tailwater_handover::priority::Priority;
 
 use crate::scene::Scene;
-use crate::start_mode::{Outcome, hostile, schedule, start, status, ways};
+use crate::start_mode::{Attacker, Outcome, hostile, schedule, start, status, ways};
 
 #[test]
 fn the_kernel_says_what_was_promised() {
@@ -233,4 +235,62 @@ fn what_cannot_be_started_is_told_in_one_line() {
     core.core = Some(100_000);
     let core = error(&full, &core);
     assert!(core.contains("core 100000"), "{core}");
+}
+
+/// Memory that a program is passed could be mapped twice while it loads, for writing and as code.
+#[test]
+fn memory_that_is_passed_never_becomes_code() {
+    for way in ways() {
+        let attempt = |flags: &str, confinement: &Confinement, has_its_code: bool| {
+            let memory = rustix::fs::memfd_create("passed", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+            rustix::fs::ftruncate(&memory, 4096).unwrap();
+            // Another user's program maps what it is passed.
+            rustix::fs::fchmod(&memory, rustix::fs::Mode::from_raw_mode(0o777)).unwrap();
+            let (mut ours, theirs) = UnixStream::pair().unwrap();
+            let mut program = hostile("shared-code").argument(flags).descriptor(memory.as_fd());
+            program.input = Some(theirs.as_fd());
+            let child = way.spawn(confinement, &program);
+            drop(theirs);
+            ours.read_exact(&mut [0]).expect("it loads");
+            if has_its_code {
+                child.refuse_code();
+            }
+            let mut attacker = Attacker { child, socket: ours };
+            attacker.let_go();
+            attacker.outcome()
+        };
+        let full = Confinement::full();
+        for (flags, has_its_code) in [("shared", false), ("private", true)] {
+            let outcome = attempt(flags, &full, has_its_code);
+            assert!(
+                matches!(outcome, Outcome::Stopped(Stopped::Seccomp(call)) if call.to_string() == "mmap"),
+                "{flags} in {way}: {outcome}"
+            );
+        }
+        let mut open = full.clone();
+        open.filter = false;
+        for flags in ["shared", "private"] {
+            let outcome = attempt(flags, &open, false);
+            assert!(
+                matches!(&outcome, Outcome::Done(loot) if loot == "42"),
+                "{way}: {outcome}"
+            );
+        }
+    }
+}
+
+/// A user who locked the owner file of a slot, or that of a slot in the making, held up every start.
+#[test]
+fn no_other_user_reaches_the_owner_file() {
+    for way in ways() {
+        let attacker = start(&way, &Confinement::full(), &hostile("nothing"));
+        let users = status(attacker.child.pid(), "Uid");
+        let user: u32 = users.split_whitespace().next().unwrap().parse().unwrap();
+        let owner = format!("/run/tailwater/functions/{}/owner", user - FIRST_USER);
+        assert!(Path::new(&owner).is_file());
+        const NOBODY: u32 = 65534;
+        let mut tried = Command::new("test");
+        let tried = tried.args(["-r", &owner]).uid(NOBODY).gid(NOBODY).status().unwrap();
+        assert!(!tried.success(), "{owner}");
+    }
 }

@@ -147,6 +147,10 @@ pub(super) fn set_up<'r>(
         server: server.map(|server| server.with_store(store)),
         reload_watcher: watch,
         isolated,
+        limits_workers: config
+            .isolation
+            .as_ref()
+            .is_some_and(|isolation| isolation.limits_server),
     };
     let slo = (spec.slo.budget(), spec.slo.percentile);
     let recorder = RunRecorder {

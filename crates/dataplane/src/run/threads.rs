@@ -14,7 +14,7 @@ use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{Builder, Scope, ScopedJoinHandle};
 use tailwater_handover::priority::Priority;
-use tailwater_isolation::server::PRIORITY;
+use tailwater_isolation::server::{PRIORITY, limit_worker};
 use tailwater_net::Nanos;
 
 /// Real-time priority of auxiliary cores' threads: above ordinary programs, below all other real-time threads.
@@ -36,6 +36,8 @@ pub(super) struct WorkerThreads {
     pub(super) reload_watcher: ReloadWatcher,
     /// Functions run in processes of their own, which take turns with the workers.
     pub(super) isolated: bool,
+    /// Workers give up the rights that they do not need.
+    pub(super) limits_workers: bool,
 }
 
 /// Worker with or without external functions.
@@ -92,11 +94,11 @@ impl WorkerThreads {
                 error: None,
             };
             let (flags, news) = (&flags, &news);
-            let isolated = self.isolated;
+            let (isolated, limited) = (self.isolated, self.limits_workers);
             let mut workers = Vec::new();
             for (core, worker) in self.workers {
                 let stopped = || stop.load(Ordering::Relaxed) || flags.failed.load(Ordering::Relaxed);
-                workers.extend(threads.pinned(("worker", core), move || {
+                workers.extend(threads.pinned(("worker", core), limited, move || {
                     // The same priority as the processes with which it takes turns.
                     let _priority = isolated.then(|| Priority::fifo_or_ordinary(PRIORITY));
                     match worker {
@@ -106,7 +108,7 @@ impl WorkerThreads {
                 }));
             }
             for (core, helper) in self.auxiliary {
-                workers.extend(threads.pinned(("helper", core), move || {
+                workers.extend(threads.pinned(("helper", core), false, move || {
                     // It sleeps when idle. When it has work, it preempts ordinary threads.
                     let (_priority, _refused) = Priority::fifo_or_ordinary(HELPER_PRIORITY);
                     helper.run(&flags.failed)
@@ -171,15 +173,23 @@ impl<'scope> Threads<'scope, '_> {
             .ok()
     }
 
-    /// Starts a thread pinned to a core.
+    /// Starts a thread pinned to a core. `limited`: it gives up the rights that it does not need.
     fn pinned(
         &mut self,
         (kind, core): (&str, usize),
+        limited: bool,
         work: impl FnOnce() -> Finished + Send + 'scope,
     ) -> Option<WorkerThread<'scope>> {
         let (name, flags) = (format!("{kind}-{core}"), self.flags);
         let thread = self.start(&name, move || {
-            pin_to(core).inspect_err(|_| flags.fail())?;
+            let limit = || match limited {
+                true => limit_worker().map_err(|error| CoreError::Refused {
+                    core,
+                    reason: error.to_string(),
+                }),
+                false => Ok(()),
+            };
+            pin_to(core).and_then(|()| limit()).inspect_err(|_| flags.fail())?;
             Ok(work())
         });
         thread.map(|thread| (name, thread))

@@ -19,6 +19,14 @@ impl FunctionConfig for AccountingConfig {
         KIND.name
     }
 
+    fn reads_only(&self) -> bool {
+        true
+    }
+
+    fn can_be_bypassed(&self) -> bool {
+        true
+    }
+
     fn build(&self, _context: &BuildContext<'_>) -> Result<Box<dyn FunctionFactory>, FunctionError> {
         let table = match &self.export {
             None => AccountingTable::new(),

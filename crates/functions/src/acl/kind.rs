@@ -21,6 +21,10 @@ impl FunctionConfig for AclConfig {
         KIND.name
     }
 
+    fn reads_only(&self) -> bool {
+        true
+    }
+
     fn build(&self, _context: &BuildContext<'_>) -> Result<Box<dyn FunctionFactory>, FunctionError> {
         let table = AclTable::new(&self.rules, self.default)?;
         Ok(Box::new(AclFactory {

@@ -22,6 +22,10 @@ impl FunctionConfig for BpfFilterConfig {
         KIND.name
     }
 
+    fn reads_only(&self) -> bool {
+        true
+    }
+
     fn build(&self, _context: &BuildContext<'_>) -> Result<Box<dyn FunctionFactory>, FunctionError> {
         Ok(Box::new(BpfFilterFactory {
             live: Arc::new(Live::new(self.to_rules()?)),

@@ -21,6 +21,14 @@ impl FunctionConfig for CountConfig {
         KIND.name
     }
 
+    fn reads_only(&self) -> bool {
+        true
+    }
+
+    fn can_be_bypassed(&self) -> bool {
+        true
+    }
+
     fn build(&self, _context: &BuildContext<'_>) -> Result<Box<dyn FunctionFactory>, FunctionError> {
         let counters = Counters::new(self.counters.clone());
         Ok(Box::new(CountFactory {

@@ -21,6 +21,10 @@ impl FunctionConfig for FirewallConfig {
         KIND.name
     }
 
+    fn reads_only(&self) -> bool {
+        true
+    }
+
     fn build(&self, context: &BuildContext<'_>) -> Result<Box<dyn FunctionFactory>, FunctionError> {
         let rules = (&self.zones[..], &self.rules[..], self.default);
         let table = FirewallTable::new(rules, self.options, context.capacity, context.seed)?;
@@ -49,6 +53,7 @@ impl FunctionConfig for FirewallConfig {
         Requirements {
             shared_bytes: FirewallTable::shared_bytes(capacity),
             tracks_connections: true,
+            reads_only: self.reads_only(),
             lifetimes: Some((Arc::new(self.options.timeouts), FirewallTable::STATE_BYTES)),
             ..Requirements::default()
         }

@@ -20,6 +20,14 @@ impl FunctionConfig for FlowStatsConfig {
         KIND.name
     }
 
+    fn reads_only(&self) -> bool {
+        true
+    }
+
+    fn can_be_bypassed(&self) -> bool {
+        true
+    }
+
     fn build(&self, _context: &BuildContext<'_>) -> Result<Box<dyn FunctionFactory>, FunctionError> {
         let table = FlowStatsTable::new(self.options.clone())?;
         Ok(Box::new(FlowStatsFactory { table: Arc::new(table) }))

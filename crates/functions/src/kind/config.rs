@@ -57,10 +57,23 @@ pub trait FunctionConfig: ConfigObject {
         false
     }
 
+    /// Returns `true` if packets may skip it while its process is replaced, if its spec says so (`onFailure: bypass`):
+    /// it neither stops nor translates packets. All other functions lose them.
+    fn can_be_bypassed(&self) -> bool {
+        false
+    }
+
+    /// Returns `true` if it changes no byte of a frame. Isolated, it gets the packets' memory for reading only, so it
+    /// cannot.
+    fn reads_only(&self) -> bool {
+        false
+    }
+
     /// Returns its requirements in a process of its own, for a chain with this flow table capacity.
     fn requirements(&self, _capacity: usize) -> Requirements {
         Requirements {
             tracks_connections: self.tracks_connections(),
+            reads_only: self.reads_only(),
             ..Requirements::default()
         }
     }
@@ -209,6 +222,8 @@ pub struct Requirements {
     pub mixes_flows: bool,
     /// `true` if [flows are connections](tailwater_chain::function::FunctionProperties::tracks_connections).
     pub tracks_connections: bool,
+    /// `true` if it gets the packets' memory for reading only.
+    pub reads_only: bool,
     /// Source of idle timeouts, if the function decides on them, and the number of state bytes it receives.
     pub lifetimes: Option<(Arc<dyn Lifetimes>, usize)>,
 }

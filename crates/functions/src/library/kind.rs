@@ -24,6 +24,15 @@ impl FunctionConfig for LibraryConfig {
         LIBRARY.name
     }
 
+    /// Only its operator knows what it does, and the spec says so.
+    fn can_be_bypassed(&self) -> bool {
+        true
+    }
+
+    fn reads_only(&self) -> bool {
+        self.foreign().reads_only
+    }
+
     fn build(&self, _context: &BuildContext<'_>) -> Result<Box<dyn FunctionFactory>, FunctionError> {
         build(self.foreign())
     }
@@ -41,6 +50,15 @@ impl FunctionConfig for LibraryConfig {
 impl FunctionConfig for ProgramConfig {
     fn kind(&self) -> &'static str {
         PROGRAM.name
+    }
+
+    /// Only its operator knows what it does, and the spec says so.
+    fn can_be_bypassed(&self) -> bool {
+        true
+    }
+
+    fn reads_only(&self) -> bool {
+        self.foreign().reads_only
     }
 
     fn build(&self, _context: &BuildContext<'_>) -> Result<Box<dyn FunctionFactory>, FunctionError> {

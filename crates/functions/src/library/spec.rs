@@ -23,6 +23,8 @@ pub struct ForeignFunction {
     pub file: PathBuf,
     /// Configuration as JSON.
     pub config: String,
+    /// `true` if it changes no frame: isolated, it cannot.
+    pub reads_only: bool,
     /// Loaded library, where functions run in this process.
     pub loaded: Option<LibraryFunction>,
 }
@@ -32,7 +34,7 @@ const PROGRAM: &str = "the name of an executable, such as ./limit";
 
 impl LibraryConfig {
     pub(super) fn parse(node: &Located<'_>, context: &Context<'_>) -> Result<Self, SpecError> {
-        let fields = node.fields(&["file", "config"])?;
+        let fields = node.fields(&["file", "config", "readOnly"])?;
         let file = fields.required("file", LIBRARY)?;
         let path = context.file(file.string(LIBRARY)?);
         let foreign = match context.runs() {
@@ -52,7 +54,7 @@ impl LibraryConfig {
 
 impl ProgramConfig {
     pub(super) fn parse(node: &Located<'_>, context: &Context<'_>) -> Result<Self, SpecError> {
-        let fields = node.fields(&["file", "library", "config"])?;
+        let fields = node.fields(&["file", "library", "config", "readOnly"])?;
         let file = fields.required("file", PROGRAM)?;
         let name = file.string(PROGRAM)?;
         let library = fields.optional("library");
@@ -107,12 +109,16 @@ fn read_name(
         Some(node) if !node.is_map() => return Err(node.expected("a map")),
         Some(node) => node.json()?,
     };
+    let reads_only = fields.optional("readOnly");
+    let reads_only = reads_only.map(|node| node.word(&[("true", true), ("false", false)]));
+    let reads_only = reads_only.transpose()?.unwrap_or(false);
     let path = code.file();
     match read_name(code, &config) {
         Ok(name) => Ok(ForeignFunction {
             name,
             file: path.to_owned(),
             config,
+            reads_only,
             loaded: None,
         }),
         Err(LibraryError::Config { field, message }) => Err(match &node {

@@ -24,6 +24,10 @@ impl FunctionConfig for MirrorConfig {
         KIND.name
     }
 
+    fn can_be_bypassed(&self) -> bool {
+        true
+    }
+
     fn build(&self, _context: &BuildContext<'_>) -> Result<Box<dyn FunctionFactory>, FunctionError> {
         let rules = self.to_rules()?;
         let table = MirrorTable::new(self.options.clone(), rules)?;

@@ -22,6 +22,10 @@ impl FunctionConfig for PolicerConfig {
         KIND.name
     }
 
+    fn can_be_bypassed(&self) -> bool {
+        true
+    }
+
     fn build(&self, _context: &BuildContext<'_>) -> Result<Box<dyn FunctionFactory>, FunctionError> {
         let rules = PolicerRules::new(self.limits.clone(), self.default);
         Ok(Box::new(PolicerFactory {

@@ -1,11 +1,14 @@
 //! Function of a chain with its configuration.
 
+use crate::classifier::ClassifierConfig;
 use crate::external::ExternalConfig;
 use crate::kind::{AnyConfig, Context, FunctionConfig};
 use crate::library::ExecutionMode;
 use crate::registry;
 use std::path::{Path, PathBuf};
-use tailwater_api::chain::{ChainNode, DESCRIPTION, Exits, FunctionItem, MAX_FUNCTIONS, Visitor, too_many, visit};
+use tailwater_api::chain::{
+    ChainNode, DESCRIPTION, Exits, FunctionItem, MAX_FUNCTIONS, OnFailure, Visitor, too_many, visit,
+};
 use tailwater_api::document::Document;
 use tailwater_api::error::SpecError;
 use tailwater_api::located::Located;
@@ -23,6 +26,8 @@ pub struct FunctionSpec {
     pub files: Vec<PathBuf>,
     /// Index in the chain's [list](super::ChainSpec::branches) of the innermost branch that contains it, if any.
     pub branch: Option<usize>,
+    /// Treatment of packets while the function, isolated, has no process.
+    pub on_failure: OnFailure,
 }
 
 impl FunctionSpec {
@@ -68,16 +73,40 @@ impl<'d> Visitor<'d> for Items<'d> {
 /// Reads a function: its kind resolves the configuration. Also returns `true` if the spec names it.
 pub(super) fn resolve(item: &Located<'_>, context: &Context<'_>) -> Result<(bool, FunctionSpec), SpecError> {
     let kinds: Vec<_> = registry::names().collect();
-    let FunctionItem { name, kind, config } = FunctionItem::parse(item, &kinds, registry::kind)?;
+    let FunctionItem {
+        name,
+        kind,
+        config,
+        on_failure,
+    } = FunctionItem::parse(item, &kinds, registry::kind)?;
     let config = (kind.parse)(&config, context)?;
+    if let Some(message) = on_failure.and_then(|on_failure| wrong_on_failure(on_failure, &config)) {
+        return Err(item.error_at_key(OnFailure::KEY, message));
+    }
     let named = name.is_some();
     let function = FunctionSpec {
         name: name.unwrap_or_else(|| config.default_name().to_string()),
         config,
         files: context.take_named(),
         branch: None,
+        on_failure: on_failure.unwrap_or_default(),
     };
     Ok((named, function))
+}
+
+/// Returns the reason why a function cannot have this treatment of packets, if there is one.
+fn wrong_on_failure(on_failure: OnFailure, config: &AnyConfig) -> Option<String> {
+    let kind = config.kind();
+    if config.is::<ExternalConfig>() || config.is::<ClassifierConfig>() {
+        return Some(format!(
+            "expected no {} of {kind}, which has no process",
+            OnFailure::KEY
+        ));
+    }
+    let is_bypass = on_failure == OnFailure::Bypass;
+    (is_bypass && !config.can_be_bypassed()).then(|| {
+        format!("expected hold or drop, found bypass: packets that {kind} stops or changes would leave as they came")
+    })
 }
 
 /// Positions of the functions.

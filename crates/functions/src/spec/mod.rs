@@ -19,7 +19,7 @@ pub use function::FunctionSpec;
 pub(crate) use function::places;
 pub use rows::Row;
 pub use source::Source;
-pub use tailwater_api::chain::Match;
+pub use tailwater_api::chain::{Match, OnFailure};
 
 #[cfg(test)]
 mod tests;

@@ -22,6 +22,14 @@ impl FunctionConfig for SyntheticConfig {
         KIND.name
     }
 
+    fn reads_only(&self) -> bool {
+        true
+    }
+
+    fn can_be_bypassed(&self) -> bool {
+        true
+    }
+
     fn build(&self, _context: &BuildContext<'_>) -> Result<Box<dyn FunctionFactory>, FunctionError> {
         // Each instance allocates its own working set; the check here means that it cannot fail later.
         WorkingSet::new(&self.memory).map_err(|source| format!("not enough memory for its workingSet ({source})"))?;

@@ -74,6 +74,8 @@ fn fingerprint(function: &FunctionSpec) -> String {
         files,
         // The branch that leads to it does not affect the function, and is unknown when it is read alone.
         branch: _,
+        // Nor does the treatment of packets without it.
+        on_failure: _,
     } = function;
     let mut hash = DefaultHasher::new();
     format!("{:?}", (name, config, files)).hash(&mut hash);

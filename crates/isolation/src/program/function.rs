@@ -114,10 +114,11 @@ impl UnattachedFunction for Waiting {
         };
         let base = packets.base();
         let size = [buffer_bytes, buffer_bytes];
-        // SAFETY: `packets`, the owner, keeps this many bytes mapped for reading and writing. Any bytes are
-        // initialised. This process accesses them only through this memory's handles. Other processes write them during
-        // their turns. A process that writes during another's turn can only make it misread a frame, which is plain
-        // bytes that are validated when read.
+        // SAFETY: `packets`, the owner, keeps this many bytes mapped, for reading and writing, or for reading alone if
+        // the function writes to no frame; if it does, the kernel ends the process. Any bytes are initialised. This
+        // process accesses them only through this memory's handles. Other processes write them during their turns. A
+        // process that writes during another's turn can only make it misread a frame, which is plain bytes that are
+        // validated when read.
         let memory = unsafe { BufferMemory::lent(base, MAX_BATCH as u32, size, Arc::new(packets))? };
         let named = (self.function.kind().to_owned(), self.function);
         // SAFETY: batches run only during this process's turns.

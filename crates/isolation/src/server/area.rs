@@ -29,6 +29,8 @@ pub(super) struct TableShape {
 #[derive(Debug)]
 pub(super) struct Flows {
     functions: Vec<FlowsOf>,
+    /// `true` for each function that gets the packets' memory for reading only.
+    reads_only: Vec<bool>,
     pub(super) capacity: usize,
     /// `true` if flows are connections. Each connection then has two slots, except in functions that track connections.
     connections: bool,
@@ -97,11 +99,14 @@ impl Flows {
             connections: table.connections || requirements.any(|of| of.tracks_connections),
             ..table
         };
+        let reads_only = functions.iter().map(|(_, requirements)| requirements.reads_only);
+        let reads_only = reads_only.collect();
         let functions = functions
             .iter()
             .map(|(function, requirements)| FlowsOf::create(function, requirements, table, origin.is_some()));
         Ok(Flows {
             functions: functions.collect::<io::Result<_>>().map_err(IsolationError::Memory)?,
+            reads_only,
             capacity: table.capacity,
             connections: table.connections,
             origin,
@@ -121,6 +126,10 @@ pub(super) struct Area {
     pub(super) origin: Option<Nanos>,
     request_file: File,
     packets_file: File,
+    /// The same, for reading only.
+    packets_to_read: File,
+    /// `true` for each function that gets the latter.
+    reads_only: Vec<bool>,
     response_files: Vec<[File; 2]>,
     flows: Vec<FlowsOf>,
 }
@@ -150,7 +159,9 @@ impl Area {
             connections: flows.connections,
             origin: flows.origin,
             request_file: read_only(&board_file)?,
+            packets_to_read: read_only(&packets_file)?,
             packets_file,
+            reads_only: flows.reads_only.clone(),
             response_files: slate_files,
             flows: flows.functions.clone(),
         })
@@ -158,7 +169,11 @@ impl Area {
 
     /// Returns the files that the process of function `k` may map, in protocol order.
     pub(super) fn files(&self, k: usize) -> Vec<&File> {
-        let mut files = vec![&self.request_file, &self.packets_file, &self.response_files[k][1]];
+        let packets = match self.reads_only[k] {
+            true => &self.packets_to_read,
+            false => &self.packets_file,
+        };
+        let mut files = vec![&self.request_file, packets, &self.response_files[k][1]];
         files.extend(k.checked_sub(1).map(|front| &self.response_files[front][0]));
         let FlowsOf {
             flows,
@@ -168,6 +183,11 @@ impl Area {
         files.extend(flows.as_deref());
         files.extend(images.as_ref().map(|(file, _)| &**file));
         files
+    }
+
+    /// Returns `true` if no function can change a frame.
+    pub(super) fn is_read_only(&self) -> bool {
+        self.reads_only.iter().all(|reads_only| *reads_only)
     }
 
     /// Returns the flow lifetimes of the first function that determines them.

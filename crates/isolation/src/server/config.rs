@@ -24,6 +24,9 @@ pub struct IsolationConfig {
     pub patience: Duration,
     /// Bounds of the batch size.
     pub batch: BatchBounds,
+    /// `true` if the threads of this process give up the rights that they do not need: those started here, and workers
+    /// by [`limit_worker`](super::limit_worker).
+    pub limits_server: bool,
 }
 
 impl IsolationConfig {
@@ -41,6 +44,7 @@ impl IsolationConfig {
                 objective,
                 most: MAX_BATCH,
             },
+            limits_server: false,
         }
     }
 }

@@ -53,6 +53,12 @@ pub enum IsolationError {
     /// There is not enough memory.
     #[error("out of memory for isolated functions: {0}")]
     Memory(io::Error),
+    /// The pipe for a function's standard error, or its thread, cannot be created.
+    #[error("the pipe for a function's standard error cannot be created: {0}")]
+    StandardError(io::Error),
+    /// This process's own defences are not available.
+    #[error(transparent)]
+    Server(#[from] tailwater_confine::Error),
     /// The watchdog thread cannot be started.
     #[error("the watchdog thread of isolated functions cannot be started: {0}")]
     Thread(io::Error),

@@ -2,15 +2,15 @@
 
 use super::area::Area;
 use super::error::IsolationError;
-use super::process::{Detached, Process, Program};
-use super::report::{FunctionReport, Restarts};
+use super::process::{Detached, Process, Program, SharedByProcesses};
+use super::report::{FunctionReport, Restarts, StandardErrorReport};
+use super::restart::RestartPace;
 use super::schedule::{self, ProcessState};
 use super::starter::{self, Starter};
 use super::status::Status;
 use super::turn_watch::{Fault, GroupLimits, Sample, States, TurnWatch};
 use crate::message::{Description, FromProgram, FromServer};
 use crate::socket::receive_within;
-use std::fs::File;
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,21 +22,14 @@ const ATTACHING: Duration = Duration::from_millis(500);
 const ATTACHED_SOON: Duration = Duration::from_millis(1);
 /// Interval at which a standby process is checked for being stopped.
 const LOOK: Duration = Duration::from_millis(50);
-/// Uptime after which a process's earlier failures no longer count.
-const HEALTHY: Duration = Duration::from_secs(10);
-/// Consecutive failures before restarts are delayed.
-const AT_ONCE: u32 = 3;
-/// The first delay. Each further one doubles, up to the longest.
-const PAUSE: Duration = Duration::from_millis(20);
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// Time all processes have to exit voluntarily.
 const ENDING: Duration = Duration::from_millis(200);
 
 /// Slot of one function in a group.
 pub(super) struct FunctionSlot {
     pub(super) program: Program,
-    /// Memory shared by all processes of the function.
-    shared_counters: Option<Arc<File>>,
+    /// Descriptors that all processes of the function share.
+    shared: SharedByProcesses,
     pub(super) description: Description,
     process: Option<Process>,
     /// Reason for which the process is being ended, if it is.
@@ -51,12 +44,9 @@ pub(super) struct FunctionSlot {
     /// Number of processes attached so far.
     attached: u32,
     attached_at: Instant,
+    pace: RestartPace,
     /// Number of turns of earlier processes.
     turns_before: u64,
-    /// Number of consecutive failures.
-    failures: u32,
-    /// Earliest time of the next attachment.
-    not_before: Instant,
     report: FunctionReport,
     /// Present once the first process is attached.
     starter: Option<Starter>,
@@ -105,10 +95,10 @@ const NOT_ATTACHED: &str = "map its memory";
 
 impl FunctionSlot {
     /// Slot for the process `first`, with a standby process unless the program is
-    /// [single-instance](Program::single_instance). The function's processes share the file `shared_counters`.
+    /// [single-instance](Program::single_instance).
     pub(super) fn new(
         program: Program,
-        shared_counters: Option<Arc<File>>,
+        shared: SharedByProcesses,
         first: Detached,
         standby: Option<Detached>,
     ) -> FunctionSlot {
@@ -120,8 +110,9 @@ impl FunctionSlot {
                 ..FunctionReport::default()
             },
             description: first.description.clone(),
+            pace: RestartPace::new(first.took, now),
             program,
-            shared_counters,
+            shared,
             process: None,
             ending: None,
             first: Some(first),
@@ -131,8 +122,6 @@ impl FunctionSlot {
             attached: 0,
             attached_at: now,
             turns_before: 0,
-            failures: 0,
-            not_before: now,
             starter: None,
         }
     }
@@ -141,10 +130,15 @@ impl FunctionSlot {
     #[cfg(test)]
     pub(super) fn vacant(program: Program, description: Description) -> FunctionSlot {
         let now = Instant::now();
+        let errors = super::standard_error::StandardError::new(&program.function).unwrap();
         FunctionSlot {
             report: FunctionReport::default(),
             program,
-            shared_counters: None,
+            shared: SharedByProcesses {
+                counters: None,
+                errors: Arc::new(errors),
+            },
+            pace: RestartPace::new(Duration::ZERO, now),
             description,
             process: None,
             ending: None,
@@ -155,23 +149,15 @@ impl FunctionSlot {
             attached: 0,
             attached_at: now,
             turns_before: 0,
-            failures: 0,
-            not_before: now,
             starter: None,
         }
     }
 
-    /// Counts a failure. After several consecutive ones, the next process is delayed.
-    fn fail(&mut self, now: Instant, count: impl FnOnce(&mut Restarts) -> &mut u64) {
+    /// Counts the failure of a process that was attached for `uptime`. After several consecutive ones, the start of the
+    /// next process is delayed.
+    fn fail(&mut self, uptime: Duration, now: Instant, count: impl FnOnce(&mut Restarts) -> &mut u64) {
         *count(&mut self.report.restarts) += 1;
-        if now.duration_since(self.attached_at) > HEALTHY {
-            self.failures = 0;
-        }
-        self.failures += 1;
-        if let Some(more) = self.failures.checked_sub(AT_ONCE) {
-            let pause = PAUSE.saturating_mul(1 << more.min(16)).min(LONGEST_PAUSE);
-            self.not_before = now + pause;
-        }
+        self.pace.on_failure(uptime, now);
     }
 
     /// Advances the standby process. A program that can no longer be started is retried after a delay.
@@ -180,13 +166,15 @@ impl FunctionSlot {
         let Some(starter) = &self.starter else {
             return;
         };
-        if now < self.not_before || (self.program.single_instance && is_served) {
+        if self.program.single_instance && is_served {
             return;
         }
         let useless = match std::mem::replace(&mut self.standby, Standby::None) {
             Standby::None => {
-                starter.start();
-                self.standby = Standby::Starting;
+                if self.pace.may_start(now) {
+                    starter.start();
+                    self.standby = Standby::Starting;
+                }
                 return;
             }
             Standby::Starting => match starter.started() {
@@ -196,6 +184,7 @@ impl FunctionSlot {
                 }
                 // Its description must equal that of the function's other processes.
                 Some(Ok(detached)) if detached.description == self.description => {
+                    self.pace.on_start(detached.took);
                     let took = detached.took.as_secs_f64() * 1e3;
                     self.report.start_ms = self.report.start_ms.max(took);
                     self.standby = Standby::Ready(detached);
@@ -221,7 +210,7 @@ impl FunctionSlot {
         if let Some(Detached { process, .. }) = useless {
             starter.reap(process);
         }
-        self.fail(now, |restarts| &mut restarts.not_attached);
+        self.fail(Duration::ZERO, now, |restarts| &mut restarts.not_attached);
     }
 
     /// Hands a process that is no longer the function's to the starter for reaping.
@@ -235,6 +224,7 @@ impl FunctionSlot {
 /// States of the processes of a group, and of its worker's thread.
 struct ProcessStates<'a> {
     slots: &'a [FunctionSlot],
+    core: usize,
     worker: u32,
 }
 
@@ -251,6 +241,11 @@ impl States for ProcessStates<'_> {
     fn is_worker_ready(&self) -> bool {
         schedule::state(self.worker) == ProcessState::Runnable
     }
+
+    fn wait_for_core(&self) -> Instant {
+        schedule::visit(self.core);
+        Instant::now()
+    }
 }
 
 /// Processes of one worker's chain.
@@ -260,14 +255,17 @@ pub(super) struct Group {
     pub(super) slots: Vec<FunctionSlot>,
     pub(super) area: Option<Arc<Area>>,
     pub(super) status: Arc<Status>,
+    /// `true`: threads drop the rights that they do not need.
+    limited: bool,
     turn_watch: TurnWatch,
 }
 
 impl Group {
-    pub(super) fn new(core: usize, part: ProcessPart, seats: Vec<FunctionSlot>) -> Group {
+    pub(super) fn new(core: usize, part: ProcessPart, seats: Vec<FunctionSlot>, limited: bool) -> Group {
         Group {
             core,
             part,
+            limited,
             area: None,
             status: Arc::new(Status::new(seats.len())),
             turn_watch: TurnWatch::new(seats.len()),
@@ -289,9 +287,9 @@ impl Group {
         self.area = Some(area);
         for k in 0..self.slots.len() {
             let seat = &mut self.slots[k];
-            let (program, shared_counters, part) = (seat.program.clone(), seat.shared_counters.clone(), self.part);
-            let start = move |over: &_| starter::start(&program, shared_counters.clone(), part, patience, over);
-            seat.starter = Some(Starter::new(start).map_err(IsolationError::Thread)?);
+            let (program, shared, part) = (seat.program.clone(), seat.shared.clone(), self.part);
+            let start = move |over: &_| starter::start(&program, &shared, part, patience, over);
+            seat.starter = Some(Starter::new(self.limited, start).map_err(IsolationError::Thread)?);
             if let Some(first) = seat.first.take() {
                 let mut attaching = Attaching::new(first);
                 self.offer(k, &attaching.process)?;
@@ -386,6 +384,7 @@ impl Group {
             {
                 self.status.set_process(k, process.id());
                 self.status.set_up(k, seat.attached);
+                self.status.announce(k, false);
             }
         }
         Ok(())
@@ -410,7 +409,8 @@ impl Group {
     /// Returns `true` if a process is being ended or attached, which a worker may be waiting for.
     pub(super) fn needs_fast_poll(&self) -> bool {
         let mut seats = self.slots.iter();
-        seats.any(|seat| seat.ending.is_some() || seat.attaching.is_some())
+        let waits = |seat: &FunctionSlot| seat.process.is_none() && matches!(seat.standby, Standby::Ready(_));
+        seats.any(|seat| seat.ending.is_some() || seat.attaching.is_some() || waits(seat))
     }
 
     /// Ends function `k`'s process if it violated the protocol, has this fault, or has ended.
@@ -465,7 +465,8 @@ impl Group {
             seat.reap(process);
         }
         self.status.set_down(k);
-        seat.fail(now, |restarts| match cause {
+        let uptime = now.saturating_duration_since(seat.attached_at);
+        seat.fail(uptime, now, |restarts| match cause {
             EndReason::Ended => &mut restarts.ended,
             EndReason::Overdue => &mut restarts.overdue,
             EndReason::OverBudget => &mut restarts.over_budget,
@@ -483,12 +484,19 @@ impl Group {
 
     /// Attaches the standby process if the slot is free.
     fn replace(&mut self, k: usize, now: Instant) {
-        // The predecessor's response in a round under way is yet to be read by the next function and by the worker. The
-        // worker begins no round while a process is missing.
-        let is_read = self.status.busy() == 0;
         let seat = &mut self.slots[k];
-        if seat.process.is_some() || now < seat.not_before || (seat.attaching.is_none() && !is_read) {
+        if seat.process.is_some() {
             return;
+        }
+        if seat.attaching.is_none() {
+            // The predecessor's response in a round under way is yet to be read by the next function and by the worker.
+            // The worker begins no round while a process is missing, except one that bypasses the function, and none of
+            // these either once the attachment is announced.
+            let is_ready = matches!(seat.standby, Standby::Ready(_));
+            self.status.announce(k, is_ready);
+            if !is_ready || self.status.busy() != 0 {
+                return;
+            }
         }
         let (mut attaching, offered, bound) = match seat.attaching.take() {
             Some(attaching) => (attaching, Ok(()), Duration::ZERO),
@@ -522,7 +530,8 @@ impl Group {
         if let Some(process) = failed {
             let seat = &mut self.slots[k];
             seat.reap(process);
-            seat.fail(now, |restarts| &mut restarts.not_attached);
+            seat.fail(Duration::ZERO, now, |restarts| &mut restarts.not_attached);
+            self.status.announce(k, false);
         }
     }
 
@@ -550,6 +559,7 @@ impl Group {
         };
         let states = ProcessStates {
             slots,
+            core: self.core,
             worker: self.status.worker(),
         };
         self.turn_watch.check(&sample, turn_limits, &states)
@@ -574,10 +584,14 @@ impl Group {
             }
             let mut report = std::mem::take(&mut seat.report);
             report.turns = self.status.turns(k);
+            // All workers' processes share one.
+            let (forwarded, discarded) = seat.shared.errors.counts();
+            report.standard_error = StandardErrorReport { forwarded, discarded };
             match reports.get_mut(k) {
                 None => reports.push(report),
                 Some(all) => {
                     all.turns += report.turns;
+                    all.standard_error = report.standard_error;
                     let (to, more) = (&mut all.restarts, report.restarts);
                     to.ended += more.ended;
                     to.overdue += more.overdue;

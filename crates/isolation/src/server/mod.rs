@@ -15,12 +15,15 @@ mod config;
 mod error;
 mod group;
 mod lifetimes;
+mod outage;
 mod process;
 mod proxy;
 mod report;
+mod restart;
 mod round;
 mod run_queue;
 mod schedule;
+mod standard_error;
 mod starter;
 mod status;
 mod turn_watch;
@@ -30,15 +33,15 @@ pub use config::IsolationConfig;
 pub use error::IsolationError;
 pub use process::{Confined, Launch, Program};
 pub use proxy::FAILED;
-pub use report::{FunctionReport, IsolationReport, Restarts};
+pub use report::{FunctionReport, IsolationReport, Restarts, StandardErrorReport};
 pub use schedule::{PRIORITY, WATCH_PRIORITY};
 
 use crate::memory::filled;
 use area::{Area, Flows, TableShape};
 use group::{FunctionSlot, Group};
-use process::{Detached, Starting};
+use process::{Detached, SharedByProcesses, Starting};
 use round::{Round, RoundConfig};
-use std::io;
+use standard_error::StandardError;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 use tailwater_chain::function::NetworkFunction;
@@ -65,17 +68,13 @@ impl Isolation {
         let config = Arc::new(config);
         let of = cores.len() as u16;
         // All at once, with one standby process per function.
-        let commons = |program: &Program| match program.demands.shared_bytes {
-            0 => Ok(None),
-            bytes => filled("tailwater-commons", bytes).map(|file| Some(Arc::new(file))),
-        };
-        let commons = config.programs.iter().map(commons);
-        let commons: Vec<_> = commons.collect::<io::Result<_>>().map_err(IsolationError::Memory)?;
+        let shared = config.programs.iter().map(shared_by_processes);
+        let shared: Vec<_> = shared.collect::<Result<_, _>>()?;
         let launch = |index| {
             let part = ProcessPart { index, of };
-            let programs = config.programs.iter().zip(&commons);
-            let launched = programs.map(move |(program, commons)| {
-                let launch = || Starting::launch(program, part, commons.clone());
+            let programs = config.programs.iter().zip(&shared);
+            let launched = programs.map(move |(program, shared)| {
+                let launch = || Starting::launch(program, part, shared);
                 let first = launch()?;
                 let spare = (!program.single_instance).then(launch);
                 Ok((first, spare.transpose()?))
@@ -87,21 +86,21 @@ impl Isolation {
         let mut groups = Vec::new();
         for (index, (starting, &core)) in starting.into_iter().zip(cores).enumerate() {
             let mut seats = Vec::new();
-            let programs = config.programs.iter().zip(&commons);
-            for ((first, spare), (program, commons)) in starting.into_iter().zip(programs) {
+            let programs = config.programs.iter().zip(&shared);
+            for ((first, spare), (program, shared)) in starting.into_iter().zip(programs) {
                 let first = first.wait(until)?;
                 let spare = spare.map(|spare| spare.wait(until)).transpose()?;
                 let same = |spare: &Detached| spare.description == first.description;
                 if !spare.as_ref().is_none_or(same) {
                     return Err(IsolationError::DescriptionMismatch);
                 }
-                seats.push(FunctionSlot::new(program.clone(), commons.clone(), first, spare));
+                seats.push(FunctionSlot::new(program.clone(), shared.clone(), first, spare));
             }
             let part = ProcessPart {
                 index: index as u16,
                 of,
             };
-            groups.push(Group::new(core, part, seats));
+            groups.push(Group::new(core, part, seats, config.limits_server));
         }
         // All processes of a function run one program, so their descriptions must be equal.
         let of_first = groups.first().map(Group::descriptions);
@@ -185,6 +184,43 @@ impl Isolation {
     /// Ends all processes after their chains have been drained, and returns their report.
     pub fn finish(mut self) -> IsolationReport {
         let watch = self.watch.take();
-        watch.map_or_else(IsolationReport::default, Watchdog::finish)
+        let mut report = watch.map_or_else(IsolationReport::default, Watchdog::finish);
+        // With trusted functions there is nothing to defend this process against.
+        if !self.config.limits_server && !report.without.contains(&"all") {
+            report.without.push("server");
+            report.without.sort_unstable();
+        }
+        report
     }
+}
+
+/// Creates the descriptors that all processes of a function share.
+fn shared_by_processes(program: &Program) -> Result<SharedByProcesses, IsolationError> {
+    let counters = match program.demands.shared_bytes {
+        0 => Ok(None),
+        bytes => filled("tailwater-commons", bytes).map(|file| Some(Arc::new(file))),
+    };
+    let errors = StandardError::new(&program.function).map_err(IsolationError::StandardError)?;
+    Ok(SharedByProcesses {
+        counters: counters.map_err(IsolationError::Memory)?,
+        errors: Arc::new(errors),
+    })
+}
+
+/// Gives up the rights that this process does not need once a run is set up, in all of its threads and for all programs
+/// that it starts; see [`limit_process`](tailwater_confine::limit_process).
+///
+/// # Errors
+/// The kernel does not install the filter.
+pub fn limit_server() -> Result<(), IsolationError> {
+    Ok(tailwater_confine::limit_process()?)
+}
+
+/// Gives up the rights that the calling thread, a worker, does not need; see
+/// [`limit_worker`](tailwater_confine::limit_worker).
+///
+/// # Errors
+/// The kernel does not install the filter.
+pub fn limit_worker() -> Result<(), IsolationError> {
+    Ok(tailwater_confine::limit_worker()?)
 }

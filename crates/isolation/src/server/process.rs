@@ -4,6 +4,7 @@
 
 use super::error::IsolationError;
 use super::schedule;
+use super::standard_error::StandardError;
 use crate::layout::VERSION;
 use crate::message::{DecodeError, Description, FromProgram, FromServer};
 use crate::program::configuration;
@@ -12,7 +13,7 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
@@ -24,7 +25,7 @@ use tailwater_functions::classifier::ClassifierConfig;
 use tailwater_functions::external::ExternalConfig;
 use tailwater_functions::kind::AnyConfig;
 use tailwater_functions::library::Code;
-use tailwater_functions::spec::ChainSpec;
+use tailwater_functions::spec::{ChainSpec, OnFailure};
 use tailwater_sdk::program::ProcessPart;
 
 /// Time a program has to send its first message, even on a loaded machine. It reads its configuration later.
@@ -86,6 +87,8 @@ pub struct Program {
     pub confined: Option<Confined>,
     /// The function's requirements, from the spec.
     pub demands: Requirements,
+    /// Treatment of packets while it has no process.
+    pub on_failure: OnFailure,
 }
 
 impl Program {
@@ -101,7 +104,11 @@ impl Program {
         let functions = functions.filter(|(_, it)| !none(&it.config));
         let programs = functions.map(|(place, function)| {
             if let Some((code, foreign)) = function.config.third_party() {
-                return Program::of_code(&function.name, &code, &foreign.config, own);
+                return Program {
+                    on_failure: function.on_failure,
+                    demands: function.config.requirements(capacity),
+                    ..Program::of_code(&function.name, &code, &foreign.config, own)
+                };
             }
             Program {
                 function: function.name.clone(),
@@ -110,6 +117,7 @@ impl Program {
                 confined: None,
                 demands: function.config.requirements(capacity),
                 single_instance: function.config.exports(),
+                on_failure: function.on_failure,
             }
         });
         programs.collect()
@@ -130,6 +138,7 @@ impl Program {
             confined: None,
             single_instance: false,
             demands: Requirements::default(),
+            on_failure: OnFailure::default(),
         }
     }
 
@@ -138,7 +147,12 @@ impl Program {
     /// # Errors
     /// The program cannot be started, is not a function, or rejects its configuration.
     pub fn try_out(&self, patience: Duration) -> Result<Description, IsolationError> {
-        let starting = Starting::launch(self, ProcessPart { index: 0, of: 1 }, None)?;
+        let errors = StandardError::new(&self.function).map_err(IsolationError::StandardError)?;
+        let shared = SharedByProcesses {
+            counters: None,
+            errors: Arc::new(errors),
+        };
+        let starting = Starting::launch(self, ProcessPart { index: 0, of: 1 }, &shared)?;
         let detached = starting.wait(Instant::now() + patience)?;
         Ok(detached.description)
     }
@@ -150,6 +164,15 @@ impl Program {
             Some(confined) => confined.confinement.without(),
         }
     }
+}
+
+/// Descriptors that all processes of a function share.
+#[derive(Clone, Debug)]
+pub(super) struct SharedByProcesses {
+    /// Memory of the function's shared counters, if it has any.
+    pub(super) counters: Option<Arc<File>>,
+    /// Their standard error.
+    pub(super) errors: Arc<StandardError>,
 }
 
 /// A process that is running or has ended.
@@ -313,7 +336,7 @@ impl Starting {
     pub(super) fn launch(
         program: &Program,
         part: ProcessPart,
-        shared_counters: Option<Arc<File>>,
+        shared: &SharedByProcesses,
     ) -> Result<Starting, IsolationError> {
         let refused = |source| IsolationError::Launch {
             function: program.function.clone(),
@@ -321,10 +344,11 @@ impl Starting {
             source,
         };
         let (socket, theirs) = pair().map_err(refused)?;
+        let errors = shared.errors.duplicate().map_err(refused)?;
         let began = Instant::now();
         let running = match &program.confined {
-            None => trusted(&program.launch, theirs).map(Running::Trusted),
-            Some(confined) => confine(&program.launch, confined, &theirs).map(Running::Confined),
+            None => trusted(&program.launch, theirs, errors).map(Running::Trusted),
+            Some(confined) => confine(&program.launch, confined, &theirs, &errors).map(Running::Confined),
         };
         let running = running.map_err(refused)?;
         let configure = FromServer::Configure {
@@ -341,7 +365,7 @@ impl Starting {
                 killed: false,
             },
             began,
-            configure: Some((configure.encode(), shared_counters)),
+            configure: Some((configure.encode(), shared.counters.clone())),
         })
     }
 
@@ -426,6 +450,10 @@ impl Starting {
     }
 
     fn detached(self, description: Description) -> Detached {
+        // It has loaded its code. The next thing that it gets is memory that it may write.
+        if let Running::Confined(child) = &self.process.running {
+            child.refuse_code();
+        }
         Detached {
             process: self.process,
             description,
@@ -435,13 +463,14 @@ impl Starting {
 }
 
 /// Starts a program with this process's rights and the socket as its standard input.
-fn trusted(launch: &Launch, socket: Socket) -> io::Result<Child> {
+fn trusted(launch: &Launch, socket: Socket, errors: OwnedFd) -> io::Result<Child> {
     let mut command = Command::new(&launch.program);
     command
         .args(&launch.arguments)
         .env(NO_RSEQ.0, NO_RSEQ.1)
         .stdin(Stdio::from(socket.0))
         .stdout(Stdio::null())
+        .stderr(Stdio::from(errors))
         // An interrupt from the terminal goes to the run only, which ends its functions after their work.
         .process_group(0);
     // SAFETY: two system calls, which neither allocate nor lock.
@@ -457,8 +486,12 @@ fn trusted(launch: &Launch, socket: Socket) -> io::Result<Child> {
 }
 
 /// Starts a confined program in its load phase.
-fn confine(launch: &Launch, confined: &Confined, socket: &Socket) -> io::Result<tailwater_confine::Child> {
-    let errors = io::stderr();
+fn confine(
+    launch: &Launch,
+    confined: &Confined,
+    socket: &Socket,
+    errors: &OwnedFd,
+) -> io::Result<tailwater_confine::Child> {
     let mut program = tailwater_confine::Program::new(&launch.program);
     program.arguments.clone_from(&launch.arguments);
     let (name, value) = NO_RSEQ;

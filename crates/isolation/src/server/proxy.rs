@@ -1,6 +1,7 @@
 //! Proxy functions: stand in a worker's chain for functions in processes of their own.
 
 use super::group::FunctionSlot;
+use super::outage::counter_name;
 use super::round::{Opened, Round};
 use crate::message::Description;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -67,14 +68,16 @@ pub(super) fn all(
     let substitutes = seats.iter().enumerate().map(|(k, seat)| {
         let description = &seat.description;
         let reasons = description.drop_reasons.iter();
+        let counters = description.counters.iter().map(|name| &**name);
+        let counters: Vec<&str> = counters.chain(counter_name(seat.program.on_failure)).collect();
         let names = reasons.clone().map(|(name, _)| &**name).chain([FAILED]);
         let function: Box<dyn NetworkFunction> = Box::new(ProxyFunction {
             k,
             kind: interned(&[&description.name])[0],
             drop_reasons: interned(&names.collect::<Vec<_>>()),
             losses: reasons.map(|(_, lost)| *lost).chain([true]).collect(),
-            notes: interned(&description.counters.iter().map(|n| &**n).collect::<Vec<_>>()),
-            counts: vec![0; description.counters.len()].into(),
+            notes: interned(&counters),
+            counts: vec![0; counters.len()].into(),
             declares_state: k == 0 && has_state,
             has_state: description.state_bytes > 0,
             properties: FunctionProperties {

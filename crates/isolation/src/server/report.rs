@@ -61,6 +61,8 @@ pub struct FunctionReport {
     /// were ended, at most
     /// [eight](FunctionReport::MOST_ENDS).
     pub ends: Vec<String>,
+    /// Bytes that processes wrote to standard error.
+    pub standard_error: StandardErrorReport,
     /// Longest duration of an attachment, microseconds.
     pub attach_us: f64,
     /// Longest duration from a process's start until it was configured, milliseconds.
@@ -77,6 +79,15 @@ impl FunctionReport {
             self.ends.push(how);
         }
     }
+}
+
+/// Bytes that a function's processes wrote to standard error.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct StandardErrorReport {
+    /// Bytes that were shown.
+    pub forwarded: u64,
+    /// Bytes beyond the bounds, without those that were written faster than they could be read.
+    pub discarded: u64,
 }
 
 /// Replaced processes, by reason.

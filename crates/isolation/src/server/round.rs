@@ -7,10 +7,12 @@
 mod companions;
 mod flow_ends;
 mod frames;
+mod outages;
 mod responses;
 
 use super::area::Area;
 use super::group::Group;
+use super::outage::Outage;
 use super::run_queue::{PassEnd, RunQueueOrder};
 use super::status::{Measured, Status, Violation};
 use super::turn_watch::nanos;
@@ -40,6 +42,7 @@ struct Peer {
     wants_flow_ends: bool,
     /// `true` if it may request companions. Requires state, which is the purpose of companions.
     opens_companions: bool,
+    outage: Outage,
 }
 
 /// A round whose packets are lost.
@@ -78,8 +81,10 @@ pub(super) struct Round {
     passed_by: bool,
     /// `true` if the group has had no batch since the last query of the batch size.
     rests: bool,
-    /// Total time spent waiting for processes.
+    /// Total time spent waiting for processes at the end of the run.
     waited: Duration,
+    /// Time since when batches wait for a successor.
+    waiting_since: Option<Instant>,
     /// Number of ended flows of which all functions are known to be notified, or never will be.
     told: u64,
     /// Generation of the last flow opened.
@@ -124,10 +129,11 @@ impl Round {
     /// Creates the rounds of a worker; `None` if the group has no memory yet.
     pub(super) fn new(group: &Group, worker: u16, config: RoundConfig) -> Option<Round> {
         let seats = group.slots.iter().map(|seat| &seat.description);
-        let peers = seats.clone().map(|description| Peer {
-            reasons: description.drop_reasons.len() as u8,
-            wants_flow_ends: description.wants_flow_ends,
-            opens_companions: description.opens_companions && description.state_bytes > 0,
+        let peers = group.slots.iter().map(|seat| Peer {
+            reasons: seat.description.drop_reasons.len() as u8,
+            wants_flow_ends: seat.description.wants_flow_ends,
+            opens_companions: seat.description.opens_companions && seat.description.state_bytes > 0,
+            outage: Outage::new(&seat.program),
             ..Peer::default()
         });
         let area = group.area.as_ref()?;
@@ -142,6 +148,7 @@ impl Round {
             passed_by: config.passed_by,
             rests: false,
             waited: Duration::ZERO,
+            waiting_since: None,
             told: 0,
             birth: u64::from(worker) << GENERATION_BITS,
             order: RunQueueOrder::new(
@@ -185,7 +192,7 @@ impl Round {
         self.rests = false;
         self.left.clear();
         self.left.extend(0..count as u16);
-        let failed = match self.meet() {
+        let failed = match self.get_past_outages(count) {
             Some(down) => {
                 self.read_verdicts(count, 0);
                 Some(down)
@@ -204,10 +211,14 @@ impl Round {
                 let turns = failed.map_or(self.peers.len(), |failed| failed.turns);
                 let liar = self.read_verdicts(count, turns);
                 if let Some(liar) = liar {
-                    self.report(liar, Violation::InvalidResponse);
+                    // If the worker slept, any function may have run meanwhile, and changed what another one responded.
+                    if !self.order.has_slept() {
+                        self.report(liar, Violation::InvalidResponse);
+                    }
                     // Functions from the invalid response on do not count.
                     self.read_verdicts(count, liar);
                 }
+                self.count_bypasses();
                 self.status.end();
                 liar.or(failed.map(|failed| failed.function))
             }
@@ -266,6 +277,7 @@ impl Round {
 
     /// Updates the numbers of the attached processes. Returns the first function that has none.
     fn meet(&mut self) -> Option<usize> {
+        self.clear_bypasses();
         let mut down = None;
         for (k, peer) in self.peers.iter_mut().enumerate() {
             let number = self.status.up(k);
@@ -335,6 +347,13 @@ impl Round {
             }
             if k == functions {
                 break spoilt.filter(|_| count > 0);
+            }
+            if self.is_bypassed(k) {
+                self.order.skip(k);
+                self.respond_for(k, round, count);
+                // The functions behind have not had the core for their turns yet.
+                passes = 0;
+                continue;
             }
             let up = self.status.up(k);
             let failed = up == 0 || up != self.peers[k].number;

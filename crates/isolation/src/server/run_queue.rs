@@ -194,12 +194,7 @@ impl RunQueueOrder {
             return PassEnd::Expected;
         }
         if !self.admitted.contains(&k) {
-            let end = match self.stride {
-                Stride::All => self.held.len(),
-                Stride::ToCompanions => self.behind_companions(k),
-                Stride::One => k + 1,
-            };
-            self.admit(k..end);
+            self.admit(k..self.end_of_pass(k));
             return PassEnd::Expected;
         }
         let was_alone = self.admitted.len() == 1;
@@ -215,6 +210,30 @@ impl RunQueueOrder {
                 self.be_strict();
                 PassEnd::OutOfOrder
             }
+        }
+    }
+
+    /// Prepares the pass of the functions behind function `k`, which has no process and which the worker responds for.
+    /// Those behind may have had the core before their turn, since the worker had yet to respond, and are innocent. Those
+    /// in front are held: they could run again before the others begin to build on their results, and change them.
+    #[cold]
+    pub(super) fn skip(&mut self, k: usize) {
+        let behind = k + 1;
+        if !self.is_kept || behind == self.held.len() {
+            return;
+        }
+        let next = behind..self.end_of_pass(behind);
+        // They may have slept meanwhile, and be queued in another order.
+        self.held[next.clone()].fill(None);
+        self.admit(next);
+    }
+
+    /// Returns the end of the functions from `k` on that may run in the next pass.
+    fn end_of_pass(&self, k: usize) -> usize {
+        match self.stride {
+            Stride::All => self.held.len(),
+            Stride::ToCompanions => self.behind_companions(k),
+            Stride::One => k + 1,
         }
     }
 

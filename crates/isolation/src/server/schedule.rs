@@ -52,6 +52,22 @@ pub(super) fn let_run(process: u32) {
     let _ = set_priority(process, WATCH_PRIORITY);
 }
 
+/// Runs the calling thread on a core for a moment: waits until the core runs, and everything of higher priority lets it.
+/// Does nothing if the core is not one of the thread's.
+pub(super) fn visit(core: usize) {
+    let Ok(cores) = sched_getaffinity(None) else {
+        return;
+    };
+    if core < CpuSet::MAX_CPU && cores.is_set(core) {
+        let mut only = CpuSet::new();
+        only.set(core);
+        // The call returns on the core.
+        if sched_setaffinity(None, &only).is_ok() {
+            let _ = sched_setaffinity(None, &cores);
+        }
+    }
+}
+
 /// Queues these processes on their core, in this order, behind all others of [`PRIORITY`]. Returns `false` if that is
 /// not permitted; the processes then stay ordinary ones.
 pub(super) fn queue(processes: impl Iterator<Item = u32>) -> io::Result<bool> {

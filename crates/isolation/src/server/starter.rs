@@ -2,14 +2,14 @@
 //! to end other processes in time.
 
 use super::error::IsolationError;
-use super::process::{Detached, Process, Program, Starting};
-use std::fs::File;
+use super::process::{Detached, Process, Program, SharedByProcesses, Starting};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
+use tailwater_confine::{ThreadRole, keep_capabilities};
 use tailwater_sdk::program::ProcessPart;
 
 /// Handle of the thread. The kernel kills trusted processes when the thread that started them exits, so it lives as
@@ -28,7 +28,9 @@ enum StarterRequest {
 
 impl Starter {
     /// Starts the thread. `start` launches a process, and gives up soon after its flag is set at the end of the run.
+    /// `limited`: the thread drops the capabilities that a start does not take.
     pub(super) fn new(
+        limited: bool,
         mut start: impl FnMut(&AtomicBool) -> Result<Detached, IsolationError> + Send + 'static,
     ) -> io::Result<Starter> {
         let (orders, ordered) = channel();
@@ -36,6 +38,10 @@ impl Starter {
         let over = Arc::new(AtomicBool::new(false));
         let is_over = Arc::clone(&over);
         let thread = thread::Builder::new().name("starter".to_owned()).spawn(move || {
+            if limited {
+                // Dropping capabilities is always permitted.
+                let _ = keep_capabilities(ThreadRole::Starter);
+            }
             for order in ordered {
                 match order {
                     // The receiver may be gone.
@@ -97,11 +103,11 @@ impl Drop for Starter {
 /// Starts a process, and waits up to `patience` until it is ready.
 pub(super) fn start(
     program: &Program,
-    shared_counters: Option<Arc<File>>,
+    shared: &SharedByProcesses,
     part: ProcessPart,
     patience: Duration,
     over: &AtomicBool,
 ) -> Result<Detached, IsolationError> {
     let until = Instant::now() + patience;
-    Starting::launch(program, part, shared_counters)?.wait_unless(until, over)
+    Starting::launch(program, part, shared)?.wait_unless(until, over)
 }

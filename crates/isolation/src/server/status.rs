@@ -55,6 +55,8 @@ struct Function {
     /// Its [`Violation`].
     violation: AtomicU8,
     turns: AtomicU64,
+    /// Set while a process is about to be attached.
+    announced: AtomicBool,
     /// Set if at the end of the run no process completed the function's remaining work.
     missed: AtomicBool,
 }
@@ -145,6 +147,18 @@ impl Status {
         self.functions[k].up.store(0, Ordering::SeqCst);
     }
 
+    /// Announces that a process is about to be attached as function `k`, or that none is. No round that
+    /// [bypasses](Status::begin) the function begins meanwhile: either the worker sees this, or the watchdog, which
+    /// reads [`busy`](Status::busy) afterwards, sees the round.
+    pub(super) fn announce(&self, k: usize, is_ready: bool) {
+        self.functions[k].announced.store(is_ready, Ordering::SeqCst);
+    }
+
+    /// Returns `true` if function `k` has no process, and none is about to be attached.
+    pub(super) fn is_vacant(&self, k: usize) -> bool {
+        self.up(k) == 0 && !self.functions[k].announced.load(Ordering::SeqCst)
+    }
+
     /// Reports a violation by the process with this number, which the watchdog then ends if it still runs.
     #[cold]
     pub(super) fn report_violation(&self, k: usize, number: u32, violation: Violation) {
@@ -185,14 +199,17 @@ impl Status {
         self.gave_up.load(Ordering::Relaxed).checked_sub(1)
     }
 
-    /// Begins a round if the processes still have these numbers. Otherwise returns the first function with another
-    /// process or none. A process attached later finds the round [busy](Status::busy) and stays out of it: either the
-    /// worker sees that the predecessor is down, or the watchdog sees the round.
+    /// Begins a round if the processes still have these numbers; 0 for a function that the round bypasses. Otherwise
+    /// returns the first function with another process or none. A process attached later finds the round
+    /// [busy](Status::busy) and stays out of it: either the worker sees that the predecessor is down, or the watchdog
+    /// sees the round.
     #[inline]
     pub(super) fn begin(&self, round: u64, numbers: impl Iterator<Item = u32>) -> Result<(), usize> {
         self.busy.store(round, Ordering::SeqCst);
         let mut functions = self.functions.iter().zip(numbers);
-        let other = functions.position(|(function, number)| function.up.load(Ordering::SeqCst) != number);
+        let other = functions.position(|(function, number)| {
+            function.up.load(Ordering::SeqCst) != number || number == 0 && function.announced.load(Ordering::SeqCst)
+        });
         match other {
             None => Ok(()),
             Some(k) => Err(k),

@@ -14,6 +14,8 @@ use tailwater_policy::isolation::TurnDebt;
 const LAST_TURN: Duration = Duration::from_millis(500);
 /// Number of deadlines after which a turn ends in any case.
 const LAST_RESORT: u32 = 100;
+/// Time that a function has to yield once its core was seen to run; at most half its deadline.
+const GRACE: Duration = Duration::from_millis(5);
 /// Turns of a process before it has a budget. Meanwhile the batch size adapts to the functions' costs.
 const TURNS_WITHOUT_BUDGET: u64 = 64;
 
@@ -91,6 +93,8 @@ pub(super) trait States {
     fn is_idle(&self, k: usize) -> bool;
     /// Returns `true` if the worker has a core or waits for one.
     fn is_worker_ready(&self) -> bool;
+    /// Waits until the functions' core runs, and returns the time.
+    fn wait_for_core(&self) -> Instant;
 }
 
 /// Reason for which a function must be ended.
@@ -121,11 +125,21 @@ struct Seen {
     gave_up: (Option<usize>, Instant),
 }
 
+/// A function that exceeded its deadline by the clock of its core, which a host may have taken away meanwhile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Suspect {
+    function: usize,
+    round: u64,
+    is_under_way: bool,
+}
+
 /// Watch over the turns of a group.
 #[derive(Debug)]
 pub(super) struct TurnWatch {
     began: Instant,
     seen: Option<Seen>,
+    /// With the time at which its core was seen to run.
+    suspect: Option<(Suspect, Instant)>,
     debts: Vec<TurnDebt>,
 }
 
@@ -135,6 +149,7 @@ impl TurnWatch {
         TurnWatch {
             began: Instant::now(),
             seen: None,
+            suspect: None,
             debts: vec![TurnDebt::default(); functions],
         }
     }
@@ -142,14 +157,50 @@ impl TurnWatch {
     /// Forgets observations, since function `k` has another process or none.
     pub(super) fn replaced(&mut self, k: usize) {
         self.seen = None;
+        self.suspect = None;
         self.debts[k] = TurnDebt::default();
     }
 
     /// Returns the function that must be ended. `limits` returns a function's bounds.
+    ///
+    /// The kernel of a virtual machine accounts time in which the host runs something else on a core to the process that
+    /// has the core. So a function that exceeds its deadline is guilty only if its core then runs, and it still does not
+    /// yield.
     pub(super) fn check(
         &mut self,
         sample: &Sample<'_>,
         limits: impl Fn(usize) -> TurnLimits,
+        states: &impl States,
+    ) -> Option<(usize, Fault)> {
+        let Some((function, fault)) = self.find(sample, &limits, states) else {
+            self.suspect = None;
+            return None;
+        };
+        if fault == Fault::OverBudget {
+            return Some((function, fault));
+        }
+        let suspect = Suspect {
+            function,
+            round: sample.round,
+            is_under_way: sample.is_under_way,
+        };
+        match self.suspect {
+            Some((before, since)) if before == suspect => {
+                let grace = GRACE.min(limits(function).deadline / 2);
+                (sample.now.saturating_duration_since(since) >= grace).then_some((function, fault))
+            }
+            _ => {
+                self.suspect = Some((suspect, states.wait_for_core()));
+                None
+            }
+        }
+    }
+
+    /// Returns the function that must be ended if its core ran all the time.
+    fn find(
+        &mut self,
+        sample: &Sample<'_>,
+        limits: &impl Fn(usize) -> TurnLimits,
         states: &impl States,
     ) -> Option<(usize, Fault)> {
         let Sample { now, times, .. } = *sample;

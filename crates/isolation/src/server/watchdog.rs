@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
+use tailwater_confine::{ThreadRole, keep_capabilities};
 use tailwater_handover::priority::Priority;
 
 /// Poll interval.
@@ -36,11 +37,16 @@ impl Watchdog {
             patience: config.patience,
             budget: config.batch.turn_budget(),
         };
+        let limits_server = config.limits_server;
         let thread = thread::Builder::new()
             .name("isolation".to_owned())
             .spawn(move || {
                 // Above the functions' priority, so that one that does not yield cannot starve it.
                 let (_priority, _refused) = Priority::fifo_or_ordinary(WATCH_PRIORITY);
+                if limits_server {
+                    // Dropping capabilities is always permitted.
+                    let _ = keep_capabilities(ThreadRole::Watchdog);
+                }
                 while !end.load(Ordering::Acquire) {
                     let mut groups = watched.lock().unwrap_or_else(PoisonError::into_inner);
                     for group in groups.iter_mut() {

@@ -39,6 +39,7 @@ fn program(attack: &str, confinement: &Confinement, container: &Option<Container
         config: format!("\"{attack}\""),
         single_instance: false,
         demands: Requirements::default(),
+        on_failure: Default::default(),
         confined: Some(Confined {
             confinement: confinement.clone(),
             container: container.clone(),

@@ -86,6 +86,7 @@ fn programs(case: &Case, container: &Option<ContainerRuntime>, arguments: &[Stri
             config: format!("\"{config}\""),
             single_instance: false,
             demands: Requirements::default(),
+            on_failure: Default::default(),
             confined: Some(Confined {
                 confinement: Confinement::full(),
                 container: container.clone(),

@@ -34,8 +34,9 @@ pub const MOST_BYTES: usize = 64 << 10;
 const MOST_NAME: usize = 63;
 /// Maximum length of an error text in bytes.
 const MOST_TEXT: usize = 4096;
-/// Maximum size of a flow's state in bytes.
-pub const MOST_STATE: u32 = 4096;
+/// Maximum size of a flow's state in bytes: that of a [function's own](crate::abi::MAX_STATE_BYTES), and its host's
+/// data.
+pub const MOST_STATE: u32 = crate::abi::MAX_STATE_BYTES as u32 + 64;
 
 const MAGIC: &[u8; 4] = b"TWNF";
 

@@ -14,10 +14,11 @@ use tailwater_functions::classifier::ClassifierConfig;
 use tailwater_functions::external::ExternalConfig;
 use tailwater_functions::library::{Code, CodeExaminer, LibraryError};
 use tailwater_functions::spec::{ChainSpec, FunctionSpec};
+use tailwater_isolation::message::MOST_STATE;
 use tailwater_isolation::server::{Confined, IsolationConfig, IsolationError, Launch, Program};
 
-/// Upper bound of the memory for a flow's state, with the system's overhead, bytes.
-const FLOW_BYTES: u64 = 1024 + 64;
+/// Upper bound of the memory for a flow's state, bytes. No function may declare more.
+const FLOW_BYTES: u64 = MOST_STATE as u64;
 
 /// Time that a third-party function has to read its configuration.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -65,6 +66,8 @@ pub fn read(args: &RunArgs) -> Result<(ChainSpec, Option<IsolationConfig>), CliE
     check_exports(args, &spec, mode, isolating.confined.is_some())?;
     let programs = isolating.programs(args, &spec, &chain, mode)?;
     let mut config = IsolationConfig::new(programs, spec.slo.budget());
+    // Trusted functions have the rights of this process anyway.
+    config.limits_server = isolating.confined.is_some() && !args.isolation_without.contains(&Defence::Server);
     if let Some(overhead) = args.isolation_overhead {
         config.batch.overhead = overhead;
     }
@@ -298,7 +301,8 @@ fn confined(args: &RunArgs, mode: &str) -> Result<Option<Confined>, CliError> {
     for defence in without {
         leave_out(*defence, &mut confinement);
     }
-    let left_out = confinement.without();
+    let mut left_out = confinement.without();
+    left_out.extend(without.contains(&Defence::Server).then_some("server"));
     if !left_out.is_empty() {
         let text = format!(
             "functions are confined without {} (--isolation-without)",
@@ -326,6 +330,8 @@ fn leave_out(defence: Defence, from: &mut Confinement) {
             }
         }
         Defence::Root => from.root = None,
+        // A defence of this process, not of a program.
+        Defence::Server => {}
         Defence::User => {
             from.own_user = false;
             // The limit counts a user's processes, and would include other programs of this user.

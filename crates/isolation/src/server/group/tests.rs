@@ -20,6 +20,7 @@ fn program() -> Program {
         config: String::new(),
         single_instance: false,
         demands: Requirements::default(),
+        on_failure: Default::default(),
         confined: None,
     }
 }
@@ -35,10 +36,15 @@ fn a_slow_start_holds_nobody_up() {
         // Blocks until the test sends, or has failed.
         let _ = may_go_on.recv();
         assert!(!over.load(Ordering::Relaxed));
-        starter::start(&program(), None, ONLY, PATIENCE, over)
+        let errors = crate::server::standard_error::StandardError::new("started").unwrap();
+        let shared = SharedByProcesses {
+            counters: None,
+            errors: Arc::new(errors),
+        };
+        starter::start(&program(), &shared, ONLY, PATIENCE, over)
     };
-    seat.starter = Some(Starter::new(start).unwrap());
-    let mut group = Group::new(0, ONLY, vec![seat]);
+    seat.starter = Some(Starter::new(false, start).unwrap());
+    let mut group = Group::new(0, ONLY, vec![seat], false);
     let limits = GroupLimits {
         deadline: Duration::from_millis(10),
         patience: PATIENCE,

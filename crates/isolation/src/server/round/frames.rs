@@ -51,7 +51,8 @@ impl Round {
 
     /// Copies out the frames of forwarded packets, and wipes all buffers; entirely, if the round `failed`. The last
     /// function of the group loses packets that are no longer well-formed IP. If functions follow in this process, the
-    /// headers are parsed again.
+    /// headers are parsed again. Where no function can change a frame, the batch still has it, with the headers of its
+    /// arrival.
     pub(super) fn copy_out(&mut self, count: usize, batch: &mut Batch, failed: bool) {
         let Area {
             packets,
@@ -59,11 +60,13 @@ impl Round {
             buffer_bytes,
             ..
         } = &*self.area;
+        let read_only = self.area.is_read_only();
         let last = self.peers.len();
         let lost = self.peers.last().map_or(u8::MAX, |last| last.reasons);
         for i in 0..count {
             let (word, bit) = (i / 64, 1 << (i % 64));
-            if self.through[last][word] & bit != 0 {
+            let is_changed = !read_only || self.moved[word] & bit != 0;
+            if is_changed && self.through[last][word] & bit != 0 {
                 let [start, length] = match self.moved[word] & bit {
                     0 => board.frame_range(i),
                     _ => self.frames[i],

@@ -23,6 +23,10 @@ impl Round {
 
     /// Reads function `k`'s verdicts on the packets that reached it. Returns `true` if the response is valid.
     fn read_response(&mut self, k: usize, count: usize) -> bool {
+        if self.is_bypassed(k) {
+            self.through[k + 1] = self.through[k];
+            return true;
+        }
         let Area {
             response_areas: slates,
             buffer_bytes,
@@ -99,11 +103,16 @@ impl Round {
         self.left.retain(|&at| !is_gone(at));
     }
 
-    /// Reads function `k`'s counters.
+    /// Reads function `k`'s counters, and behind them that of its outages, if it has one.
     pub(in crate::server) fn read_notes(&mut self, k: usize, counts: &mut [u64]) {
+        if let Some(outage) = counts.get_mut(self.notes[k].len()) {
+            *outage = self.outage_packets(k);
+        }
         let slate = &self.area.response_areas[k];
-        // The area does not yet hold the counters of a process that has not begun.
-        let present = self.status.up(k) == self.peers[k].number;
+        // The area does not yet hold the counters of a process that has not begun, nor still those of one whose successor
+        // is being attached.
+        let number = self.peers[k].number;
+        let present = number != 0 && self.status.up(k) == number;
         for (i, (note, count)) in self.notes[k].iter_mut().zip(counts).enumerate() {
             if present {
                 note[1] = slate.counter(i);

@@ -5,15 +5,16 @@ use crate::layout::{CompanionRequestKind, MASKS, MAX_BATCH, PacketMasks, PacketR
 use crate::message::Description;
 use crate::server::area::{Flows, TableShape};
 use crate::server::group::FunctionSlot;
-use crate::server::proxy;
+use crate::server::proxy::{self, FAILED};
 use crate::server::{Launch, Program};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use tailwater_api::PacketAction as Unfit;
 use tailwater_chain::buffer::BufferPool;
 use tailwater_chain::chain::{Chain, InputPolicy};
 use tailwater_functions::build::Requirements;
+use tailwater_functions::spec::OnFailure;
 use tailwater_net::FlowKey;
 use tailwater_net::builder::FrameBuilder;
 use tailwater_sdk::program::ProcessPart;
@@ -22,6 +23,11 @@ const BUFFER_BYTES: usize = 2048;
 
 /// Returns a worker's group whose functions are all attached under number 1.
 fn group(descriptions: &[Description]) -> Group {
+    group_with(descriptions, OnFailure::Drop)
+}
+
+/// Like [`group`], with this treatment of packets while a function has no process.
+fn group_with(descriptions: &[Description], on_failure: OnFailure) -> Group {
     let program = Program {
         function: "told".to_owned(),
         launch: Launch {
@@ -31,12 +37,13 @@ fn group(descriptions: &[Description]) -> Group {
         config: String::new(),
         single_instance: false,
         demands: Requirements::default(),
+        on_failure,
         confined: None,
     };
     let seats = descriptions
         .iter()
         .map(|description| FunctionSlot::vacant(program.clone(), description.clone()));
-    let mut group = Group::new(0, ProcessPart { index: 0, of: 1 }, seats.collect());
+    let mut group = Group::new(0, ProcessPart { index: 0, of: 1 }, seats.collect(), false);
     let table = TableShape {
         capacity: 0,
         connections: false,
@@ -78,6 +85,13 @@ fn chain(group: &Group) -> (Chain, Batch) {
     let mut batch = Batch::new(&pool, MAX_BATCH);
     assert!(batch.push(&mut pool, &frame, Nanos(0), 0));
     (Chain::new(functions, None, input), batch)
+}
+
+/// Returns the sum of a counter of this name over a chain's functions.
+fn count(chain: &Chain, name: &str) -> u64 {
+    let counts = chain.reasons().into_iter().zip(chain.reason_counts());
+    let of_name = counts.filter(|(reason, _)| reason.short_name() == name);
+    of_name.map(|(_, count)| count).sum()
 }
 
 /// Ends the functions' threads, even if the worker panics.
@@ -313,4 +327,111 @@ fn ends_are_told_before_flows_go_to_another_worker() {
     assert!((0..5).all(|n| area.request_area.ended_flow(n).generation == 0));
     end(&mut round, 6..7);
     assert_eq!(area.request_area.ended_flow(5).generation, 6);
+}
+
+/// Functions without a process lost all packets that came until the next one was attached.
+#[test]
+fn packets_bypass_a_function_without_a_process_and_meet_all_others() {
+    let descriptions = [Description::default(), Description::default(), Description::default()];
+    let group = group_with(&descriptions, OnFailure::Bypass);
+    let (mut chain, mut batch) = chain(&group);
+    let (area, over) = (group.area.clone().unwrap(), AtomicBool::new(false));
+    let turns = [0, 2].map(|_| AtomicUsize::new(0));
+    group.status.set_down(1);
+    thread::scope(|scope| {
+        for (k, turns) in [0, 2].into_iter().zip(&turns) {
+            let (area, over) = (&area, &over);
+            scope.spawn(move || {
+                take_turns(area, k, over, |_, _| {
+                    turns.fetch_add(area.request_area.count(), Ordering::Relaxed);
+                });
+            });
+        }
+        let _at_end = Over(&over);
+        chain.process(&mut batch, Nanos(1));
+    });
+    assert_eq!(turns.map(AtomicUsize::into_inner), [1, 1]);
+    assert_eq!(batch.len(), 1, "the packet leaves the chain");
+    assert_eq!([count(&chain, "bypassed"), count(&chain, FAILED)], [1, 0]);
+}
+
+/// A process that is being attached would take a turn in a round that does not wait for it.
+#[test]
+fn no_round_bypasses_a_function_whose_process_is_about_to_be_attached() {
+    let group = group_with(&[Description::default(), Description::default()], OnFailure::Bypass);
+    let (mut round, status) = (round(&group), &group.status);
+    assert_eq!(round.get_past_outages(1), None);
+    status.set_down(1);
+    status.announce(1, true);
+    assert_eq!(round.get_past_outages(1), Some(1), "after some time it is lost");
+    status.announce(1, false);
+    assert_eq!(round.get_past_outages(1), None);
+    assert!(round.is_bypassed(1) && !round.is_bypassed(0));
+    // Announced between this look and the round.
+    status.announce(1, true);
+    let failed = Some(Failed { function: 1, turns: 0 });
+    assert_eq!(round.go(0, 0, |_, _, _| Err(CompanionRefusal::TableFull)), failed);
+    assert_eq!(status.busy(), 0);
+    // Once it is attached, it takes part.
+    status.set_up(1, 2);
+    status.announce(1, false);
+    assert_eq!(round.get_past_outages(1), None);
+    assert!(!round.is_bypassed(1));
+}
+
+#[test]
+fn packets_wait_for_a_successor_and_are_counted() {
+    let group = group_with(&[Description::default()], OnFailure::Hold);
+    let mut round = round(&group);
+    assert_eq!(round.get_past_outages(7), None);
+    group.status.set_down(0);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            thread::sleep(Duration::from_millis(5));
+            group.status.set_up(0, 2);
+        });
+        assert_eq!(round.get_past_outages(7), None);
+    });
+    assert_eq!(round.outage_packets(0), 7);
+    // Without a successor they are lost after some time, and those that follow at once.
+    group.status.set_down(0);
+    assert_eq!(round.get_past_outages(7), Some(0));
+    let began = Instant::now();
+    for _ in 0..1000 {
+        assert_eq!(round.get_past_outages(7), Some(0));
+    }
+    assert!(
+        began.elapsed() < Duration::from_secs(60),
+        "1,000 waits would take four minutes"
+    );
+    assert_eq!(round.outage_packets(0), 7);
+}
+
+/// While batches bypassed a function, the counters of its last process went back to zero once a successor was offered
+/// its memory.
+#[test]
+fn counters_survive_a_bypass() {
+    let description = Description {
+        counters: vec!["seen".to_owned()],
+        ..Description::default()
+    };
+    let group = group_with(&[description], OnFailure::Bypass);
+    let (mut round, area) = (round(&group), group.area.clone().unwrap());
+    let seen = |round: &mut Round| {
+        let mut counts = [0; 2];
+        round.read_notes(0, &mut counts);
+        counts[0]
+    };
+    assert_eq!(round.get_past_outages(1), None);
+    area.response_areas[0].set_counter(0, 5);
+    assert_eq!(seen(&mut round), 5);
+    group.status.set_down(0);
+    assert_eq!(round.get_past_outages(1), None);
+    assert!(round.is_bypassed(0));
+    area.response_areas[0].reset(0, 0);
+    assert_eq!(seen(&mut round), 5, "a successor is being attached");
+    group.status.set_up(0, 2);
+    assert_eq!(round.get_past_outages(1), None);
+    area.response_areas[0].set_counter(0, 2);
+    assert_eq!(seen(&mut round), 7);
 }
