@@ -457,8 +457,10 @@ impl Group {
         if matches!(cause, EndReason::Overdue | EndReason::OverBudget) && !ended.killed {
             cause = EndReason::Ended;
         }
-        if cause == EndReason::Ended {
-            seat.report.note_end(ended.how);
+        match cause {
+            EndReason::Ended if self.status.was_ended_by_guard(k) => cause = EndReason::Overdue,
+            EndReason::Ended => seat.report.note_end(ended.how),
+            _ => {}
         }
         seat.ending = None;
         if let Some(process) = seat.process.take() {

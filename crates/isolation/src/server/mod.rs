@@ -14,6 +14,7 @@ mod area;
 mod config;
 mod error;
 mod group;
+mod guard;
 mod lifetimes;
 mod outage;
 mod process;

@@ -4,7 +4,9 @@
 
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-use std::io;
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read, Write};
 use std::mem::MaybeUninit;
 use std::time::Duration;
 
@@ -175,9 +177,21 @@ pub(super) enum ProcessState {
     Unknown,
 }
 
-/// Returns a process's state from `/proc`.
+/// Reads the start of a file whose path has at most 64 bytes.
+fn read<'a>(path: &mut [u8; 64], name: fmt::Arguments<'_>, text: &'a mut [u8]) -> Option<&'a str> {
+    let mut rest = &mut path[..];
+    rest.write_fmt(name).ok()?;
+    let left = rest.len();
+    let name = std::str::from_utf8(&path[..64 - left]).ok()?;
+    let length = File::open(name).and_then(|mut file| file.read(text)).ok()?;
+    std::str::from_utf8(&text[..length]).ok()
+}
+
+/// Returns a process's state from `/proc`. Does not allocate.
 pub(super) fn state(process: u32) -> ProcessState {
-    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    // One line, of about 300 bytes.
+    let (mut text, mut path) = ([0; 1024], [0; 64]);
+    let stat = read(&mut path, format_args!("/proc/{process}/stat"), &mut text).unwrap_or_default();
     // The command name before it may contain any characters.
     let mut fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace();
     let state = fields.next().and_then(|state| state.chars().next());

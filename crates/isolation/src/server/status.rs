@@ -33,7 +33,7 @@ pub(super) struct Status {
     /// The round under way, or whose responses are being read; 0 for none.
     busy: AtomicU64,
     /// Process ids by function; 0 for none. An id is removed before its process is reaped, since the kernel may reuse
-    /// it.
+    /// it. Copies are in [`Function::process`].
     processes: Mutex<Box<[u32]>>,
     real_time: AtomicBool,
     /// The worker's thread; 0 while it does not take turns with the functions.
@@ -48,6 +48,10 @@ pub(super) struct Status {
 
 #[derive(Debug, Default)]
 struct Function {
+    /// Id of its process, for the guard, which takes no lock; 0 for none.
+    process: AtomicU32,
+    /// Set once the guard has ended its process.
+    ended_by_guard: AtomicBool,
     /// Number of the attached process, counted from 1; 0 while none is.
     up: AtomicU32,
     /// Number of the last process that violated the protocol; 0 for none.
@@ -95,7 +99,29 @@ impl Status {
 
     /// Sets the id of the process that takes turns as function `k`; 0 for none.
     pub(super) fn set_process(&self, k: usize, process: u32) {
-        self.processes()[k] = process;
+        let mut processes = self.processes();
+        processes[k] = process;
+        self.functions[k].process.store(process, Ordering::SeqCst);
+    }
+
+    /// Returns the number of functions.
+    pub(super) fn functions(&self) -> usize {
+        self.functions.len()
+    }
+
+    /// Returns the id of the process that takes turns as function `k`, without a lock; 0 for none.
+    pub(super) fn process(&self, k: usize) -> u32 {
+        self.functions[k].process.load(Ordering::SeqCst)
+    }
+
+    /// Records that the guard ended function `k`'s process.
+    pub(super) fn note_ended_by_guard(&self, k: usize) {
+        self.functions[k].ended_by_guard.store(true, Ordering::SeqCst);
+    }
+
+    /// Returns `true` once if the guard ended function `k`'s process.
+    pub(super) fn was_ended_by_guard(&self, k: usize) -> bool {
+        self.functions[k].ended_by_guard.swap(false, Ordering::SeqCst)
     }
 
     /// Polls with `ended` whether function `k`'s process has ended, and removes its id if so, since the kernel may
@@ -104,6 +130,7 @@ impl Status {
         let mut processes = self.processes();
         let ended = ended()?;
         processes[k] = 0;
+        self.functions[k].process.store(0, Ordering::SeqCst);
         Some(ended)
     }
 

@@ -3,6 +3,7 @@
 use super::config::IsolationConfig;
 use super::error::IsolationError;
 use super::group::Group;
+use super::guard::{Guard, GuardLimits};
 use super::process::Program;
 use super::report::IsolationReport;
 use super::schedule::WATCH_PRIORITY;
@@ -25,10 +26,18 @@ pub(super) struct Watchdog {
     groups: Arc<Mutex<Vec<Group>>>,
     shutting_down: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
+    guard: Option<Guard>,
 }
 
 impl Watchdog {
     pub(super) fn start(groups: Vec<Group>, config: Arc<IsolationConfig>) -> Result<Watchdog, IsolationError> {
+        let statuses = groups.iter().map(|group| Arc::clone(&group.status)).collect();
+        let guarded = GuardLimits {
+            deadline: config.deadline,
+            patience: config.patience,
+            server: config.limits_server,
+        };
+        let guard = Guard::start(statuses, guarded).map_err(IsolationError::Thread)?;
         let groups = Arc::new(Mutex::new(groups));
         let over = Arc::new(AtomicBool::new(false));
         let (watched, end) = (Arc::clone(&groups), Arc::clone(&over));
@@ -63,6 +72,7 @@ impl Watchdog {
             groups,
             shutting_down: over,
             thread: Some(thread),
+            guard: Some(guard),
         })
     }
 
@@ -82,6 +92,7 @@ impl Watchdog {
             // Even after a panic of the thread, the processes are ended below.
             let _ = thread.join();
         }
+        self.guard = None;
         let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::take(&mut *groups)
     }
