@@ -11,7 +11,7 @@ MINUTES ?= 10
 check test quick: export CMAKE_TOOLCHAIN_FILE := $(CURDIR)/tools/highs-for-tests.cmake
 # Cargo itself uses all cores; two of them would wait for each other's lock.
 .NOTPARALLEL:
-.PHONY: help deps build demo test quick mutants soak chaos loom check bench bench-chains bench-functions bench-ids bench-changes bench-isolation bench-ports bench-external bench-papers bench-compare bench-scaling bench-sim bench-state bench-live-vs-sim bench-placement clean
+.PHONY: help deps build demo test quick mutants soak chaos loom check bench bench-chains bench-functions bench-ids bench-changes bench-isolation bench-ports bench-external bench-papers bench-compare bench-scaling bench-sim bench-state bench-live-vs-sim bench-placement bench-prediction clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -127,6 +127,10 @@ bench-placement: ## machines for the SLO mixes of ResQ's evaluation by all sched
 	@if tools/features.sh milp; then cargo bench --locked -p tailwater-baselines --features milp --bench placement; \
 	else echo "without HiGHS (cmake, a C++ compiler, libclang), its rows are omitted" >&2; \
 	cargo bench --locked -p tailwater-baselines --bench placement; fi
+
+bench-prediction: ## errors of contention models: on published co-runs, each predicted by a model of the others; needs TAILWATER_TEST_DATA
+	@tools/deps.sh build bench
+	@cargo bench --locked -p tailwater-predict --bench yala
 
 bench-state: ## cost of flow state in Redis: a packet's time on the worker, its waiting time, updates per second
 	@tools/deps.sh build bench

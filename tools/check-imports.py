@@ -20,7 +20,7 @@ FLOORS = """
     api sdk-c
     chain
     functions state dpdk
-    policy placement
+    policy placement predict
     baselines dispatch
     isolation
     dataplane sim

@@ -1,0 +1,190 @@
+//! Models of functions, and the prediction for a target beside competitors.
+
+use crate::attribution::{Attribution, attribute};
+use crate::campaign::{Campaign, Key, Solo};
+use crate::compose::{Composition, Contentiousness, compose};
+use crate::dataset::Goal;
+use crate::metric::{MetricError, Schema};
+use crate::model::FitError;
+use crate::sensitivity::{Estimate, PredictError, Sensitivity, TrainOptions};
+use std::sync::Arc;
+
+/// Everything that predictions use of a function, as target and as competitor.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ContentionModel {
+    pub(crate) key: Key,
+    /// Checksum of the campaign's file.
+    pub(crate) campaign: String,
+    pub(crate) solo: Solo,
+    pub(crate) contentiousness: Contentiousness,
+    pub(crate) throughput: Sensitivity,
+    pub(crate) p99: Option<Sensitivity>,
+}
+
+impl ContentionModel {
+    /// Trains the models of a campaign. There is no model of the p99 where too few observations have one.
+    ///
+    /// # Errors
+    /// If there is no model of the throughput.
+    pub fn train(campaign: &Campaign, options: &TrainOptions) -> Result<ContentionModel, FitError> {
+        let solo = campaign.solo().ok_or(FitError::TooFew { found: 0 })?;
+        let mut throughput = Sensitivity::train(campaign, Goal::Throughput, solo.throughput, options)?;
+        if !solo.measured {
+            let note = "the target was not measured alone: its best co-run stands for that";
+            throughput.notes.push(note.to_owned());
+        }
+        let delay = |reference| Sensitivity::train(campaign, Goal::P99, reference, options).ok();
+        Ok(ContentionModel {
+            key: campaign.key().clone(),
+            campaign: campaign.checksum(),
+            solo,
+            contentiousness: Contentiousness::new(campaign),
+            throughput,
+            p99: solo.p99_us.and_then(delay),
+        })
+    }
+
+    /// Returns the scope.
+    pub fn key(&self) -> &Key {
+        &self.key
+    }
+
+    /// Returns the checksum of the campaign that the model was trained on.
+    pub fn campaign(&self) -> &str {
+        &self.campaign
+    }
+
+    /// Returns the performance without competitors.
+    pub fn solo(&self) -> Solo {
+        self.solo
+    }
+
+    /// Returns the metrics of the campaign.
+    pub fn schema(&self) -> &Arc<Schema> {
+        self.contentiousness.schema()
+    }
+
+    /// Returns the function's pressure on others.
+    pub fn contentiousness(&self) -> &Contentiousness {
+        &self.contentiousness
+    }
+
+    /// Replaces the function's pressure on others, such as by one measured later.
+    ///
+    /// # Errors
+    /// If its metrics are not those of the model.
+    pub fn with_contentiousness(self, contentiousness: Contentiousness) -> Result<ContentionModel, MetricError> {
+        if self.schema() != contentiousness.schema() {
+            self.schema().positions_in(contentiousness.schema())?;
+            let found = "other metrics".to_owned();
+            return Err(MetricError::Value { found });
+        }
+        Ok(ContentionModel {
+            contentiousness,
+            ..self
+        })
+    }
+
+    /// Returns the model of the throughput.
+    pub fn throughput(&self) -> &Sensitivity {
+        &self.throughput
+    }
+
+    /// Returns the model of the 99th percentile of latency.
+    pub fn p99(&self) -> Option<&Sensitivity> {
+        self.p99.as_ref()
+    }
+}
+
+/// Options of a prediction.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PredictOptions {
+    /// Probability with which the interval holds.
+    pub confidence: f64,
+    /// Composition of the competitors.
+    pub composition: Composition,
+    /// Properties of the target that differ from the median of its campaign, by metric.
+    pub properties: Vec<(String, f64)>,
+}
+
+impl Default for PredictOptions {
+    fn default() -> Self {
+        PredictOptions {
+            confidence: 0.9,
+            composition: Composition::CoRun,
+            properties: Vec::new(),
+        }
+    }
+}
+
+/// Prediction for a target beside competitors.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Prediction {
+    /// Packets per second.
+    pub throughput: Estimate,
+    /// The 99th percentile of latency in microseconds, if the campaign measured it.
+    pub p99_us: Option<Estimate>,
+    /// Throughput relative to that without competitors.
+    pub relative: f64,
+    /// Resources by their part of the loss, largest first. Empty without competitors or loss.
+    pub attributions: Vec<Attribution>,
+}
+
+impl Prediction {
+    /// Returns the resource that binds: the largest part of the loss.
+    pub fn binds(&self) -> Option<&Attribution> {
+        self.attributions.first()
+    }
+}
+
+/// Predicts a target's performance beside competitors.
+///
+/// # Errors
+/// If the models belong to different machines or sources, or the competitors are outside of what the target's campaign
+/// covers.
+pub fn predict(
+    target: &ContentionModel,
+    competitors: &[&ContentionModel],
+    options: &PredictOptions,
+) -> Result<Prediction, PredictError> {
+    for other in competitors {
+        if other.key.machine != target.key.machine {
+            return Err(PredictError::OtherMachine {
+                first: target.key.machine.clone(),
+                other: other.key.machine.clone(),
+            });
+        }
+    }
+    if competitors.is_empty() {
+        let alone = |value: f64| Estimate {
+            value,
+            low: value,
+            high: value,
+            confidence: options.confidence,
+        };
+        return Ok(Prediction {
+            throughput: alone(target.solo.throughput),
+            p99_us: target.solo.p99_us.map(alone),
+            relative: 1.0,
+            attributions: Vec::new(),
+        });
+    }
+    let parts: Vec<&Contentiousness> = competitors.iter().map(|of| &of.contentiousness).collect();
+    // Only the models' inputs are composed: metrics that they do not use may be missing.
+    let estimate = |model: &Sensitivity| {
+        let mut vector = compose(&model.schema, &parts, options.composition)?;
+        for (name, value) in &options.properties {
+            vector.set(name, *value);
+        }
+        let inputs = model.inputs(&vector)?;
+        Ok::<_, PredictError>((model.predict_at(&inputs, options.confidence)?, inputs))
+    };
+    let (throughput, inputs) = estimate(&target.throughput)?;
+    let p99 = target.p99.as_ref().map(estimate).transpose()?;
+    Ok(Prediction {
+        throughput,
+        p99_us: p99.map(|(estimate, _)| estimate),
+        relative: throughput.value / target.solo.throughput,
+        attributions: attribute(&target.throughput, &inputs),
+    })
+}
