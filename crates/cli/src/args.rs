@@ -7,6 +7,7 @@ use crate::explain::{EXPLAIN_EXAMPLES, ExplainArgs};
 use crate::function_process::FunctionProcessArgs;
 use crate::new_function::{NEW_FUNCTION_EXAMPLES, NewFunctionArgs};
 use crate::place::{PLACE_EXAMPLES, PlaceArgs};
+use crate::predict::{PREDICT_EXAMPLES, PredictArgs};
 use crate::profile::{CAPACITY_EXAMPLES, CapacityArgs};
 use crate::run::{RUN_EXAMPLES, RunArgs};
 use crate::simulate::{SIMULATE_EXAMPLES, SimulateArgs};
@@ -53,6 +54,9 @@ pub enum Command {
     /// Check whether SLOs fit on a cluster, and place their instances
     #[command(after_help = PLACE_EXAMPLES)]
     Place(PlaceArgs),
+    /// Predict how much chains that share a server slow each other down
+    #[command(after_help = PREDICT_EXAMPLES)]
+    Predict(PredictArgs),
     /// Explain the policy's decisions in a recorded run
     #[command(after_help = EXPLAIN_EXAMPLES)]
     Explain(ExplainArgs),

@@ -20,6 +20,7 @@ mod metrics;
 mod new_function;
 mod output;
 mod place;
+mod predict;
 mod profile;
 mod progress;
 pub(crate) mod run;
@@ -74,6 +75,7 @@ fn main() -> ExitCode {
         Command::Profile(ProfileCommand::Curves(args)) => curves::curves(&args),
         Command::Simulate(args) => simulate::simulate(&args),
         Command::Place(args) => place::place(&args),
+        Command::Predict(args) => predict::predict(&args),
         Command::Explain(args) => explain::explain(&args),
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Trace(TraceCommand::Info(args)) => trace::info(&args),
