@@ -11,7 +11,7 @@ MINUTES ?= 10
 check test quick: export CMAKE_TOOLCHAIN_FILE := $(CURDIR)/tools/highs-for-tests.cmake
 # Cargo itself uses all cores; two of them would wait for each other's lock.
 .NOTPARALLEL:
-.PHONY: help deps build demo test quick mutants soak chaos loom check bench bench-chains bench-functions bench-ids bench-changes bench-isolation bench-ports bench-external bench-papers bench-compare bench-scaling bench-sim bench-state bench-live-vs-sim bench-placement bench-prediction clean
+.PHONY: help deps build demo test quick mutants soak chaos loom check bench bench-chains bench-functions bench-ids bench-changes bench-isolation bench-ports bench-external bench-papers bench-compare bench-scaling bench-sim bench-socket bench-state bench-live-vs-sim bench-placement bench-prediction clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -104,6 +104,10 @@ bench-isolation: ## chains of isolated functions compared with the same in one p
 bench-sim: ## speed of the rack simulator
 	@tools/deps.sh build bench
 	@cargo bench --locked -p tailwater-sim --bench engine
+
+bench-socket: ## a modelled processor socket beside measured and published figures
+	@tools/deps.sh build bench
+	@cargo bench --locked -p tailwater-socket --bench socket
 
 bench-papers: ## the tables and figures of NetBlaze and Quadrant on the rack simulator, side by side; PAPERS="--quick" for a short run, or a part of names
 	@tools/deps.sh build bench

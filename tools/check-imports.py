@@ -15,7 +15,7 @@ from pathlib import Path
 # From the ground up. Crates on one floor do not import each other.
 FLOORS = """
     files
-    net handover resctrl confine streams
+    net handover resctrl confine streams socket
     traffic sdk ids measure
     api sdk-c
     chain
