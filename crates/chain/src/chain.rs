@@ -225,8 +225,9 @@ impl Chain {
         self.prefetch_segments(0..segment, batch);
     }
 
+    /// Same as [`prefetch_from`](Chain::prefetch_from), for these segments.
     #[inline]
-    fn prefetch_segments(&self, segments: Range<usize>, batch: &Batch) {
+    pub fn prefetch_segments(&self, segments: Range<usize>, batch: &Batch) {
         if let Some(table) = &self.table {
             for segment in &self.segments[segments] {
                 let packets = batch.iter();
@@ -246,11 +247,18 @@ impl Chain {
     /// [continue](Chain::run_from) there, possibly in another instance; their metadata goes with them.
     #[inline]
     pub fn run_before(&mut self, segment: usize, batch: &mut Batch, now: Nanos) {
-        for before in 0..segment {
-            self.run_segment(before, batch, now);
+        self.run_between(0..segment, batch, now);
+    }
+
+    /// Same as [`run_before`](Chain::run_before), for packets that have passed the functions in front of the first of
+    /// these segments.
+    #[inline]
+    pub fn run_between(&mut self, segments: Range<usize>, batch: &mut Batch, now: Nanos) {
+        for segment in segments.clone() {
+            self.run_segment(segment, batch, now);
         }
         for packet in batch.iter_mut() {
-            packet.segment = segment as u8;
+            packet.segment = segments.end as u8;
         }
     }
 

@@ -71,7 +71,13 @@ pub struct PacketStore {
 /// Slot in cache lines of its own, so that neighbours on different cores do not share one.
 #[derive(Debug)]
 #[repr(align(128))]
-struct PacketSlot(UnsafeCell<MaybeUninit<Packet>>);
+struct PacketSlot {
+    packet: UnsafeCell<MaybeUninit<Packet>>,
+    /// First segment that the core the packet goes to leaves to another one; 0 for none.
+    until: UnsafeCell<u8>,
+}
+
+const _: () = assert!(size_of::<PacketSlot>() == 128);
 
 // SAFETY: access to a slot requires the unique parcel or buffer of its index. `Packet` is plain data without a
 // destructor.
@@ -80,7 +86,10 @@ unsafe impl Sync for PacketSlot {}
 impl PacketStore {
     /// Creates a store for the buffers of `pool`.
     pub fn new(pool: &BufferPool) -> PacketStore {
-        let slots = (0..pool.capacity()).map(|_| PacketSlot(UnsafeCell::new(MaybeUninit::uninit())));
+        let slots = (0..pool.capacity()).map(|_| PacketSlot {
+            packet: UnsafeCell::new(MaybeUninit::uninit()),
+            until: UnsafeCell::new(0),
+        });
         PacketStore {
             slots: slots.collect(),
             pool: pool.memory().pool(),
@@ -89,9 +98,15 @@ impl PacketStore {
 
     /// Slot of a buffer, which must belong to the store's pool.
     #[inline]
-    fn slot(&self, receipt: &Receipt) -> *mut MaybeUninit<Packet> {
+    fn slot_of(&self, receipt: &Receipt) -> &PacketSlot {
         assert!(receipt.pool == self.pool, "a buffer of another pool");
-        self.slots[receipt.index as usize].0.get()
+        &self.slots[receipt.index as usize]
+    }
+
+    /// Metadata in the slot of a buffer.
+    #[inline]
+    fn slot(&self, receipt: &Receipt) -> *mut MaybeUninit<Packet> {
+        self.slot_of(receipt).packet.get()
     }
 
     /// Stores a packet's metadata in its buffer's slot.
@@ -141,11 +156,27 @@ impl PacketStore {
         usize::from(packet.segment)
     }
 
+    /// First [segment](crate::chain::Chain::segments) that the core the packet goes to leaves to another one, or 0 for
+    /// none, as it was [set](PacketStore::set_until) for a packet that begins at a later segment than the first.
+    #[inline]
+    pub fn until(&self, parcel: &Parcel) -> usize {
+        // SAFETY: as in `arrival`. The value is initialized, and of this packet or an earlier one with the buffer.
+        let until = unsafe { *self.slot_of(&parcel.0).until.get() };
+        usize::from(until)
+    }
+
+    /// Sets that segment.
+    #[inline]
+    pub fn set_until(&self, parcel: &mut Parcel, segment: usize) {
+        // SAFETY: the parcel is the right to access the slot, and it is borrowed exclusively.
+        unsafe { *self.slot_of(&parcel.0).until.get() = segment as u8 };
+    }
+
     /// Prefetches the metadata of a packet.
     #[inline]
     pub fn prefetch(&self, parcel: &Parcel) {
         if let Some(slot) = self.slots.get(parcel.0.index as usize) {
-            let first = slot.0.get().cast::<u8>();
+            let first = slot.packet.get().cast::<u8>();
             crate::region::prefetch(first);
             crate::region::prefetch(first.wrapping_add(crate::region::CACHE_LINE));
         }
@@ -171,6 +202,8 @@ mod tests {
         assert_eq!((batch.len(), batch.frame(1)[0]), (2, 2));
         assert!(parcels.iter().all(|parcel| parcel.number() == 7));
 
+        store.set_until(&mut parcels[0], 2);
+        assert_eq!((store.until(&parcels[0]), store.until(&parcels[1])), (2, 0));
         let mut other = Batch::new(&pool, 4);
         parcels.into_iter().for_each(|parcel| other.add_parcel(&store, parcel));
         assert_eq!((other.frame(0), other.frame(1)), (&[1; 20][..], &[3; 20][..]));

@@ -573,7 +573,8 @@ fn offloading(table: &mut Table, report: &RunReport) {
     }
     let parked = format!(", {} packets parked", thousands(scaling.packets_parked));
     for (count, what, more) in [
-        (scaling.splits, "flow split between two cores", ""),
+        (scaling.splits, "flow split between cores", ""),
+        (scaling.joins, "parts of a split flow joined", ""),
         (scaling.relieved, "auxiliary core overloaded", &*parked),
         (scaling.whales_beyond_split, "flow beyond every split of the chain", ""),
         (scaling.out_of_cores, "policy reported insufficient cores", ""),

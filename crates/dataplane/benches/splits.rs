@@ -56,7 +56,7 @@ struct Fixed {
 }
 
 impl CoreMapper for Fixed {
-    fn split_points(&self) -> u64 {
+    fn split_points(&mut self, _: usize) -> u64 {
         match self.way {
             Way::Split(last) => 1 << last,
             Way::OneCore | Way::Helper => 0,

@@ -21,7 +21,7 @@ use tailwater_net::builder::{FrameBuilder, TcpFields};
 use tailwater_net::parse::parse;
 use tailwater_net::tcp::TcpFlags;
 use tailwater_net::{FlowKey, Nanos, protocol};
-use tailwater_policy::core::{CoreMapper, Destination, Flowlet, Loads, Plan, Split, Unit, View};
+use tailwater_policy::core::{CoreMapper, Destination, Flowlet, Loads, Plan, Review, Split, SplitFlow, Unit, View};
 use tailwater_traffic::{LoadOptions, Notice, Packet, PacketSource, Trace, TrafficError};
 
 /// Every few microseconds moves or splits the queued flows, or neither.
@@ -38,8 +38,21 @@ impl CoreMapper for Random {
         self.unit
     }
 
-    fn split_points(&self) -> u64 {
+    fn split_points(&mut self, _: usize) -> u64 {
         u64::MAX
+    }
+
+    /// Divides and joins parts, with and without packets on their way.
+    fn review(&mut self, split: &SplitFlow<'_>) -> Review {
+        let draw = random(&mut self.state) as usize;
+        match draw % 8 {
+            0..3 => Review::Divide {
+                last_functions: 1 + draw / 64 % (self.functions - 1),
+                auxiliary: draw / 8 % self.helpers,
+            },
+            3 if split.parts.len() > 1 || (draw / 8).is_multiple_of(4) => Review::Join,
+            _ => Review::Keep,
+        }
     }
 
     fn due(&self, now: Nanos, _packets: u32) -> bool {

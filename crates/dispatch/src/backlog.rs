@@ -3,10 +3,12 @@
 mod behind;
 mod changes;
 mod relief;
+mod splits;
 
 use crate::fairness::Fairness;
 use crate::flow::{Flow, OWN, UNLISTED};
 use crate::parked::ParkedPackets;
+use crate::split::{MOST_SPLIT, SplitRecord};
 use tailwater_handover::owner::Placement;
 use tailwater_net::Nanos;
 use tailwater_policy::core::{AuxiliaryCore, Load, MAX_AUXILIARY_CORES, QUEUES, QueuedFlow};
@@ -46,9 +48,9 @@ pub struct Backlog<F, P> {
     /// Packets of bound flows in the local queue.
     bound: u32,
     auxiliaries: Vec<AuxiliaryCore>,
-    /// Split flows, by auxiliary core. `split` is their total.
+    /// Split flows, and the number of them by auxiliary core on their route.
+    splits: Vec<SplitRecord>,
     split_with: Vec<u32>,
-    split: u32,
     /// Auxiliary cores being relieved, whose flows' packets are parked, as a bit map. Contains the withdrawn ones.
     relieved: u64,
     /// Active auxiliary cores that are withdrawn, as a bit map.
@@ -95,8 +97,8 @@ impl<F, P> Backlog<F, P> {
             fairness: Fairness::new(packets as u32),
             bound: 0,
             auxiliaries: vec![AuxiliaryCore::default(); auxiliaries],
+            splits: Vec::new(),
             split_with: vec![0; auxiliaries],
-            split: 0,
             relieved: 0,
             withdrawn: 0,
             helping: 0,
@@ -132,6 +134,7 @@ impl<F, P> Backlog<F, P> {
             listed: Vec::with_capacity(numbers),
             parked: ParkedPackets::with_capacity(packets, numbers),
             free_to_go: Vec::with_capacity(numbers),
+            splits: Vec::with_capacity(MOST_SPLIT),
             ..Backlog::new(auxiliaries, packets)
         }
     }
@@ -213,12 +216,6 @@ impl<F, P> Backlog<F, P> {
         self.bound > 0
     }
 
-    /// Returns `true` if a flow is split.
-    #[inline]
-    pub fn has_splits(&self) -> bool {
-        self.split > 0
-    }
-
     /// Returns the flows with packets in the system.
     pub fn flows(&self) -> impl Iterator<Item = &Flow<F>> {
         self.flows.iter().filter(|flow| flow.packets() > 0)
@@ -249,21 +246,6 @@ impl<F, P> Backlog<F, P> {
     #[inline]
     pub fn parking(&self) -> usize {
         self.auxiliaries.len() + 1
-    }
-
-    /// Returns `true` if a flow is split, and none of its packets is on an auxiliary core.
-    #[inline]
-    pub fn is_split_and_back(&self, number: u16) -> bool {
-        self.split > 0 && self.flow(number).in_flight() == 0 && self.flow(number).split().is_some()
-    }
-
-    /// Returns the first segment on the auxiliary core, and that core's index, if a flow is split.
-    #[inline]
-    pub fn split_of(&self, number: u16) -> Option<(usize, usize)> {
-        match self.split {
-            0 => None,
-            _ => self.flow(number).split(),
-        }
     }
 
     /// Prepares for a batch of packets, each of which may be the first of a flow.
@@ -317,6 +299,10 @@ impl<F, P> Backlog<F, P> {
         }
         let flow = &mut self.flows[usize::from(number)];
         match flow.placement() {
+            Placement::Split { .. } if flow.is_joining() => {
+                self.inside += 1;
+                return self.parking();
+            }
             Placement::Home | Placement::Split { .. } => {
                 self.queue(number);
                 return OWN;
@@ -369,6 +355,9 @@ impl<F, P> Backlog<F, P> {
         self.leave_queue(number);
         let flow = &self.flows[usize::from(number)];
         if !flow.is_gone() {
+            if flow.is_joining() {
+                self.end_drain(number);
+            }
             return None;
         }
         self.left += 1;
@@ -398,24 +387,6 @@ impl<F, P> Backlog<F, P> {
         self.here.flows -= u32::from(flow.queued == 0);
     }
 
-    /// Moves a packet of a split flow, which has passed this core's segments, from the local queue to its auxiliary
-    /// core's list. Returns the list.
-    ///
-    /// # Panics
-    /// If the flow is not split.
-    #[inline]
-    pub fn pass_on(&mut self, number: u16) -> usize {
-        let flow = &mut self.flows[usize::from(number)];
-        let (_, auxiliary) = flow.split().expect("only split flows are passed on");
-        self.leave_queue(number);
-        let flow = &mut self.flows[usize::from(number)];
-        let load = &mut self.auxiliaries[auxiliary].load;
-        load.flows += u32::from(flow.in_flight() == 0);
-        load.packets += 1;
-        flow.sent();
-        auxiliary + 1
-    }
-
     /// Counts a packet out that an auxiliary core reported done, at `now`. Returns the flow's key if none of its
     /// packets is in the system any more.
     #[inline]
@@ -427,6 +398,9 @@ impl<F, P> Backlog<F, P> {
         self.left_system += 1;
         known.load.packets -= 1;
         known.last_done = now;
+        if !self.splits.is_empty() && flow.split().is_some() {
+            return self.done_by_part(number, auxiliary);
+        }
         if flow.in_flight() > 0 {
             return None;
         }
@@ -434,12 +408,10 @@ impl<F, P> Backlog<F, P> {
         if flow.parked > 0 {
             self.free_to_go.push(number);
         }
-        if !flow.is_gone() {
-            return None;
+        match flow.is_gone() {
+            true => Some(self.forget(number)),
+            false => None,
         }
-        // A split flow may still be listed.
-        self.left += u32::from(flow.split().is_some() && flow.at != UNLISTED);
-        Some(self.forget(number))
     }
 
     /// Removes a flow of which no packet is in the system any more.
@@ -459,15 +431,15 @@ impl<F, P> Backlog<F, P> {
 
     /// Updates the list of flows in the local queue, for the mapper.
     pub(crate) fn update_list(&mut self) {
-        if self.left > 0 || self.split > 0 {
+        if self.left > 0 || self.has_splits() {
             self.tidy();
         }
-        if self.split > 0 {
+        if self.has_splits() {
             // Split flows without a packet in flight may be moved, or split anew.
             for (number, queued) in self.listed.iter().zip(&mut self.queued) {
                 let flow = &self.flows[usize::from(*number)];
                 if flow.split().is_some() {
-                    queued.bound = flow.in_flight() > 0;
+                    queued.bound = flow.in_flight() > 0 || flow.is_joining();
                 }
             }
         }
@@ -499,19 +471,5 @@ impl<F, P> Backlog<F, P> {
         self.listed.truncate(kept);
         self.queued.truncate(kept);
         self.left = 0;
-    }
-
-    /// Makes a flow whole if it is split. None of its packets may be in flight.
-    fn make_whole(&mut self, number: u16) {
-        let flow = &mut self.flows[usize::from(number)];
-        let Some((_, auxiliary)) = flow.split() else {
-            return;
-        };
-        let is_home = flow.go_to(Placement::Home);
-        assert!(is_home, "packets of a split flow are on the auxiliary core");
-        flow.bind(false);
-        self.bound -= u32::from(flow.queued);
-        self.split_with[auxiliary] -= 1;
-        self.split -= 1;
     }
 }

@@ -3,8 +3,9 @@
 use crate::auxiliary::{AuxiliaryCores, Availability};
 use crate::backlog::Backlog;
 use crate::benefit::Benefit;
+use crate::split::Cut;
 use tailwater_net::Nanos;
-use tailwater_policy::core::{CoreMapper, Flowlet, Loads, Notice, Plan, View};
+use tailwater_policy::core::{CoreMapper, Flowlet, Loads, Notice, Plan, Review, View};
 
 /// Dispatcher: its mapper, and its [`Backlog`]. See the [crate](crate).
 pub struct Dispatcher<F, P> {
@@ -26,8 +27,10 @@ pub struct Decision {
     pub flows_moved: u32,
     /// Auxiliary cores that they moved to, as a bit map.
     pub moved_to: u64,
-    /// Flows that were split, or split differently.
+    /// Flows that were split, or split differently, and parts that were divided.
     pub splits: u32,
+    /// Parts that are to be joined.
+    pub joins: u32,
     /// Auxiliary cores whose relief began.
     pub relieved: u32,
     /// `true` if boost mode began.
@@ -189,6 +192,11 @@ impl<F, P> Dispatcher<F, P> {
     ) -> u32 {
         let (mut at, mut moved) = (0, 0);
         while let Some(number) = self.backlog.free_to_go(at) {
+            at += 1;
+            if self.backlog.end_join(number, now) {
+                moved += self.backlog.unpark_split(number, &mut put);
+                continue;
+            }
             let (first, packets) = self.backlog.first_parked(number);
             let flowlet = Flowlet {
                 arrival: first.map_or(now, &arrival),
@@ -198,14 +206,13 @@ impl<F, P> Dispatcher<F, P> {
             };
             let to = self.destination(flowlet, now, cores);
             moved += self.backlog.unpark(number, to, &mut put);
-            at += 1;
         }
         self.backlog.clear_free_to_go();
         moved
     }
 
-    /// Runs the mapper and carries out its plan. `oldest` is the arrival time of the first packet in the local queue,
-    /// `first_segment` returns the segment with which the chain's last functions begin, if it can be split there.
+    /// Runs the mapper, carries out its plan, and lets it review split flows. `oldest` is the arrival time of the first
+    /// packet in the local queue, `first_segment` returns the segment with which the chain's last functions begin, if it can be split there.
     pub fn decide(
         &mut self,
         now: Nanos,
@@ -231,21 +238,44 @@ impl<F, P> Dispatcher<F, P> {
         };
         plan.clear(view.queued.len());
         mapper.decide(&view, plan);
+        let cut = |last_functions| {
+            let from = first_segment(last_functions)?;
+            Some(Cut { from, last_functions })
+        };
         let mut splits = 0;
         for split in &plan.splits {
-            if let Some(from) = first_segment(split.last_functions) {
-                let has_begun = backlog.split(split.flow, (from, split.auxiliary), cores);
+            if let Some(cut) = cut(split.last_functions) {
+                let has_begun = backlog.split(split.flow, cut, split.auxiliary, now, cores);
                 splits += u32::from(has_begun);
             }
         }
         let (flows_moved, moved_to) = backlog.move_flows(&plan.destinations, cores);
         backlog.release(plan.release, cores);
+        let mut joins = 0;
+        for at in 0..backlog.split_flows() {
+            match backlog.review(at, now, |split| mapper.review(split)) {
+                None | Some(Review::Keep) => {}
+                Some(Review::Divide {
+                    last_functions,
+                    auxiliary,
+                }) => {
+                    let cut = cut(last_functions);
+                    let is_divided = cut.is_some_and(|cut| backlog.divide(at, cut, auxiliary, now, cores));
+                    splits += u32::from(is_divided);
+                }
+                Some(Review::Join) => {
+                    backlog.join(at);
+                    joins += 1;
+                }
+            }
+        }
         let was_boosting = std::mem::replace(boost, plan.boost);
         Decision {
             flows: plan.destinations.len(),
             flows_moved,
             moved_to,
             splits,
+            joins,
             relieved: backlog.relieve(plan.relieve),
             boosted: plan.boost && !was_boosting,
             notice: plan.notice,

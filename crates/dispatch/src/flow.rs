@@ -24,6 +24,8 @@ enum State {
     Movable,
     /// Only the dispatcher: the flow must be opened there, or is split.
     Bound,
+    /// The same, and the parts of a split flow are to be joined once none of its packets is queued or in flight.
+    Joining,
     /// None of its packets is in the system. The number is free once the flow is not listed.
     Over,
 }
@@ -116,7 +118,17 @@ impl<F> Flow<F> {
 
     #[inline]
     pub(crate) fn is_bound(&self) -> bool {
-        self.state == State::Bound
+        matches!(self.state, State::Bound | State::Joining)
+    }
+
+    /// Returns `true` if the parts of the flow, which is split, are to be joined.
+    #[inline]
+    pub(crate) fn is_joining(&self) -> bool {
+        self.state == State::Joining
+    }
+
+    pub(crate) fn set_joining(&mut self) {
+        self.state = State::Joining;
     }
 
     #[inline]
@@ -134,6 +146,12 @@ impl<F> Flow<F> {
             Placement::Auxiliary(auxiliary) => (auxiliary + 1) | (self.list & VOTED),
         };
         self.owner.placement() == wanted
+    }
+
+    /// Gives the last of this core's segments of a split flow to another core.
+    pub(crate) fn divide(&mut self, from: u8, auxiliary: u8) {
+        let has_them = self.owner.divide(from, auxiliary);
+        assert!(has_them, "the flow is split behind them");
     }
 
     #[inline]

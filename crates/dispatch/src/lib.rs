@@ -16,6 +16,10 @@
 //!   without packets in flight may move.
 //! - Packets of a flow in flight on a *relieved* auxiliary core are parked, and so are all later ones, until none is in
 //!   flight. Then the flow is placed again, with its parked packets in front.
+//! - The parts of a split flow can be *divided*: the last segments of one core go to another core, which has no packet
+//!   of the flow. Packets pass from auxiliary core to auxiliary core through this one ([`Backlog::relay`]), and those in
+//!   flight keep to their route. Parts are *joined*, the last first, while no packet of the flow is queued or in flight.
+//!   Until then, later ones are parked.
 //! - An auxiliary core is released only if it has no packets and no flow is split with it.
 //! - An auxiliary core that gets a port queue of its own is *withdrawn*: it is relieved until it is released, whatever
 //!   the mapper plans.
@@ -27,7 +31,7 @@
 //!   a large bucket's packets finds that flow; without a majority, all of the bucket are behind.
 //!   A single dispatcher with a long queue in the port looks for such flows now and then.
 //! - A dedicated core with few packets of its own can process flows of others that are behind. It is released as soon as
-//!   it has none, and withdrawn once it has more of its own.
+//!   it has none, and withdrawn once it has more of its own. No flow is split with it.
 //! - Auxiliary cores that do clear harm are withdrawn for a while: see [benefit](Dispatcher::turned).
 //! - A third of the buffers at most is for the local queue, and for each auxiliary core: beyond that, packets are not
 //!   [received](Backlog::receives). They wait in the ring, or are lost there, as without a mapper.
@@ -37,8 +41,8 @@
 //! # Loop iteration
 //! 1. Receive a batch. [Open](Backlog::open) and [place](Dispatcher::place) new flows, and sort each packet by
 //!    [`Backlog::receive`].
-//! 2. Collect what auxiliary cores report [done](Backlog::done_by), and [place parked
-//!    flows](Dispatcher::place_parked).
+//! 2. Collect what auxiliary cores report [done](Backlog::done_by), [relay](Backlog::relay) what they have run as far
+//!    as the next part, and [place parked flows](Dispatcher::place_parked).
 //! 3. Receive [again](Iteration::receives_again), if packets wait.
 //! 4. If it is [due](Dispatcher::is_due), [decide](Dispatcher::decide) and sort the local queue to the moved flows'
 //!    lists.
@@ -57,6 +61,7 @@ mod flow;
 mod freshness;
 mod iteration;
 mod parked;
+mod split;
 
 pub use auxiliary::{AuxiliaryCores, Availability};
 pub use backlog::Backlog;
@@ -65,3 +70,4 @@ pub use fairness::Overtaken;
 pub use flow::{Flow, OWN};
 pub use freshness::Freshness;
 pub use iteration::{Iteration, MOST_RECEIVED};
+pub use split::NextHop;

@@ -3,6 +3,7 @@
 //! - [`ring`]: bounded single-producer, single-consumer queue.
 //! - [`park`]: sleeping and waking of an idle worker.
 //! - [`owner`]: ownership of a flow by a core, and the condition for moving it.
+//! - [`route`]: the auxiliary cores of a flow whose chain is divided over several, and how that changes.
 //! - [`helping`]: offers of polling cores to process packets of others.
 //! - [`scheduled_switch`]: a switch that all cores apply at the same time, without waiting.
 //! - [`partition`]: sorting of items into those that stay and those that leave.
@@ -25,7 +26,10 @@
 //!    the flow's packets pushed and returned. When the counts are equal, the auxiliary core has no packet left to
 //!    process. The dispatcher may then write the state, or pass the flow to another auxiliary core by step 1.
 //!
-//! Only the dispatcher accesses the count. So the argument rests on the rings' release and acquire pairs and on the
+//! A flow whose chain is divided over several auxiliary cores passes from core to core through the dispatcher, by the
+//! same steps. [`route::Route`] explains why the last of a core's segments can pass to another core with packets in flight.
+//!
+//! Only the dispatcher accesses the counts. So the argument rests on the rings' release and acquire pairs and on the
 //! exchange that wakes a sleeper ([`park`]). [`ring`] explains why the pairs suffice for the slots.
 //!
 //! # Verification
@@ -84,5 +88,6 @@ pub mod partition;
 pub mod priority;
 #[expect(unsafe_code)]
 pub mod ring;
+pub mod route;
 pub mod scheduled_switch;
 mod sync;

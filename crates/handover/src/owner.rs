@@ -8,11 +8,12 @@ pub enum Placement {
     Home,
     /// The auxiliary core with this index.
     Auxiliary(u8),
-    /// Two cores: the dispatcher runs the chain's segments before `from`, then an auxiliary core runs the rest.
+    /// Two cores or more: the dispatcher runs the chain's segments before `from`, then auxiliary cores run the rest. If
+    /// there is more than one, the flow's [`Route`](crate::route::Route) has the others.
     Split {
-        /// First segment on the auxiliary core.
+        /// First segment on the first auxiliary core.
         from: u8,
-        /// Index of the auxiliary core.
+        /// Index of the first auxiliary core.
         auxiliary: u8,
     },
 }
@@ -42,6 +43,10 @@ pub enum Placement {
 /// that of the first segments, the auxiliary core of the rest. The dispatcher processes each packet first, and counts
 /// it in when it leaves for the auxiliary core. The rule is the same. While no packet is there, the dispatcher owns the
 /// whole flow, and may split it, end the split, or move all of it.
+///
+/// Only [`divide`](Owner::divide) changes a split with packets in flight: the dispatcher's last segments go to another
+/// core. The packets that the dispatcher has run through these segments are in front of all later ones, and it is done
+/// with the segments.
 ///
 /// Packets at [`Placement::Home`] need no count if the dispatcher finishes each before it settles the flow again. If it
 /// gathers batches first, they are counted in and out like any other.
@@ -96,6 +101,21 @@ impl Owner {
             self.placement = wanted;
         }
         self.placement
+    }
+
+    /// Gives the last of the dispatcher's segments of a split flow, those from `from` on, to an auxiliary core that has
+    /// none of its packets. The packets in flight continue as before. Returns `true` if the dispatcher had these
+    /// segments.
+    #[inline]
+    pub fn divide(&mut self, from: u8, auxiliary: u8) -> bool {
+        let Placement::Split { from: before, .. } = self.placement else {
+            return false;
+        };
+        let has_them = from < before;
+        if has_them {
+            self.placement = Placement::Split { from, auxiliary };
+        }
+        has_them
     }
 
     /// Counts a packet sent to the flow's core.
@@ -154,6 +174,21 @@ mod tests {
         // Counted packets keep a flow on the dispatcher, too.
         owner.sent();
         assert_eq!(owner.settle(Placement::Auxiliary(1)), Placement::Home);
+    }
+
+    #[test]
+    fn the_dispatcher_gives_its_last_segments_away_with_packets_in_flight() {
+        let mut owner = Owner::default();
+        assert!(!owner.divide(1, 0), "it is not split");
+        owner.settle(Placement::Split { from: 2, auxiliary: 1 });
+        owner.sent();
+        assert!(
+            !owner.divide(2, 0) && !owner.divide(3, 0),
+            "the auxiliary core has these"
+        );
+        assert!(owner.divide(1, 0));
+        assert_eq!(owner.placement(), Placement::Split { from: 1, auxiliary: 0 });
+        assert_eq!(owner.in_flight(), 1);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use loom::model::Builder;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use loom::thread;
-use model::{Setup, run};
+use model::{Setup, Step, run, run_steps};
 use std::sync::Arc as Counted;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -246,6 +246,7 @@ fn plain_flags_lose_wake_ups() {
 
 const ONE_HELPER: Setup = Setup {
     flows: 2,
+    segments: 2,
     auxiliaries: 1,
     ring: 2,
     batch: 2,
@@ -311,6 +312,45 @@ fn protocol_a_split_flow_goes_to_a_helper_whole() {
     check(2, || {
         let wanted = [SPLIT, Placement::Auxiliary(0), SPLIT];
         run(&ONE_HELPER, wanted.map(|placement| (0, placement)).into_iter());
+    });
+}
+
+const TWO_PARTS: Setup = Setup {
+    flows: 1,
+    segments: 3,
+    auxiliaries: 2,
+    ..ONE_HELPER
+};
+
+/// The last segment passes from one auxiliary core to another with packets in flight, and comes back without.
+#[test]
+fn protocol_a_part_is_divided_with_packets_in_flight() {
+    check(2, || {
+        let steps = [Step::Packet(0, SPLIT), Step::Divide(0, 2, 1), Step::Routed(0)];
+        run_steps(&TWO_PARTS, steps.into_iter());
+    });
+}
+
+#[test]
+fn protocol_the_dispatchers_last_segment_is_given_away_with_packets_in_flight() {
+    check(2, || {
+        let split = Placement::Split { from: 2, auxiliary: 0 };
+        let steps = [Step::Packet(0, split), Step::Divide(0, 1, 1), Step::Routed(0)];
+        run_steps(&TWO_PARTS, steps.into_iter());
+    });
+}
+
+#[test]
+fn protocol_parts_are_joined_when_no_packet_is_on_its_way() {
+    check(2, || {
+        let steps = [
+            Step::Packet(0, SPLIT),
+            Step::Divide(0, 2, 1),
+            Step::Routed(0),
+            Step::Join(0),
+            Step::Routed(0),
+        ];
+        run_steps(&TWO_PARTS, steps.into_iter());
     });
 }
 

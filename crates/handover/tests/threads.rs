@@ -3,7 +3,7 @@
 
 mod model;
 
-use model::{Setup, run};
+use model::{Setup, Step, run, run_steps};
 use std::time::Duration;
 use tailwater_handover::owner::Placement;
 use tailwater_handover::park::Mode;
@@ -27,6 +27,7 @@ fn many_flows_move_at_random_and_stay_in_order() {
         for auxiliaries in [1, 2] {
             let setup = Setup {
                 flows: 5,
+                segments: 2,
                 auxiliaries,
                 ring: 64,
                 batch: 32,
@@ -53,4 +54,37 @@ fn many_flows_move_at_random_and_stay_in_order() {
             println!("{mode:?}, {auxiliaries} helpers: {outcome:?}");
         }
     }
+}
+
+#[test]
+fn a_flow_is_divided_and_joined_at_random_and_stays_in_order() {
+    let setup = Setup {
+        flows: 1,
+        segments: 4,
+        auxiliaries: 3,
+        ring: 64,
+        batch: 32,
+        mode: Mode::SpinThenSleep(Duration::from_micros(5)),
+        hasty: false,
+    };
+    let mut random = Random(0x2545_f491_4f6c_dd1d);
+    let split = Placement::Split { from: 2, auxiliary: 1 };
+    let mut steps = vec![Step::Packet(0, split)];
+    for _ in 0..50 {
+        let packets = |random: &mut Random| random.below(200) as usize;
+        steps.extend([Step::Routed(0)].repeat(packets(&mut random)));
+        // The auxiliary core's last segment, and the dispatcher's, in any order.
+        let mut divisions = [Step::Divide(0, 3, 2), Step::Divide(0, 1, 0)];
+        divisions.rotate_left(random.below(2) as usize);
+        for division in divisions {
+            steps.push(division);
+            steps.extend([Step::Routed(0)].repeat(packets(&mut random)));
+        }
+        // The last two parts are joined first. What is left begins with the dispatcher's first segment.
+        steps.extend([Step::Join(0), Step::Routed(0), Step::Join(0)]);
+        steps.extend([Step::Routed(0)].repeat(packets(&mut random)));
+        steps.push(Step::Drain(0));
+        steps.push(Step::Packet(0, split));
+    }
+    run_steps(&setup, steps.into_iter());
 }

@@ -164,7 +164,8 @@ pub enum Notice {
 /// Whale whose chain is split: its packets pass the first functions here, the others on an auxiliary core.
 ///
 /// The split applies to queued and later packets. It ends when none of the flow's packets is in the system, or when a
-/// plan moves or splits the flow again. The auxiliary core is not released meanwhile.
+/// plan moves or splits the flow again. Meanwhile a [review](CoreMapper::review) can divide its parts and join them. The
+/// auxiliary cores are not released meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Split {
     /// Flow, as its index in [`View::queued`].
@@ -173,6 +174,56 @@ pub struct Split {
     pub last_functions: usize,
     /// Auxiliary core.
     pub auxiliary: usize,
+}
+
+/// Part of the chain that an auxiliary core runs on a split flow's packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SplitPart {
+    /// Number of functions, counted from the chain's end, that begin with this part. The next part has fewer.
+    pub last_functions: usize,
+    /// Auxiliary core.
+    pub auxiliary: usize,
+    /// Packets of the flow there.
+    pub packets: u32,
+}
+
+/// State of a [split](Split) flow at a mapper's [review](CoreMapper::review).
+#[derive(Clone, Copy, Debug)]
+pub struct SplitFlow<'a> {
+    /// Current time.
+    pub now: Nanos,
+    /// Number of the flow, unique among the flows that are split now.
+    pub number: u16,
+    /// Its packets in the own queue, which this core runs through the functions in front of the first part.
+    pub queued: u32,
+    /// Parts on auxiliary cores, in the chain's order. At least one.
+    pub parts: &'a [SplitPart],
+    /// Time of the last change of the parts.
+    pub since: Nanos,
+    /// Packets since the flow was split that have passed this core's part.
+    pub passed: u64,
+    /// Auxiliary cores.
+    pub auxiliaries: &'a [AuxiliaryCore],
+}
+
+/// Decision about a split flow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Review {
+    /// The parts stay.
+    #[default]
+    Keep,
+    /// The part with this function is divided: the functions from there on go to a core that has none of the flow's
+    /// packets. Applies to later packets.
+    Divide {
+        /// Number of functions, counted from the chain's end, that begin with the new part.
+        last_functions: usize,
+        /// Auxiliary core for the new part.
+        auxiliary: usize,
+    },
+    /// The last part is joined to the one in front of it, or, if it is the only one, the flow is no longer split.
+    /// Applies once none of its packets is on its way: later ones are parked meanwhile. A flow that is no longer split
+    /// is then [placed](CoreMapper::place).
+    Join,
 }
 
 /// Decisions of a mapper. A plan is reused: [`clear`](Plan::clear) it first. Its vectors grow to the size needed and
@@ -213,10 +264,11 @@ impl Plan {
 ///
 /// Called on the data path: no implementation allocates in steady state.
 pub trait CoreMapper: Send {
-    /// Returns the points at which the mapper can [split](Plan::splits) the chain, as a bit map: bit `i` stands for the
-    /// last `i` functions. Called once, before the first packet, because it determines the layout of flow state. Other
-    /// splits are ignored.
-    fn split_points(&self) -> u64 {
+    /// Returns the points at which the mapper can [split](Plan::splits) the chain, or [divide](Review::Divide) it
+    /// further, with this many auxiliary cores, as a bit map: bit `i` stands for the last `i` functions. Called once,
+    /// before the first packet, because it determines the layout of flow state. Other splits are ignored.
+    fn split_points(&mut self, auxiliaries: usize) -> u64 {
+        let _ = auxiliaries;
         0
     }
 
@@ -260,6 +312,12 @@ pub trait CoreMapper: Send {
 
     /// Decides about the queue. `plan` has been [cleared](Plan::clear) for `view.queued`.
     fn decide(&mut self, view: &View<'_>, plan: &mut Plan);
+
+    /// Decides about a split flow. Called for each of them after every [decision](CoreMapper::decide).
+    fn review(&mut self, split: &SplitFlow<'_>) -> Review {
+        let _ = split;
+        Review::Keep
+    }
 
     /// Returns the destination of a flow that has no packets in the system, or whose packets were all
     /// [parked](Plan::relieve). Auxiliary cores that are [taken](AuxiliaryCore::taken) must not be returned.

@@ -437,15 +437,21 @@ impl Costs {
     }
 
     /// Returns the part of a batch's cost that is not incurred on this core, if one flow's packets pass only some
-    /// functions here. `last_functions` selects the split point.
-    pub fn left_out(&self, work: Work, last_functions: usize, last_part: bool) -> u64 {
-        let split = self.splits.iter().find(|split| split.last_functions == last_functions);
-        let share = match (split, last_part) {
-            (Some(split), false) => split.first,
-            (Some(split), true) => split.last,
+    /// functions here. `last_functions` selects the split point. `behind` is the number of last functions that an
+    /// auxiliary core leaves to another one, or `None` on the dispatching core, which leaves all of them.
+    pub fn left_out(&self, work: Work, last_functions: usize, behind: Option<usize>) -> u64 {
+        let split = |functions| self.splits.iter().find(|split| split.last_functions == functions);
+        let share = match (split(last_functions), behind) {
+            (Some(split), None) => split.first,
+            (Some(part), Some(behind)) => match split(behind) {
+                None => part.last,
+                // The shares of both sides exceed 1 by the cost of the cut between them.
+                Some(next) => (part.last - next.last).max(0.0) + (next.first + next.last - 1.0).max(0.0),
+            },
             // The distribution of the work is unknown: half and half.
             (None, _) => 0.5,
         };
+        let last_part = behind.is_some();
         let all = work.packets * (self.packet - self.receive_packet) + work.bytes * self.byte;
         let done = (all as f64 * share) as u64;
         // The first core has parsed the packets and looked up their flows.

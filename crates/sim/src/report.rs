@@ -231,8 +231,11 @@ pub struct Decisions {
     pub released: u64,
     /// Times boost mode began.
     pub boosts: u64,
-    /// Flows whose chain was split.
+    /// Flows whose chain was split, and divisions of their parts.
     pub splits: u64,
+    /// Joins of parts of split flows.
+    #[serde(default)]
+    pub joins: u64,
     /// Times a mapper reported a whale for which no split suffices.
     pub whales_beyond_split: u64,
     /// Times a mapper reported insufficient cores.

@@ -256,8 +256,8 @@ fn parked_packets_go_to_another_auxiliary_core_in_known_time() {
     assert_eq!(*placed.lock().unwrap(), expected);
 }
 
-/// Packets cause no allocations in steady state: twice as many packets need no more allocations, except for growing
-/// lists, windows, and runs of server mappers.
+/// Packets cause no allocations in steady state: more packets need no more allocations, except for windows, runs of
+/// server mappers, and the lists of dispatchers, which are new and grow whenever a core is dedicated.
 #[test]
 fn packets_take_no_allocations() {
     let allocations = |length: u64, name: &str| {
@@ -275,7 +275,7 @@ fn packets_take_no_allocations() {
         let (short, fewer) = allocations(60, name);
         let (long, more) = allocations(180, name);
         let per_packet = (long - short) as f64 / (more - fewer) as f64;
-        assert!(per_packet < 0.01, "{name}: {short} for {fewer}, {long} for {more}");
+        assert!(per_packet < 0.02, "{name}: {short} for {fewer}, {long} for {more}");
     }
 }
 

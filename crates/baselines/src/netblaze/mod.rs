@@ -290,7 +290,7 @@ impl NetBlazeMapper {
 }
 
 impl CoreMapper for NetBlazeMapper {
-    fn split_points(&self) -> u64 {
+    fn split_points(&mut self, _: usize) -> u64 {
         self.splits.chosen()
     }
 

@@ -242,6 +242,7 @@ fn what_was_handed_over_is_told() {
         flows_moved: 9_000,
         packets_offloaded: 120_000,
         splits: 12,
+        joins: 3,
         relieved: 7,
         packets_parked: 900,
         activated: 345,
@@ -254,7 +255,8 @@ fn what_was_handed_over_is_told() {
 cores               1 dedicated, 0.21 auxiliary on average
 offloaded           120,000 packets (20 %), 9,000 flows moved out of the queue
                     auxiliary cores activated 345 times, boost mode entered 2 times
-                    flow split between two cores 12 times
+                    flow split between cores 12 times
+                    parts of a split flow joined 3 times
                     auxiliary core overloaded 7 times, 900 packets parked
                     policy reported insufficient cores 1,671 times
 flows ";

@@ -12,8 +12,11 @@ pub struct ScalingCounters {
     pub moves: u64,
     /// Flows moved out of a dispatcher's local queue.
     pub flows_moved: u64,
-    /// Splits of flows: the dispatcher runs the chain's first functions, an auxiliary core the last.
+    /// Splits of flows: the dispatcher runs the chain's first functions, an auxiliary core the last; and divisions of
+    /// their parts.
     pub splits: u64,
+    /// Joins of parts of split flows.
+    pub joins: u64,
     /// Packets offloaded to auxiliary cores.
     #[serde(rename = "packets_handed")]
     pub packets_offloaded: u64,
@@ -47,6 +50,7 @@ impl ScalingCounters {
         self.moves += other.moves;
         self.flows_moved += other.flows_moved;
         self.splits += other.splits;
+        self.joins += other.joins;
         self.packets_offloaded += other.packets_offloaded;
         self.packets_to_dedicated += other.packets_to_dedicated;
         self.relieved += other.relieved;

@@ -113,6 +113,8 @@ const NOT_CALLED: u64 = u64::MAX;
 pub(crate) struct ToAuxiliary {
     pub(crate) parcels: Producer<Parcel>,
     pub(crate) receipts: Consumer<Receipt>,
+    /// Packets that continue on another auxiliary core.
+    pub(crate) onward: Consumer<Parcel>,
     pub(crate) helper: Helper,
     called: Arc<AtomicU64>,
     woke: Arc<AtomicU64>,
@@ -158,6 +160,8 @@ impl ToAuxiliary {
 pub(crate) struct FromDispatcher {
     pub(crate) parcels: Consumer<Parcel>,
     pub(crate) receipts: Producer<Receipt>,
+    /// Packets that continue on another auxiliary core.
+    pub(crate) onward: Producer<Parcel>,
     pub(crate) store: PacketStore,
     called: Arc<AtomicU64>,
     woke: Arc<AtomicU64>,
@@ -194,12 +198,13 @@ impl FromDispatcher {
     }
 }
 
-/// Connects a dispatcher that has `buffers` buffers, whose packets are in `store`, with the core of `helper`. Neither
-/// ring ever fills up, since it has room for every buffer.
+/// Connects a dispatcher that has `buffers` buffers, whose packets are in `store`, with the core of `helper`. No ring
+/// ever fills up, since each has room for every buffer.
 pub(crate) fn link(buffers: u32, store: PacketStore, helper: Helper) -> (ToAuxiliary, FromDispatcher) {
     let size = buffers as usize;
     let (to, parcels) = ring(size);
     let (receipts, from) = ring(size);
+    let (onward, from_onward) = ring(size);
     let abandoned = Arc::new(AtomicBool::new(false));
     let called = Arc::new(AtomicU64::new(NOT_CALLED));
     let woke = Arc::new(AtomicU64::new(NOT_CALLED));
@@ -207,6 +212,7 @@ pub(crate) fn link(buffers: u32, store: PacketStore, helper: Helper) -> (ToAuxil
         ToAuxiliary {
             parcels: to,
             receipts: from,
+            onward: from_onward,
             helper,
             called: Arc::clone(&called),
             woke: Arc::clone(&woke),
@@ -215,6 +221,7 @@ pub(crate) fn link(buffers: u32, store: PacketStore, helper: Helper) -> (ToAuxil
         FromDispatcher {
             parcels,
             receipts,
+            onward,
             store,
             called,
             woke,

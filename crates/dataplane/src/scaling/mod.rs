@@ -5,7 +5,8 @@
 //! there are two rings: parcels go out, receipts come back. A flow with packets in the system has one destination, and
 //! changes it only while none of its packets is in flight. So packets of a flow never overtake each other, and no flow
 //! state is ever used by two cores. A split flow has two: the dispatcher runs the chain's first segments on each
-//! packet, the auxiliary core the others. Each has its own part of the flow's state.
+//! packet, the auxiliary core the others. Each has its own part of the flow's state. The auxiliary core's part can be
+//! divided further. A packet then passes from auxiliary core to auxiliary core through the dispatcher, in a third ring.
 //!
 //! The mapper can also relieve an overloaded auxiliary core of flows, although packets already sent there cannot be
 //! recalled. The following packets are *parked* until the auxiliary core is done with those in front of them. Then the
@@ -22,7 +23,7 @@
 //!
 //! Dispatchers that lend buckets can lend them to each other, too: a dedicated core with few packets of its own is an
 //! auxiliary core of one that is behind, for a while. It uses the same rings, and borrows each bucket for a batch at a
-//! time, in its own instance of the chain.
+//! time, in its own instance of the chain. No bucket is split with it.
 //!
 //! - `dispatch`: the dispatcher's side.
 //! - `flow_numbers`: numbers of flows or buckets with packets in the system.
@@ -30,7 +31,7 @@
 //! - `auxiliary`: the auxiliary worker.
 //! - `source`: packets that a dispatcher has sent to another core.
 //! - `helping`: a dedicated core's work for others.
-//! - `link`: the two rings, and activation of auxiliary cores.
+//! - `link`: the rings, and activation of auxiliary cores.
 //! - [`server`]: the server mapper's thread, which moves RSS buckets between dispatchers.
 //! - [`buckets`]: a worker's side of bucket migration.
 //! - `spans`: times in which packets were buffered during a migration.
@@ -124,8 +125,11 @@ pub(crate) fn mappers(config: Option<&ScalingConfig>, dispatchers: u16) -> (Vec<
     let Some(config) = config else {
         return (Vec::new(), Cuts::NONE);
     };
-    let mappers: Vec<_> = (0..dispatchers).map(|_| (config.mapper)()).collect();
-    let points = mappers.iter().fold(0, |points, mapper| points | mapper.split_points());
+    let mut mappers: Vec<_> = (0..dispatchers).map(|_| (config.mapper)()).collect();
+    let auxiliaries = config.auxiliary.len();
+    let points = mappers
+        .iter_mut()
+        .fold(0, |points, mapper| points | mapper.split_points(auxiliaries));
     let cuts = match config.auxiliary.is_empty() {
         true => Cuts::NONE,
         false => Cuts::before_last(points),

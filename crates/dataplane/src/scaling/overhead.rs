@@ -37,13 +37,13 @@ impl EpochEnd {
     ///
     /// # Panics
     /// If there is no memory for the packets.
-    pub fn new(packets: usize, flows: u32, helpers: usize, mapper: Box<dyn CoreMapper>) -> EpochEnd {
+    pub fn new(packets: usize, flows: u32, helpers: usize, mut mapper: Box<dyn CoreMapper>) -> EpochEnd {
         let rss = RssHasher::default();
         let text = "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {name: epoch}\n\
                     spec: {slo: {latency: 200us}, flows: {lookUp: always}, \
                     functions: [{forward: {}}, {name: second, forward: {}}]}";
         let spec = ChainSpec::parse(text, "epoch", Path::new(".")).expect("a chain");
-        let cuts = Cuts::before_last(mapper.split_points());
+        let cuts = Cuts::before_last(mapper.split_points(helpers));
         let mut builder = ChainBuilder::with_cuts(&spec, &rss, 1, cuts).expect("a flow table");
         let chain = builder.instance(|_| true);
         let pool = BufferPool::new(BUFFERS, 128).expect("memory");

@@ -2,7 +2,7 @@
 //!
 //! A [`Recorder`] wraps a mapper. It writes the mapper's views and plans into bounded, recycled chunks, which a thread
 //! writes to a file. The data path allocates nothing and never waits: a decision that finds no room is omitted and
-//! counted. A run without recording has no overhead.
+//! counted. A run without recording has no overhead. Divisions and joins of split flows are not recorded.
 //!
 //! - [`Recorder`] writes a file, after a [`Header`].
 //! - [`Reader`] reads it, within bounds.
@@ -70,7 +70,9 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 use tailwater_functions::out_file::{OutFile, Pulse};
 use tailwater_net::Nanos;
-use tailwater_policy::core::{CoreMapper, Destination, Flowlet, Loads, MakeMapper, Plan, Unit, View};
+use tailwater_policy::core::{
+    CoreMapper, Destination, Flowlet, Loads, MakeMapper, Plan, Review, SplitFlow, Unit, View,
+};
 use tailwater_policy::server::{MakeServerMapper, Move, ServerMapper, ServerView};
 
 /// Words per chunk: several of the longest records.
@@ -248,8 +250,12 @@ impl CoreMapper for Recording {
         self.mapper.unit()
     }
 
-    fn split_points(&self) -> u64 {
-        self.mapper.split_points()
+    fn split_points(&mut self, auxiliaries: usize) -> u64 {
+        self.mapper.split_points(auxiliaries)
+    }
+
+    fn review(&mut self, split: &SplitFlow<'_>) -> Review {
+        self.mapper.review(split)
     }
 
     fn batch(&self) -> usize {

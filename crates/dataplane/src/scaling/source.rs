@@ -4,6 +4,7 @@ use super::link::FromDispatcher;
 use crate::batches::TimedPart;
 use crate::port::PortSender;
 use crate::worker::context::{CountedChain, WorkerContext};
+use std::ops::Range;
 use tailwater_chain::batch::Batch;
 use tailwater_chain::buffer::BufferMemory;
 use tailwater_chain::chain::Chain;
@@ -12,10 +13,26 @@ use tailwater_net::Nanos;
 use tailwater_net::toeplitz::bucket_of;
 use tailwater_policy::core::Unit;
 
-/// Ring from one dispatcher, with batches for its packets.
+/// Returns the index of the batch of packets that pass a chain's segments from `from` to in front of `until`, or to the
+/// end if that is 0. Among packets that enter at the same segment, those that go further come first.
+#[inline]
+fn batch_of(from: usize, until: usize, segments: usize) -> usize {
+    match until {
+        0 => from * segments,
+        _ => from * segments + segments - until,
+    }
+}
+
+/// Returns the segments that the packets of a batch pass.
+#[inline]
+fn segments_of(batch: usize, segments: usize) -> Range<usize> {
+    batch / segments..segments - batch % segments
+}
+
+/// Rings from and to one dispatcher, with batches for its packets.
 pub(super) struct Source {
     pub(super) link: FromDispatcher,
-    /// Batches by the segment at which the packets continue: the first, unless their flow is split.
+    /// Batches by the [segments](segments_of) that the packets pass here: all, unless their flow is split.
     batches: Vec<Batch>,
     /// Parcels on their way from the ring to the batch.
     parcels: Vec<Parcel>,
@@ -35,7 +52,9 @@ impl Source {
     ) -> Source {
         Source {
             link,
-            batches: (0..segments).map(|_| Batch::of_memory(memory.clone(), batch)).collect(),
+            batches: (0..segments * segments)
+                .map(|_| Batch::of_memory(memory.clone(), batch))
+                .collect(),
             parcels: Vec::with_capacity(batch),
             unit,
             turns: 0,
@@ -69,18 +88,38 @@ impl Source {
             parcels.push(parcel);
         });
         let popped = parcels.len();
+        let segments = chain.segments();
+        // Only split flows have packets in other batches than the first.
+        let mut used = 1;
         for parcel in parcels.drain(..) {
-            batches[link.store.segment(&parcel)].add_parcel(&link.store, parcel);
+            let at = match link.store.segment(&parcel) {
+                0 => 0,
+                from => batch_of(from, link.store.until(&parcel), segments),
+            };
+            used = used.max(at + 1);
+            batches[at].add_parcel(&link.store, parcel);
         }
+        let batches = &mut batches[..used];
         // Packets of lent buckets come without their flows, unless they were split.
         let unit = self.unit;
         let lent = |from: usize| unit == Unit::Bucket && from == 0;
-        for (from, batch) in batches.iter().enumerate().filter(|(from, _)| !lent(*from)) {
-            chain.prefetch_from(from, batch);
+        for (at, batch) in batches.iter().enumerate().filter(|(_, batch)| !batch.is_empty()) {
+            let its = segments_of(at, segments);
+            if !lent(its.start) {
+                chain.prefetch_segments(its, batch);
+            }
         }
-        // All packets of a flow enter at the same segment, so the order of the batches does not matter.
+        // All packets of a flow enter at the same segment. Later ones go no further than earlier ones, while some are
+        // here: a route is divided then, and never joined. So the earlier ones are in front.
         let mut time = now;
-        for (from, batch) in batches.iter_mut().enumerate() {
+        for (at, batch) in batches.iter_mut().enumerate() {
+            if batch.is_empty() {
+                continue;
+            }
+            let Range {
+                start: from,
+                end: until,
+            } = segments_of(at, segments);
             let late = context.too_late(batch, waiting > popped, time);
             if late > 0 {
                 link.receipts.push_from(&mut batch.take_first(late));
@@ -92,6 +131,29 @@ impl Source {
             let arrival = batch.first().map_or(time, |first| first.arrival);
             if waiting > popped {
                 context.meter.note_backlog(batch, time);
+            }
+            if until < segments {
+                let began = time;
+                if chain.needs_payload_before(until) {
+                    context.port.complete(batch);
+                }
+                chain.run_between(from..until, batch, began);
+                let gone = packets - batch.len();
+                batch.offload(
+                    &link.store,
+                    |packet| Some(packet.number()),
+                    |parcel| parcels.push(parcel),
+                );
+                let (going, pushed) = (parcels.len(), link.onward.push_all(parcels));
+                assert!(pushed == going, "a ring to a dispatcher is full");
+                link.receipts.push_from(&mut batch.return_buffers());
+                time = context.clock.now();
+                let lost = chain.newly_lost();
+                context.meter.note_processed(packets, gone, lost, [began, time]);
+                if waiting > popped {
+                    context.learn(packets, began, time);
+                }
+                continue;
             }
             let run = |chain: &mut Chain, batch: &mut Batch, began| match lent(from) {
                 true => chain.process(batch, began),
@@ -153,6 +215,27 @@ impl Source {
             let lost = chain.newly_lost();
             context.meter.note_unfinished(batch, lost, now);
             link.receipts.push_from(&mut batch.return_buffers());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packets_that_go_further_are_in_an_earlier_batch() {
+        const SEGMENTS: usize = 4;
+        assert_eq!(segments_of(batch_of(0, 0, 1), 1), 0..1);
+        for from in 0..SEGMENTS {
+            let mut before = batch_of(from, 0, SEGMENTS);
+            assert_eq!(segments_of(before, SEGMENTS), from..SEGMENTS);
+            for until in (from + 1..SEGMENTS).rev() {
+                let at = batch_of(from, until, SEGMENTS);
+                assert!(at > before);
+                assert_eq!(segments_of(at, SEGMENTS), from..until);
+                before = at;
+            }
         }
     }
 }

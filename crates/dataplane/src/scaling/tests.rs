@@ -80,7 +80,7 @@ impl NetworkFunction for Meeting {
 struct Splitting;
 
 impl CoreMapper for Splitting {
-    fn split_points(&self) -> u64 {
+    fn split_points(&mut self, _: usize) -> u64 {
         1 << 1
     }
 
@@ -136,7 +136,7 @@ fn a_split_flow_is_processed_by_two_cores_at_once() {
             malformed: PacketAction::Drop,
             non_ip: PacketAction::Drop,
         };
-        let cuts = Cuts::before_last(Splitting.split_points());
+        let cuts = Cuts::before_last(Splitting.split_points(1));
         Chain::with_cuts(functions.into(), None, input, cuts)
     };
     let pool = BufferPool::new(1024, nic.longest_frame()).unwrap();

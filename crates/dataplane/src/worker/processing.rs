@@ -405,6 +405,8 @@ impl Processing for ChainProcessing {
         let until = now + LONGEST_DRAIN;
         while !dispatch.is_quiet() && context.clock.now() < until {
             dispatch.collect(&mut self.pool, &mut self.chain, now);
+            // Packets of split flows that continue elsewhere.
+            dispatch.flush(now);
             if let Some(helping) = &mut self.helping {
                 // The core that has them may wait for this one in the same way.
                 helping.serve_rest(context, &mut self.chain);

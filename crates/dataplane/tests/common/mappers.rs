@@ -9,7 +9,9 @@ use tailwater_dataplane::scaling::ScalingConfig;
 use tailwater_dataplane::scaling::server::ServerConfig;
 use tailwater_handover::park::Mode;
 use tailwater_net::Nanos;
-use tailwater_policy::core::{CoreMapper, Destination, Flowlet, Loads, MakeMapper, Plan, Split, Unit, View};
+use tailwater_policy::core::{
+    CoreMapper, Destination, Flowlet, Loads, MakeMapper, Plan, Review, Split, SplitFlow, Unit, View,
+};
 use tailwater_policy::server::{Move, ServerMapper, ServerView};
 
 /// Places flows at random. Every few microseconds it moves or splits those in the local queue, and relieves auxiliary
@@ -60,7 +62,7 @@ impl CoreMapper for RandomFlows {
         self.unit
     }
 
-    fn split_points(&self) -> u64 {
+    fn split_points(&mut self, _: usize) -> u64 {
         match self.functions {
             0 => 0,
             _ => u64::MAX,
@@ -96,6 +98,18 @@ impl CoreMapper for RandomFlows {
             if helper.load.packets == 0 && !plan.destinations.contains(&Destination::auxiliary(i)) {
                 plan.release |= 1 << i;
             }
+        }
+    }
+
+    fn review(&mut self, _: &SplitFlow<'_>) -> Review {
+        let draw = random(&mut self.state) as usize;
+        match draw % 8 {
+            0..3 => Review::Divide {
+                last_functions: 1 + draw / 64 % (self.functions - 1),
+                auxiliary: draw / 8 % self.helpers,
+            },
+            3 => Review::Join,
+            _ => Review::Keep,
         }
     }
 

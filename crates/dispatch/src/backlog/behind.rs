@@ -78,12 +78,19 @@ impl<F, P> Backlog<F, P> {
     /// `None` for that of any other packet.
     #[cold]
     pub(super) fn receive_of_many(&mut self, number: u16, hash: u32) -> Option<usize> {
+        if self.flows[usize::from(number)].is_joining() {
+            // Its packets are parked, however many there are.
+            let is_excess = self.fairness.is_excess(&self.flows[usize::from(number)], self.inside);
+            self.fairness.others -= u32::from(is_excess);
+            return is_excess.then(|| self.refusing());
+        }
         let vote = self.vote_of(number, hash);
         let flow = &mut self.flows[usize::from(number)];
         if vote.is_some_and(|vote| vote.hash != hash) {
             // Its flow has few.
             self.fairness.note_other();
-            self.here.flows += u32::from(vote.is_some_and(|vote| vote.behind == u32::from(flow.queued)));
+            let is_all_behind = flow.queued > 0 && vote.is_some_and(|vote| vote.behind == u32::from(flow.queued));
+            self.here.flows += u32::from(is_all_behind);
             return None;
         }
         if self.fairness.is_excess(flow, self.inside) {

@@ -3,7 +3,7 @@
 use super::Backlog;
 use crate::auxiliary::{AuxiliaryCores, Availability};
 use tailwater_handover::owner::Placement;
-use tailwater_policy::core::{Destination, QueuedFlow};
+use tailwater_policy::core::Destination;
 
 impl<F, P> Backlog<F, P> {
     /// Updates which auxiliary cores can be used.
@@ -38,11 +38,12 @@ impl<F, P> Backlog<F, P> {
     }
 
     /// Activates an auxiliary core, unless it is already. Returns `true` if it works for this dispatcher now, and is
-    /// not withdrawn.
+    /// not withdrawn. One that was taken at the last update is not activated, even if it is free by now: only an update
+    /// tells if it is a dedicated core.
     #[inline]
     pub(crate) fn activate(&mut self, auxiliary: usize, cores: &mut impl AuxiliaryCores) -> bool {
         let known = &mut self.auxiliaries[auxiliary];
-        if !known.active {
+        if !known.active && !known.taken {
             known.active = cores.activate(auxiliary);
             known.taken = !known.active;
             self.helping |= u64::from(known.active && known.dedicated) << auxiliary;
@@ -90,7 +91,7 @@ impl<F, P> Backlog<F, P> {
                 continue;
             }
             let number = self.listed[at];
-            if self.split > 0 {
+            if self.has_splits() {
                 self.make_whole(number);
             }
             self.leave_all(number);
@@ -119,32 +120,5 @@ impl<F, P> Backlog<F, P> {
             .zip(&self.queued)
             .filter(|(_, queued)| queued.packets == 0);
         moved.map(|(&number, _)| self.flow(number).key())
-    }
-
-    /// Splits a flow of the local queue, given its index in the mapper's list. From now on an auxiliary core runs the
-    /// segments from `from` on. Another dedicated core does not: it could not end that. Returns `true` if the flow was
-    /// not split so before.
-    pub(crate) fn split(&mut self, at: usize, (from, to): (usize, usize), cores: &mut impl AuxiliaryCores) -> bool {
-        let (Some(&number), Some(&QueuedFlow { bound, .. })) = (self.listed.get(at), self.queued.get(at)) else {
-            return false;
-        };
-        let is_same = self.flow(number).split() == Some((from, to));
-        if bound || is_same || self.auxiliaries[to].dedicated || !self.activate(to, cores) {
-            return false;
-        }
-        self.make_whole(number);
-        let flow = &mut self.flows[usize::from(number)];
-        let split = Placement::Split {
-            from: from as u8,
-            auxiliary: to as u8,
-        };
-        if !flow.go_to(split) {
-            return false;
-        }
-        flow.bind(true);
-        self.bound += u32::from(flow.queued);
-        self.split_with[to] += 1;
-        self.split += 1;
-        true
     }
 }

@@ -69,6 +69,20 @@ impl<F, P> Backlog<F, P> {
         self.parked_load.packets -= u32::from(packets);
     }
 
+    /// Moves the parked packets of a flow that is still split into the local queue. Each is passed to `put`. Returns
+    /// their number.
+    pub(crate) fn unpark_split(&mut self, number: u16, put: impl FnMut(usize, P)) -> u32 {
+        let packets = self.flow(number).parked;
+        self.enqueue_parked(number, put);
+        packets.into()
+    }
+
+    /// Returns `true` if a flow waits to be placed with its parked packets.
+    #[inline]
+    pub fn has_free_to_go(&self) -> bool {
+        !self.free_to_go.is_empty()
+    }
+
     /// Moves a flow's parked packets into the local queue, as if they had just arrived.
     fn enqueue_parked(&mut self, number: u16, put: impl FnMut(usize, P)) {
         if self.flow(number).at != UNLISTED {
@@ -78,6 +92,7 @@ impl<F, P> Backlog<F, P> {
         let flow = &mut self.flows[usize::from(number)];
         flow.at = self.queued.len() as u16;
         flow.queued = flow.parked;
+        self.bound += if flow.is_bound() { u32::from(flow.queued) } else { 0 };
         self.listed.push(number);
         self.queued.push(QueuedFlow {
             packets: flow.queued.into(),
@@ -95,9 +110,21 @@ impl<F, P> Backlog<F, P> {
             return;
         }
         for number in 0..self.flows.len() {
-            if self.flows[number].parked > 0 {
-                self.enqueue_parked(number as u16, |_, packet| put(packet));
+            let flow = &mut self.flows[number];
+            if flow.parked == 0 {
+                continue;
             }
+            // One whose parts are to be joined can have queued packets, too.
+            let queued = u32::from(flow.queued);
+            if queued > 0 {
+                self.leave_all(number as u16);
+                self.flows[number].queued = 0;
+            }
+            self.enqueue_parked(number as u16, |_, packet| put(packet));
+            let flow = &mut self.flows[number];
+            flow.queued += queued as u16;
+            self.queued[usize::from(flow.at)].packets = flow.queued.into();
+            self.here.packets += queued;
         }
     }
 }

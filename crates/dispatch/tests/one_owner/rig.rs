@@ -4,7 +4,9 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use tailwater_dispatch::{AuxiliaryCores, Availability, Backlog, Dispatcher, OWN};
 use tailwater_net::Nanos;
-use tailwater_policy::core::{AuxiliaryCore, CoreMapper, Destination, Flowlet, Load, Loads, Plan, Split, View};
+use tailwater_policy::core::{
+    AuxiliaryCore, CoreMapper, Destination, Flowlet, Load, Loads, Plan, Review, Split, SplitFlow, View,
+};
 
 pub const FLOWS: usize = 12;
 pub const AUXILIARIES: usize = 3;
@@ -12,8 +14,8 @@ pub const BUFFERS: usize = 96;
 /// Number of hashes: flows of a bucket.
 pub const HASHES: u32 = 3;
 
-/// Parts of a chain that is split. Each has its own flow state.
-pub const PARTS: usize = 2;
+/// Parts of a chain that is split: its functions. Each has its own flow state.
+pub const PARTS: usize = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet {
@@ -22,8 +24,10 @@ pub struct Packet {
     pub hash: u32,
     pub serial: u64,
     pub number: u16,
-    /// First segment on the auxiliary core, or 0 for all of the chain.
+    /// First part on its auxiliary core, or 0 for all of the chain.
     pub from: usize,
+    /// First part that its auxiliary core leaves to another one, or 0 for none.
+    pub until: usize,
 }
 
 /// Decision of the mapper.
@@ -33,6 +37,8 @@ pub struct Script {
     /// Destination of queued flows, and a bit map of their indices.
     pub moved: (usize, u32),
     pub split: Option<Split>,
+    /// Decision about all split flows.
+    pub review: Review,
     pub relieve: u64,
     pub release: u64,
     pub boost: bool,
@@ -84,6 +90,11 @@ impl CoreMapper for Scripted {
         (plan.relieve, plan.release, plan.boost) = (script.relieve, script.release, script.boost);
     }
 
+    fn review(&mut self, split: &SplitFlow<'_>) -> Review {
+        assert!(split.parts.is_sorted_by(|a, b| a.last_functions > b.last_functions));
+        self.0.lock().unwrap().0.review
+    }
+
     fn place(&mut self, _: Flowlet, _: &Loads<'_>) -> Destination {
         destination(self.0.lock().unwrap().0.place)
     }
@@ -94,6 +105,8 @@ impl CoreMapper for Scripted {
 pub struct Cores {
     pub mine: u64,
     pub taken: u64,
+    /// Taken ones that the other dispatcher releases before this one activates them.
+    pub released: u64,
     pub withdrawn: u64,
     /// Dedicated cores with few packets of their own.
     pub helpful: u64,
@@ -116,7 +129,7 @@ impl Cores {
 impl AuxiliaryCores for Cores {
     fn activate(&mut self, auxiliary: usize) -> bool {
         assert_eq!(self.mine >> auxiliary & 1, 0, "activated twice");
-        let is_free = (self.taken | self.withdrawn) >> auxiliary & 1 == 0;
+        let is_free = (self.taken & !self.released | self.withdrawn) >> auxiliary & 1 == 0;
         self.mine |= u64::from(is_free) << auxiliary;
         is_free
     }
@@ -138,6 +151,8 @@ pub struct Rig {
     pub unreported: [VecDeque<Packet>; AUXILIARIES],
     /// Last packet of each flow and hash that passed each part of the chain.
     pub last: [[[u64; PARTS]; HASHES as usize]; FLOWS],
+    /// Core that ran each part of each flow last, and the packet.
+    pub owners: [[(usize, u64); PARTS]; FLOWS],
     pub now: u64,
     pub arrived: usize,
     pub processed: usize,
@@ -159,6 +174,7 @@ impl Rig {
             lists: Default::default(),
             unreported: Default::default(),
             last: Default::default(),
+            owners: Default::default(),
             now: 0,
             arrived: 0,
             processed: 0,
@@ -203,6 +219,7 @@ impl Rig {
                 serial: self.now,
                 number,
                 from: 0,
+                until: 0,
             };
             let backlog = &mut self.dispatcher.backlog;
             match backlog.receive(number, hash) {
@@ -260,9 +277,16 @@ impl Rig {
         number
     }
 
-    /// Lets a core run these parts of the chain on a packet.
-    pub fn pass(&mut self, packet: &Packet, parts: std::ops::Range<usize>) {
+    /// Lets a core, given its list, run these parts of the chain on a packet. Another core that ran one of them before
+    /// must have reported that.
+    pub fn pass(&mut self, core: usize, packet: &Packet, parts: std::ops::Range<usize>) {
         for part in parts {
+            let (owner, serial) = std::mem::replace(&mut self.owners[packet.flow][part], (core, packet.serial));
+            if owner != core && owner != OWN {
+                let mut unreported = self.unreported[owner - 1].iter();
+                let is_unreported = unreported.any(|packet| packet.serial == serial);
+                assert!(!is_unreported, "part {part} of {packet:?} has two owners");
+            }
             let last = &mut self.last[packet.flow][packet.hash as usize][part];
             assert!(*last < packet.serial, "{packet:?} after {last} in part {part}");
             *last = packet.serial;
@@ -280,9 +304,12 @@ impl Rig {
             };
             let split = self.dispatcher.backlog.split_of(packet.number);
             for auxiliary in 0..AUXILIARIES {
-                let its = self.on(auxiliary).filter(|other| other.flow == packet.flow);
-                let is_its_part = |other: &Packet| split.is_some_and(|(_, to)| to == auxiliary) && other.from > 0;
-                assert!(its.into_iter().all(is_its_part), "{packet:?} is processed on two cores");
+                let mut its = self.on(auxiliary).filter(|other| other.flow == packet.flow);
+                let first = split.map_or(0, |(from, _)| from);
+                assert!(
+                    its.all(|other| split.is_some() && other.from >= first),
+                    "{packet:?} is processed on two cores"
+                );
             }
             if packet.serial.is_multiple_of(11) {
                 self.processed += 1;
@@ -292,19 +319,20 @@ impl Rig {
                 continue;
             }
             let Some((from, _)) = split else {
-                self.pass(&packet, 0..PARTS);
+                self.pass(OWN, &packet, 0..PARTS);
                 self.processed += 1;
                 self.done_here(packet);
                 continue;
             };
-            self.pass(&packet, 0..1);
+            self.pass(OWN, &packet, 0..from);
             if packet.serial.is_multiple_of(5) {
                 self.processed += 1;
                 self.done_here(packet);
                 continue;
             }
             packet.from = from;
-            let list = self.dispatcher.backlog.pass_on(packet.number);
+            let (list, until) = self.dispatcher.backlog.pass_on(packet.number);
+            packet.until = until;
             self.lists[list].push_back(packet);
         }
     }
@@ -329,16 +357,22 @@ impl Rig {
     /// Lets an auxiliary core process packets.
     pub fn help(&mut self, auxiliary: usize, most: usize) {
         for _ in 0..most {
-            let Some(packet) = self.lists[auxiliary + 1].pop_front() else {
+            let Some(mut packet) = self.lists[auxiliary + 1].pop_front() else {
                 return;
             };
             for other in (0..AUXILIARIES).filter(|other| *other != auxiliary) {
-                let is_there = self.on(other).any(|other| other.flow == packet.flow);
-                assert!(!is_there, "{packet:?} is processed on two auxiliary cores");
+                let mut its = self.on(other).filter(|other| other.flow == packet.flow);
+                let is_part = |other: &Packet| packet.from > 0 && other.from > 0;
+                assert!(its.all(is_part), "{packet:?} is processed on two auxiliary cores");
             }
-            let first_part = usize::from(packet.from > 0);
-            self.pass(&packet, first_part..PARTS);
-            self.processed += 1;
+            let end = if packet.until > 0 { packet.until } else { PARTS };
+            self.pass(auxiliary + 1, &packet, packet.from..end);
+            // Each part drops some packets.
+            let is_dropped = packet.from > 0 && (packet.serial + packet.from as u64).is_multiple_of(13);
+            if is_dropped {
+                packet.until = 0;
+            }
+            self.processed += usize::from(packet.until == 0);
             self.unreported[auxiliary].push_back(packet);
         }
     }
@@ -346,10 +380,20 @@ impl Rig {
     /// Collects reports of an auxiliary core, and places parked flows.
     pub fn collect(&mut self, auxiliary: usize, most: usize) {
         for _ in 0..most {
-            let Some(packet) = self.unreported[auxiliary].pop_front() else {
+            let Some(mut packet) = self.unreported[auxiliary].pop_front() else {
                 break;
             };
             let now = Nanos(self.now);
+            if packet.until > 0 {
+                packet.from = packet.until;
+                let (list, until) = self
+                    .dispatcher
+                    .backlog
+                    .relay(packet.number, auxiliary, packet.from, now);
+                packet.until = until;
+                self.lists[list].push_back(packet);
+                continue;
+            }
             if let Some(&flow) = self.dispatcher.backlog.done_by(packet.number, auxiliary, now) {
                 self.gone(packet.flow, flow);
             }
@@ -370,7 +414,9 @@ impl Rig {
         let behind = self.dispatcher.backlog.behind();
         let oldest = self.lists[OWN].front().map(|packet| Nanos(packet.serial));
         let now = Nanos(self.now);
-        let decision = self.dispatcher.decide(now, oldest, Some, &mut self.cores);
+        let decision = self
+            .dispatcher
+            .decide(now, oldest, |last| PARTS.checked_sub(last), &mut self.cores);
         let seen = self.script.0.lock().unwrap().1.clone();
         self.check(seen);
         if decision.flows_moved == 0 {
@@ -414,6 +460,7 @@ impl Rig {
         assert_eq!(seen.packets as usize, waiting().count());
         let inside = self.arrived - self.processed;
         let listed: usize = self.lists.iter().map(VecDeque::len).sum();
-        assert_eq!(inside, listed + seen.parked.packets as usize);
+        let relayed = self.unreported.iter().flatten().filter(|packet| packet.until > 0);
+        assert_eq!(inside, listed + relayed.count() + seen.parked.packets as usize);
     }
 }

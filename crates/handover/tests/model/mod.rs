@@ -6,6 +6,7 @@ use loom::{
     sync::{Arc, atomic::AtomicU32, atomic::Ordering},
     thread,
 };
+use std::collections::VecDeque;
 use std::sync::atomic::AtomicU32 as Oracle;
 use std::time::Duration;
 #[cfg(not(loom))]
@@ -16,17 +17,32 @@ use std::{
 use tailwater_handover::owner::{Owner, Placement};
 use tailwater_handover::park::{Mode, Sleeper, Waker, park};
 use tailwater_handover::ring::{Consumer, Producer, ring};
+use tailwater_handover::route::{Hop, Route};
 
-/// Packet: its flow, its sequence number in the flow, and the segment that processes it next.
+/// Packet: its flow, its sequence number in the flow, the segment that processes it next, and the first one that its
+/// core leaves to another, or 0 for none.
 #[derive(Clone, Copy, Debug)]
 struct Parcel {
     flow: u32,
     number: u32,
     from: u8,
+    until: u8,
 }
 
-/// Segments of the chain.
-const SEGMENTS: u8 = 2;
+/// Step of a run.
+#[derive(Clone, Copy, Debug)]
+pub enum Step {
+    /// A packet of a flow arrives. It is processed at the requested placement, if that is possible now.
+    Packet(u32, Placement),
+    /// A packet arrives of a flow that is split. It takes the flow's route.
+    Routed(u32),
+    /// The last segments of one core on a flow's route, from this one on, go to another core.
+    Divide(u32, u8, u8),
+    /// The last two parts of a flow's route become one, once no packet of it is in flight.
+    Join(u32),
+    /// No packet of a flow is in flight any more.
+    Drain(u32),
+}
 
 /// Flow state of one segment: the number of packets processed.
 #[derive(Debug)]
@@ -68,6 +84,8 @@ impl State {
 #[derive(Clone, Debug)]
 pub struct Setup {
     pub flows: u32,
+    /// Segments of the chain.
+    pub segments: u8,
     pub auxiliaries: u8,
     /// Capacity of each ring.
     pub ring: usize,
@@ -89,7 +107,8 @@ pub struct ModelResult {
 
 /// State shared by all threads.
 struct World {
-    flows: Vec<[State; SEGMENTS as usize]>,
+    flows: Vec<Vec<State>>,
+    segments: u8,
     hasty: bool,
     /// Observer's counter, outside the model.
     disordered: Oracle,
@@ -120,10 +139,11 @@ impl World {
         self.disordered.fetch_add(u32::from(!in_order), Ordering::Relaxed);
     }
 
-    /// Sends a packet on the wire, which checks the order within each flow.
+    /// Sends a packet on the wire, which checks the order within each flow. On a route of several cores, those that sent
+    /// packets report it in any order: the last segment checks it.
     fn transmit(&self, wire: &mut [u32], parcel: Parcel) {
         let left = &mut wire[parcel.flow as usize];
-        self.expect(*left == parcel.number, parcel);
+        self.expect(*left == parcel.number || self.segments > 2, parcel);
         *left += 1;
     }
 }
@@ -132,12 +152,34 @@ impl World {
 struct Link {
     there: Producer<Parcel>,
     back: Consumer<Parcel>,
+    /// Packets that continue on another auxiliary core.
+    onward: Consumer<Parcel>,
+    /// Packets that wait for room in the ring to it.
+    staged: VecDeque<Parcel>,
     waker: Waker,
+}
+
+impl Link {
+    /// Sends staged packets, as far as there is room.
+    fn flush(&mut self) {
+        let before = self.staged.len();
+        while let Some(parcel) = self.staged.pop_front() {
+            if let Err(parcel) = self.there.push(parcel) {
+                self.staged.push_front(parcel);
+                break;
+            }
+        }
+        if self.staged.len() < before {
+            self.waker.wake();
+        }
+    }
 }
 
 struct Dispatcher {
     world: Arc<World>,
     owners: Vec<Owner>,
+    /// Routes of split flows.
+    routes: Vec<Route>,
     links: Vec<Link>,
     /// Packets of each flow sent so far.
     wire: Vec<u32>,
@@ -146,24 +188,95 @@ struct Dispatcher {
 }
 
 impl Dispatcher {
-    /// Pops returned packets of all auxiliary cores.
+    /// Pops returned packets of all auxiliary cores, and passes those on that continue.
     fn collect(&mut self) {
+        let mut relayed = Vec::new();
         let Dispatcher {
             links,
             owners,
+            routes,
             wire,
             world,
             ..
         } = self;
-        for link in links {
+        for (auxiliary, link) in links.iter_mut().enumerate() {
+            let is_split = |owner: &Owner| matches!(owner.placement(), Placement::Split { .. });
             link.back.pop_each(usize::MAX, |parcel| {
                 let owner = &mut owners[parcel.flow as usize];
+                if is_split(owner) {
+                    routes[parcel.flow as usize].leave(auxiliary as u8);
+                }
                 owner.returned();
                 if owner.in_flight() == 0 {
                     world.take_back(parcel.flow);
                 }
                 world.transmit(wire, parcel);
             });
+            link.onward.pop_each(usize::MAX, |parcel| {
+                let (hop, _) = routes[parcel.flow as usize].relay(auxiliary as u8, parcel.from);
+                relayed.push((parcel, hop));
+            });
+        }
+        for (parcel, hop) in relayed {
+            self.stage(parcel, hop);
+        }
+        self.links.iter_mut().for_each(Link::flush);
+    }
+
+    /// Stages a packet for its next core.
+    fn stage(&mut self, mut parcel: Parcel, Hop { auxiliary, until, .. }: Hop) {
+        parcel.until = until;
+        self.links[usize::from(auxiliary)].staged.push_back(parcel);
+    }
+
+    /// Sends a packet to its next core.
+    fn send(&mut self, parcel: Parcel, hop: Hop) {
+        self.stage(parcel, hop);
+        let auxiliary = usize::from(hop.auxiliary);
+        self.links[auxiliary].flush();
+        while !self.links[auxiliary].staged.is_empty() {
+            // The auxiliary core may be waiting for room in its own ring.
+            self.collect();
+            thread::yield_now();
+        }
+    }
+
+    /// Sends a packet of a split flow along its route.
+    fn route(&mut self, mut parcel: Parcel) {
+        self.collect();
+        let flow = parcel.flow as usize;
+        let first = self.routes[flow].parts()[0];
+        self.world.process(parcel, first.from);
+        parcel.from = first.from;
+        self.owners[flow].sent();
+        let hop = self.routes[flow].enter();
+        self.send(parcel, hop);
+    }
+
+    /// Gives the last segments of one core on a flow's route to another.
+    fn divide(&mut self, flow: u32, from: u8, auxiliary: u8) {
+        let flow = flow as usize;
+        assert!(self.routes[flow].divide(from, auxiliary));
+        self.owners[flow].divide(from, auxiliary);
+    }
+
+    /// Joins the last two parts of a flow's route.
+    fn join(&mut self, flow: u32) {
+        let flow = flow as usize;
+        self.drain(flow);
+        assert!(self.routes[flow].join().is_some());
+        let first = self.routes[flow].parts()[0];
+        self.owners[flow].settle(Placement::Split {
+            from: first.from,
+            auxiliary: first.auxiliary,
+        });
+    }
+
+    /// Waits until no packet of a flow is in flight.
+    fn drain(&mut self, flow: usize) {
+        while self.owners[flow].in_flight() > 0 {
+            self.collect();
+            thread::yield_now();
         }
     }
 
@@ -176,37 +289,52 @@ impl Dispatcher {
             false => owner.settle(wanted),
         };
         self.stayed += u32::from(placement != wanted);
-        let auxiliary = match placement {
+        let hop = match placement {
             Placement::Home => {
-                self.world.process(parcel, SEGMENTS);
+                self.world.process(parcel, self.world.segments);
                 self.world.transmit(&mut self.wire, parcel);
                 return;
             }
-            Placement::Auxiliary(auxiliary) => auxiliary,
+            Placement::Auxiliary(auxiliary) => Hop {
+                auxiliary,
+                until: 0,
+                is_first: true,
+            },
             Placement::Split { from, auxiliary } => {
+                let route = &mut self.routes[parcel.flow as usize];
+                if owner.in_flight() == 0 || self.world.hasty {
+                    *route = Route::new(from, auxiliary);
+                }
                 self.world.process(parcel, from);
                 parcel.from = from;
-                auxiliary
+                route.enter()
             }
         };
         owner.sent();
-        while self.links[auxiliary as usize].there.push(parcel).is_err() {
-            // The auxiliary core may be waiting for room in its own ring.
-            self.collect();
-            thread::yield_now();
-        }
-        self.links[auxiliary as usize].waker.wake();
+        self.send(parcel, hop);
     }
 }
 
 /// Main loop of an auxiliary core, until its ring is closed and empty.
-fn help(world: &World, mut from: Consumer<Parcel>, mut back: Producer<Parcel>, mut sleeper: Sleeper, batch: usize) {
+fn help(
+    world: &World,
+    mut from: Consumer<Parcel>,
+    (mut back, mut onward): (Producer<Parcel>, Producer<Parcel>),
+    mut sleeper: Sleeper,
+    batch: usize,
+) {
     loop {
         let closed = from.is_closed();
-        // Takes no more than the return ring has room for, or both sides would deadlock.
-        let room = back.room(batch).min(batch);
-        let done = from.pop_each(room, |parcel| {
-            world.process(parcel, SEGMENTS);
+        // Takes no more than the return rings have room for, or both sides would deadlock.
+        let room = back.room(batch).min(batch).min(onward.room(batch));
+        let done = from.pop_each(room, |mut parcel| {
+            if parcel.until > 0 {
+                world.process(parcel, parcel.until);
+                parcel.from = parcel.until;
+                assert!(onward.push(parcel).is_ok());
+                return;
+            }
+            world.process(parcel, world.segments);
             assert!(back.push(parcel).is_ok());
         });
         if done == 0 && room == 0 {
@@ -225,8 +353,15 @@ fn help(world: &World, mut from: Consumer<Parcel>, mut back: Producer<Parcel>, m
 /// # Panics
 /// If packets are lost, duplicated, or (unless hasty) out of order, or a flow's state had two owners.
 pub fn run(setup: &Setup, packets: impl Iterator<Item = (u32, Placement)>) -> ModelResult {
+    run_steps(setup, packets.map(|(flow, wanted)| Step::Packet(flow, wanted)))
+}
+
+/// Same as [`run`], for any steps.
+pub fn run_steps(setup: &Setup, steps: impl Iterator<Item = Step>) -> ModelResult {
+    let states = || (0..setup.segments).map(|_| State::new()).collect();
     let world = Arc::new(World {
-        flows: (0..setup.flows).map(|_| [State::new(), State::new()]).collect(),
+        flows: (0..setup.flows).map(|_| states()).collect(),
+        segments: setup.segments,
         hasty: setup.hasty,
         disordered: Oracle::new(0),
     });
@@ -234,26 +369,46 @@ pub fn run(setup: &Setup, packets: impl Iterator<Item = (u32, Placement)>) -> Mo
     let links = (0..setup.auxiliaries).map(|_| {
         let (there, from) = ring(setup.ring);
         let (to, back) = ring(setup.ring);
+        let (to_next, onward) = ring(setup.ring);
         let (sleeper, waker) = park(setup.mode);
         let (world, batch) = (world.clone(), setup.batch);
         threads.push(thread::spawn(move || {
-            help(&world, from, to, sleeper, batch);
+            help(&world, from, (to, to_next), sleeper, batch);
         }));
-        Link { there, back, waker }
+        Link {
+            there,
+            back,
+            onward,
+            staged: VecDeque::new(),
+            waker,
+        }
     });
     let mut dispatcher = Dispatcher {
         links: links.collect(),
         world: world.clone(),
         owners: vec![Owner::default(); setup.flows as usize],
+        routes: vec![Route::new(1, 0); setup.flows as usize],
         wire: vec![0; setup.flows as usize],
         stayed: 0,
     };
     let mut arrived = vec![0; setup.flows as usize];
-    for (flow, wanted) in packets {
-        let number = arrived[flow as usize];
+    let mut next = |flow: u32| {
         arrived[flow as usize] += 1;
-        let from = 0;
-        dispatcher.dispatch(Parcel { flow, number, from }, wanted);
+        Parcel {
+            flow,
+            number: arrived[flow as usize] - 1,
+            from: 0,
+            until: 0,
+        }
+    };
+    for step in steps {
+        match step {
+            Step::Packet(flow, wanted) => dispatcher.dispatch(next(flow), wanted),
+            Step::Routed(flow) => dispatcher.route(next(flow)),
+            Step::Divide(flow, from, auxiliary) => dispatcher.divide(flow, from, auxiliary),
+            Step::Join(flow) => dispatcher.join(flow),
+            Step::Drain(flow) => dispatcher.drain(flow as usize),
+        }
     }
     while dispatcher.owners.iter().any(|owner| owner.in_flight() > 0) {
         dispatcher.collect();

@@ -2,10 +2,10 @@
 //! relieve.
 
 use super::TailwaterMapper;
-use crate::core::{Destination, Load, Notice, Plan, Split, View};
+use crate::core::{Destination, Notice, Plan, View};
 
 /// Wait of an auxiliary core that takes no more flows.
-const FULL: u64 = u64::MAX / 2;
+pub(super) const FULL: u64 = u64::MAX / 2;
 
 impl TailwaterMapper {
     /// Moves flows away from a queue of `wait` nanoseconds. Returns the auxiliary cores that got flows, as a bit map.
@@ -64,8 +64,8 @@ impl TailwaterMapper {
     }
 
     /// Returns the auxiliary cores whose wait is too long, as a bit map, if another core would be sooner. This core
-    /// takes `wait` nanoseconds for its queue.
-    pub(super) fn overloaded(&self, view: &View<'_>, wait: u64) -> u64 {
+    /// takes `wait` nanoseconds for its queue. Those of the bit map `split_on` have parts of split flows.
+    pub(super) fn overloaded(&self, view: &View<'_>, wait: u64, split_on: u64) -> u64 {
         let activate = self.activation_limit();
         let (mut overloaded, mut room) = (0, wait <= activate);
         for (i, auxiliary) in view.auxiliaries.iter().enumerate() {
@@ -73,8 +73,10 @@ impl TailwaterMapper {
                 continue;
             }
             let wait = self.wait(i, auxiliary, view.now);
-            // A single flow would take as long on another core.
-            overloaded |= u64::from(wait > self.relieve && auxiliary.load.flows > 1) << i;
+            // A single flow would take as long on another core, unless it can be split.
+            let is_whole = auxiliary.load.flows == 1 && split_on >> i & 1 == 0;
+            let can_shed = auxiliary.load.flows > 1 || is_whole && self.can_split();
+            overloaded |= u64::from(wait > self.relieve && can_shed) << i;
             room |= wait <= activate;
         }
         if room { overloaded } else { 0 }
@@ -98,66 +100,6 @@ impl TailwaterMapper {
             used |= 1 << i;
         }
         used
-    }
-
-    /// Returns the time of a flow with `packets` packets.
-    fn cost(&self, packets: u32) -> u64 {
-        self.costs.of(Load { flows: 1, packets })
-    }
-
-    /// Gives each flow that would be late by itself an idle auxiliary core, or splits it. Returns these auxiliary
-    /// cores, as a bit map, and the time of the largest movable flow.
-    fn move_whales(&mut self, view: &View<'_>, plan: &mut Plan, left: &mut u64) -> (u64, u64) {
-        let mut used = 0;
-        let movable = view.queued.iter().filter(|flow| !flow.bound);
-        let largest = self.cost(movable.map(|flow| flow.packets).max().unwrap_or(0));
-        if largest <= self.activation_limit() {
-            return (used, largest);
-        }
-        for (flow, queued) in view.queued.iter().enumerate() {
-            let cost = self.cost(queued.packets);
-            if queued.bound || cost <= self.activation_limit() {
-                continue;
-            }
-            let idle = |activated: bool| {
-                let auxiliaries = view.auxiliaries.iter().enumerate();
-                let mut idle = auxiliaries.filter(|(i, auxiliary)| {
-                    auxiliary.active == activated
-                        && !auxiliary.taken
-                        && !auxiliary.dedicated
-                        && auxiliary.load.packets == 0
-                        && self.waits[*i] < FULL
-                });
-                idle.next()
-            };
-            let Some((i, auxiliary)) = idle(true).or_else(|| idle(false)) else {
-                plan.notice = Some(Notice::WhaleBeyondSplit {
-                    packets: queued.packets,
-                });
-                continue;
-            };
-            self.waits[i] = FULL;
-            self.use_auxiliary(i, auxiliary, view.now);
-            used |= 1 << i;
-            // In boost mode this core would not process the first part.
-            let point = self.splits.choose(queued.packets);
-            if let Some(point) = point.filter(|_| !self.boosting) {
-                plan.splits.push(Split {
-                    flow,
-                    last_functions: point.last_functions,
-                    auxiliary: i,
-                });
-                continue;
-            }
-            plan.destinations[flow] = Destination::auxiliary(i);
-            *left = left.saturating_sub(cost);
-            if cost > self.budget {
-                plan.notice = Some(Notice::WhaleBeyondSplit {
-                    packets: queued.packets,
-                });
-            }
-        }
-        (used, largest)
     }
 
     /// Moves flows of at least `least` nanoseconds, latest first, until the rest is shared with the active auxiliary

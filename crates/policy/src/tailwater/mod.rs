@@ -64,8 +64,13 @@
 //! parked packets.
 //!
 //! **Whales.** A flow that would be late by itself gets an idle auxiliary core of its own. That core then has a long
-//! wait, so nothing else goes there, and this core is free for all other flows. With a [`SplitProfile`] that has room
-//! for it, the flow is split instead. A whale that stays late causes the notice
+//! wait, so nothing else goes there, and this core is free for all other flows. If the chain is faster in parts by the
+//! [`SplitProfile`], the flow is split instead: this core runs the first functions, an auxiliary core the last. A whole
+//! whale that is late on an auxiliary core is relieved, and split. The parts of a flow that is still late half a budget
+//! after the last change are divided further, at the point where the slowest part becomes shortest, as long as an
+//! auxiliary core is idle and that part gets an eighth shorter, with what handing over costs. While this core's part is
+//! late, other flows go to auxiliary cores. Parts are joined, the last first, once one core less would have taken the
+//! load of eight release timeouts in at most 60 % of their time. A whale that stays late causes the notice
 //! [`WhaleBeyondSplit`](Notice::WhaleBeyondSplit).
 //!
 //! **Boost mode** is for a core whose dispatching alone is late: packets are placed only after half the budget (or the
@@ -88,120 +93,39 @@
 //! [`release_percent`]: TailwaterOptions::release_percent
 //! [`relieve_percent`]: TailwaterOptions::relieve_percent
 
+mod boost;
 mod cost;
+mod division;
 mod long_queue;
+mod options;
+mod split_flows;
 #[cfg(test)]
 mod tests;
 mod wake;
+mod whales;
 
-use crate::capacity::{CapacityProfile, ServiceCosts, SplitProfile};
+use crate::capacity::SplitProfile;
 use crate::core::{
-    AuxiliaryCore, CoreMapper, Destination, Flowlet, Load, Loads, MAX_AUXILIARY_CORES, Notice, Plan, QUEUES, Unit, View,
+    AuxiliaryCore, CoreMapper, Destination, Flowlet, Load, Loads, MAX_AUXILIARY_CORES, Notice, Plan, QUEUES, Review,
+    SplitFlow, Unit, View,
 };
 use cost::Costs;
+use division::Divisions;
+use options::BATCH;
+pub use options::{TailwaterError, TailwaterOptions};
+use split_flows::Whales;
 use tailwater_net::Nanos;
 use wake::WakeTime;
-
-/// Options of a [`TailwaterMapper`].
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct TailwaterOptions {
-    /// The latency objective.
-    pub slo: Nanos,
-    /// Part of the objective reserved for the network, before and after this core.
-    pub network_allowance: Nanos,
-    /// Unit in which packets are offloaded.
-    pub unit: Unit,
-    /// Time from activating an auxiliary core until it processes packets, as long as none has been measured
-    /// ([`CoreMapper::woke`]).
-    pub wake: Nanos,
-    /// Measured costs of the chain on this machine. Without them, costs are learnt from defaults.
-    pub costs: Option<ServiceCosts>,
-    /// Number of packet buffers of this core, on auxiliary cores or in its own queue.
-    pub buffers: u32,
-    /// Expected delay of a packet above which an auxiliary core is activated, in percent of the budget (the objective
-    /// less the network's allowance).
-    pub activate_percent: u32,
-    /// Expected delay of a packet above which it is offloaded while auxiliary cores are active, in percent of the
-    /// budget. At most `activate_percent`.
-    pub share_percent: u32,
-    /// Time without work after which an auxiliary core is released, in percent of the budget, but at least `wake`.
-    pub release_percent: u32,
-    /// Wait of an auxiliary core above which it is relieved, in percent of the budget, or `None` for never.
-    pub relieve_percent: Option<u32>,
-    /// Number of decisions in a row with late dispatching after which boost mode begins, or `None` for never.
-    pub boost_after: Option<u32>,
-}
-
-impl TailwaterOptions {
-    /// Returns options for a latency objective: 40 µs for the network, as in NetBlaze, 20 µs to wake an auxiliary core,
-    /// and default costs. The other values were the best in a simple model of queues. The table in
-    /// `docs/explanation/scaling.md` has the percentages, which a test compares.
-    pub const fn new(slo: Nanos) -> Self {
-        TailwaterOptions {
-            slo,
-            network_allowance: Nanos::from_micros(40),
-            unit: Unit::Bucket,
-            wake: Nanos::from_micros(20),
-            costs: None,
-            buffers: 2048,
-            activate_percent: 60,
-            share_percent: 20,
-            release_percent: 50,
-            relieve_percent: Some(60),
-            boost_after: Some(4),
-        }
-    }
-}
-
-impl TailwaterOptions {
-    /// Returns options for a measured chain and a latency objective from which the network's share is already
-    /// subtracted. The costs do not contain the length of packets. If the highest rate implies dearer packets than the
-    /// costs do, the rate takes precedence.
-    pub fn measured(slo: Nanos, profile: &CapacityProfile) -> Self {
-        let at_most = match profile.rates.largest() {
-            rate if rate > 0.0 => 1e9 / rate,
-            _ => 0.0,
-        };
-        let costs = profile.costs.map(|costs| ServiceCosts {
-            packet: costs.packet.max(at_most - costs.batch / BATCH as f64),
-            ..costs
-        });
-        let default = TailwaterOptions::new(slo);
-        TailwaterOptions {
-            costs,
-            network_allowance: Nanos::ZERO,
-            wake: wake::measured(profile).unwrap_or(default.wake),
-            ..default
-        }
-    }
-}
-
-/// Reason why a [`TailwaterMapper`] cannot be created.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum TailwaterError {
-    /// The allowance leaves nothing of the objective.
-    #[error("expected a latency objective above the network allowance of {allowance}, found {slo}")]
-    NoBudget {
-        /// Latency objective.
-        slo: Nanos,
-        /// Allowance for the network.
-        allowance: Nanos,
-    },
-}
 
 /// Cost of a packet, in nanoseconds, from which on dedicated cores help each other: queueing, offloading and taking over
 /// a packet of a bucket cost a fifth of that. Near capacity, cheaper chains lose more by them than they gain.
 const LEAST_HELPED: u64 = 375;
-/// Maximum and minimum batch size. The minimum limits the overhead of batches per packet.
-const BATCH: u64 = 32;
+/// Minimum batch size, which limits the overhead of batches per packet.
 const LEAST_BATCH: u64 = 12;
 /// A batch takes at most one part of this many of the budget.
 const BATCHES: u64 = 10;
 /// Number of active auxiliary cores beyond which this core's own queue gets no shorter.
 const MOST_WAITING: u64 = 4;
-/// Percentage of the core's time that dispatching must take for boost mode to begin, and to last.
-const BOOST_FROM: u64 = 70;
-const BOOST_WHILE: u64 = 50;
 /// Minimum time between decisions, in nanoseconds.
 const LEAST_INTERVAL: u64 = 5_000;
 /// Nanoseconds that each queued packet adds to that.
@@ -212,7 +136,12 @@ const INTERVAL_PER_PACKET: u64 = 16;
 pub struct TailwaterMapper {
     costs: Costs,
     unit: Unit,
-    splits: SplitProfile,
+    divisions: Divisions,
+    /// A whale is faster with its chain split.
+    splits_help: bool,
+    /// Cost of a packet for which the divisions were made, in nanoseconds.
+    profiled: u64,
+    whales: Whales,
     /// Maximum time of a packet in the system, in nanoseconds, like the times that follow.
     budget: u64,
     /// Expected delay above which an auxiliary core is activated: from the options, and at the current cost of packets.
@@ -275,10 +204,17 @@ impl TailwaterMapper {
             return Err(TailwaterError::NoBudget { slo, allowance });
         }
         let part = |percent: u32| budget * u64::from(percent) / 100;
+        let costs = Costs::new(options.costs, options.unit);
+        let profiled = costs.packet(false);
+        // A profile is of epochs of half the budget.
+        let divisions = Divisions::new(&splits, budget / 2, profiled);
         let mut mapper = TailwaterMapper {
-            costs: Costs::new(options.costs, options.unit),
+            costs,
             unit: options.unit,
-            splits,
+            splits_help: divisions.used(1) != 0,
+            divisions,
+            profiled,
+            whales: Whales::new(),
             budget,
             activation_limit_max: part(options.activate_percent),
             activate: 0,
@@ -463,42 +399,6 @@ impl TailwaterMapper {
             _ => Destination::OWN_CORE,
         }
     }
-
-    /// Updates the share of time that dispatching takes, about twice per budget.
-    fn note_dispatching(&mut self, now: u64) {
-        let elapsed = now.saturating_sub(self.measured_from);
-        if elapsed >= self.budget / 2 {
-            let dispatching = std::mem::take(&mut self.dispatching);
-            self.dispatch_percent = (100 * dispatching / elapsed).min(100);
-            self.measured_from = now;
-        }
-    }
-
-    /// Starts and ends boost mode.
-    fn watch(&mut self, view: &View<'_>, wait: u64) {
-        // A batch delays packets that arrive meanwhile, which is not an overload.
-        let bearable = (self.budget / 2).max(64 * self.costs.packet(false));
-        let late = std::mem::take(&mut self.lag) > bearable;
-        self.late = if late { self.late.saturating_add(1) } else { 0 };
-        let now = view.now.0;
-        self.note_dispatching(now);
-        let usable = |auxiliary: &&AuxiliaryCore| !auxiliary.taken && !auxiliary.dedicated;
-        let usable = view.auxiliaries.iter().filter(usable).count() >= 2;
-        let usable = usable && self.dispatch_percent >= if self.boosting { BOOST_WHILE } else { BOOST_FROM };
-        if !self.boosting {
-            self.boosting = usable && self.boost_after.is_some_and(|after| self.late >= after);
-            self.calm = None;
-            return;
-        }
-        let auxiliaries = view.auxiliaries.iter().filter(|auxiliary| auxiliary.active);
-        let wait = wait + self.costs.of(view.parked);
-        let all = auxiliaries.fold(wait, |all, auxiliary| all + self.costs.of(auxiliary.load));
-        if all > self.share {
-            self.calm = None;
-        }
-        let calm = *self.calm.get_or_insert(now);
-        self.boosting = usable && (all > self.share || now - calm < self.release_timeout());
-    }
 }
 
 impl CoreMapper for TailwaterMapper {
@@ -506,8 +406,10 @@ impl CoreMapper for TailwaterMapper {
         self.unit
     }
 
-    fn split_points(&self) -> u64 {
-        self.splits.chosen()
+    fn split_points(&mut self, auxiliaries: usize) -> u64 {
+        let points = self.divisions.used(auxiliaries);
+        self.divisions.keep(points);
+        points
     }
 
     fn batch(&self) -> usize {
@@ -560,8 +462,10 @@ impl CoreMapper for TailwaterMapper {
             packets: view.packets,
         });
         self.watch(view, wait);
+        let split_on = std::mem::take(&mut self.whales.split_on);
+        self.whales.here = 0;
         let used = self.shorten(view, plan, wait);
-        plan.relieve = self.overloaded(view, wait);
+        plan.relieve = self.overloaded(view, wait, split_on);
         plan.boost = self.boosting;
         self.working = 0;
         for (i, auxiliary) in view.auxiliaries.iter().enumerate() {
@@ -580,16 +484,22 @@ impl CoreMapper for TailwaterMapper {
                 && used & 1 << i == 0;
             plan.release |= u64::from(idle) << i;
             self.working += u64::from(!idle);
-            let whale = auxiliary.load.flows == 1 && self.costs.of(auxiliary.load) > self.budget;
+            let is_whole = auxiliary.load.flows == 1 && split_on >> i & 1 == 0;
+            let whale = is_whole && self.costs.of(auxiliary.load) > self.budget;
             if whale && plan.notice.is_none() {
                 let packets = auxiliary.load.packets;
                 plan.notice = Some(Notice::WhaleBeyondSplit { packets });
             }
         }
+        plan.notice = plan.notice.or(self.notice_of_whales());
         let beyond = std::mem::take(&mut self.beyond);
         if beyond > 0 && plan.notice.is_none() {
             plan.notice = Some(Notice::OutOfCores { packets: beyond });
         }
+    }
+
+    fn review(&mut self, split: &SplitFlow<'_>) -> Review {
+        self.review_whale(split)
     }
 
     #[inline]
@@ -599,8 +509,8 @@ impl CoreMapper for TailwaterMapper {
             self.lag = (self.lag).max(loads.now.saturating_sub(flowlet.arrival).0);
         }
         let own = self.lag_of(flowlet, loads) + self.costs.flowlet(flowlet);
-        let mine = own + self.costs.of(loads.here);
-        if mine <= self.limit() && !self.boosting {
+        let mine = own + self.costs.of(loads.here) + self.whales.here;
+        if mine <= self.limit() && !self.boosting || self.is_to_be_split(flowlet) {
             return Destination::OWN_CORE;
         }
         self.place_elsewhere(flowlet, loads, mine)

@@ -113,9 +113,37 @@ fn parts_of_a_split_add_up() {
         packets: 8,
         ..Work::default()
     };
-    assert_eq!(costs.left_out(work, 1, false), 600_000);
-    assert_eq!(costs.left_out(work, 1, true), 200_000);
+    assert_eq!(costs.left_out(work, 1, None), 600_000);
+    assert_eq!(costs.left_out(work, 1, Some(0)), 200_000);
     assert_eq!(costs.whole(work, false), 1_120_000);
+}
+
+/// A core between two others runs what the last part has more than the next one, and pays for the cut behind it.
+#[test]
+fn a_part_in_the_middle_takes_its_functions_time() {
+    let cut = |last_functions, first, last| SplitCost {
+        last_functions,
+        first,
+        last,
+    };
+    let model = ChainModel {
+        splits: vec![cut(1, 0.75, 0.5), cut(2, 0.25, 0.875)],
+        ..ChainModel::new(
+            "x",
+            ServiceCosts {
+                packet: 100.0,
+                ..ServiceCosts::default()
+            },
+        )
+    };
+    let costs = model.compile().unwrap();
+    let work = Work {
+        packets: 8,
+        ..Work::default()
+    };
+    let part = |last_functions, behind| costs.process(work) - costs.left_out(work, last_functions, behind);
+    assert_eq!((part(2, None), part(2, Some(0))), (200_000, 700_000));
+    assert_eq!((part(2, Some(1)), part(1, Some(0))), (500_000, 400_000));
 }
 
 /// With bucket leases, the dispatcher reads a packet's bucket, and the core that processes it pays for the look-up. Of
@@ -154,7 +182,7 @@ fn with_bucket_leases_the_processing_core_looks_packets_up() {
     assert_eq!((flows.receive(0), buckets.receive(0)), (0, 0));
     assert_eq!((flows.process(work), buckets.process(work)), (1_060_000, 1_340_000));
     assert_eq!(flows.whole(work, true), buckets.whole(work, true));
-    let part = |costs: &Costs, last| costs.process(work) - costs.left_out(work, 1, last);
+    let part = |costs: &Costs, last: bool| costs.process(work) - costs.left_out(work, 1, last.then_some(0));
     assert_eq!((part(&flows, false), part(&buckets, false)), (580_000, 860_000));
     assert_eq!((part(&flows, true), part(&buckets, true)), (740_000, 740_000));
 }

@@ -239,6 +239,7 @@ impl Engine<'_> {
                 at: now,
                 slot: super::waiting::NONE,
                 last_functions: 0,
+                left: 0,
                 buffered: true,
             };
             let transit = &mut self.cores[usize::from(core)].transit;

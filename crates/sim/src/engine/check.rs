@@ -15,22 +15,18 @@ struct SegmentState {
     core: u16,
 }
 
+/// Number of functions, counted from the chain's end, that are told apart. The first of them stands for all in front of
+/// it, too, and is not checked where the chain is cut in front of it.
+const PARTS: usize = 4;
+
+/// Number of last functions at the chain's begin.
+pub(crate) const FUNCTIONS: u8 = u8::MAX;
+
 /// Checks one tenant's flows.
 #[derive(Debug, Default)]
 pub(crate) struct Checker {
-    /// By flow: the first part or the whole, and the last part.
-    flows: Vec<[SegmentState; 2]>,
-}
-
-/// Part of a chain.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Segment {
-    /// All of it.
-    Whole,
-    /// The first functions of a flow that is split.
-    First,
-    /// The last ones.
-    Last,
+    /// By flow: its last functions, the last one first.
+    flows: Vec<[SegmentState; PARTS]>,
 }
 
 impl Checker {
@@ -43,17 +39,20 @@ impl Checker {
         self.flows[flow] = Default::default();
     }
 
-    /// Checks a packet that a core processes from `start` to `end`.
+    /// Checks a packet that a core processes from `start` to `end`. The functions are those from the last `first` on
+    /// to in front of the last `end_part`.
     ///
     /// # Panics
     /// If it violates an invariant.
-    pub fn processed(&mut self, (flow, arrival): (u32, u64), segment: Segment, core: usize, (start, end): (u64, u64)) {
-        let parts: &[usize] = match segment {
-            Segment::Whole => &[0, 1],
-            Segment::First => &[0],
-            Segment::Last => &[1],
-        };
-        for &part in parts {
+    pub fn processed(
+        &mut self,
+        (flow, arrival): (u32, u64),
+        [first, end_part]: [u8; 2],
+        core: usize,
+        (start, end): (u64, u64),
+    ) {
+        let most = PARTS.min(first.into());
+        for part in usize::from(end_part)..most {
             let known = &mut self.flows[flow as usize][part];
             assert!(
                 known.arrival <= arrival,
@@ -82,36 +81,46 @@ mod tests {
     fn checker() -> Checker {
         let mut checker = Checker::default();
         checker.opened(3);
-        checker.processed((3, 10), Segment::Whole, 1, (20, 30));
+        checker.processed((3, 10), [FUNCTIONS, 0], 1, (20, 30));
         checker
     }
 
     #[test]
     fn what_is_in_order_passes() {
         let mut checker = checker();
-        checker.processed((3, 10), Segment::Whole, 1, (20, 30));
-        checker.processed((3, 11), Segment::First, 2, (30, 40));
-        checker.processed((3, 11), Segment::Last, 1, (40, 50));
-        checker.processed((3, 12), Segment::First, 2, (41, 45));
+        checker.processed((3, 10), [FUNCTIONS, 0], 1, (20, 30));
+        checker.processed((3, 11), [FUNCTIONS, 2], 2, (30, 40));
+        checker.processed((3, 11), [2, 0], 1, (40, 50));
+        checker.processed((3, 12), [FUNCTIONS, 2], 2, (41, 45));
+        checker.processed((3, 12), [2, 1], 1, (51, 55));
+        checker.processed((3, 12), [1, 0], 3, (55, 60));
     }
 
     #[test]
     #[should_panic(expected = "reordered")]
     fn an_older_packet_is_noticed() {
-        checker().processed((3, 9), Segment::Whole, 1, (40, 50));
+        checker().processed((3, 9), [FUNCTIONS, 0], 1, (40, 50));
     }
 
     #[test]
     #[should_panic(expected = "two owners")]
     fn another_core_too_early_is_noticed() {
-        checker().processed((3, 12), Segment::Last, 2, (29, 50));
+        checker().processed((3, 12), [1, 0], 2, (29, 50));
     }
 
     #[test]
     #[should_panic(expected = "two owners")]
     fn the_whole_after_a_part_too_early_is_noticed() {
         let mut checker = checker();
-        checker.processed((3, 11), Segment::Last, 2, (40, 50));
-        checker.processed((3, 12), Segment::Whole, 1, (45, 60));
+        checker.processed((3, 11), [1, 0], 2, (40, 50));
+        checker.processed((3, 12), [FUNCTIONS, 0], 1, (45, 60));
+    }
+
+    #[test]
+    #[should_panic(expected = "two owners")]
+    fn a_longer_part_too_early_is_noticed() {
+        let mut checker = checker();
+        checker.processed((3, 11), [1, 0], 2, (40, 50));
+        checker.processed((3, 12), [3, 0], 4, (45, 60));
     }
 }

@@ -1,101 +1,18 @@
-//! Loop iterations of dispatching cores and of auxiliary cores, step by step as in the live data plane's
-//! `worker::dispatching` and `scaling::auxiliary`, with the same state machine.
+//! Loop iterations of dispatching cores, step by step as in the live data plane's `worker::dispatching`, with the same
+//! state machine.
 
 use super::Engine;
-use super::check::Segment;
-use super::core::Activation;
 use super::dispatch::{AuxiliaryLinks, Dispatch, FlowReference, LoopIteration, hash_of};
-use super::late::discard_late;
-use super::meter::{Sent, flow_hash};
-use super::tree::NEVER;
-use super::turn::{left_out, record_queue, spend_at, work};
+use super::meter::flow_hash;
+use super::offloading::{Activations, LAST_SEGMENT, functions_from};
+use super::turn::{left_out, record_queue};
 use super::waiting::{NONE, Waiting};
-use crate::chain::{random, spend};
+use crate::chain::spend;
 use crate::report::Loss;
 use crate::traffic::Packet;
-use tailwater_dispatch::{AuxiliaryCores, Availability, Dispatcher, Iteration};
+use tailwater_dispatch::{Availability, Dispatcher, Iteration};
 use tailwater_net::Nanos;
 use tailwater_policy::core::{Flowlet, Notice, Unit};
-
-/// Returns the set bits of a map.
-fn bits(mut map: u64) -> impl Iterator<Item = usize> {
-    std::iter::from_fn(move || {
-        let bit = (map != 0).then(|| map.trailing_zeros() as usize)?;
-        map &= map - 1;
-        Some(bit)
-    })
-}
-
-/// Activation of the auxiliary cores of a dispatcher at one time.
-struct Activations<'a, 'e> {
-    engine: &'a mut Engine<'e>,
-    /// Core and chain of the dispatcher.
-    number: usize,
-    chain: usize,
-    links: &'a mut AuxiliaryLinks,
-    now: u64,
-}
-
-impl<'a, 'e> Activations<'a, 'e> {
-    fn new(
-        engine: &'a mut Engine<'e>,
-        (number, chain): (usize, usize),
-        links: &'a mut AuxiliaryLinks,
-        now: u64,
-    ) -> Activations<'a, 'e> {
-        Activations {
-            engine,
-            number,
-            chain,
-            links,
-            now,
-        }
-    }
-}
-
-impl AuxiliaryCores for Activations<'_, '_> {
-    #[cold]
-    fn activate(&mut self, auxiliary: usize) -> bool {
-        let Activations { engine, links, now, .. } = self;
-        let serving = usize::from(links.cores[auxiliary]);
-        if !engine.is_free(serving, *now) {
-            return false;
-        }
-        links.active |= 1 << auxiliary;
-        let (core, server) = (engine.cores[self.number].node, engine.cores[self.number].server);
-        engine.cores[serving].activation = Some(Activation {
-            dispatcher: self.number as u16,
-            auxiliary: auxiliary as u16,
-            // A dedicated core counts as such.
-            since: match engine.cores[serving].dedicated {
-                Some(_) => NEVER,
-                None => *now,
-            },
-            other_node: engine.cores[serving].node != core,
-        });
-        engine.servers[usize::from(server)].claims += 1;
-        engine.usage.begin(serving, *now);
-        engine.chains[self.chain].decisions.activated += 1;
-        true
-    }
-
-    fn release(&mut self, auxiliary: usize) {
-        let Activations { engine, links, now, .. } = self;
-        links.active &= !(1 << auxiliary);
-        let serving = usize::from(links.cores[auxiliary]);
-        let claim = engine.cores[serving].activation.take();
-        let since = claim.map_or(*now, |claim| claim.since);
-        let server = usize::from(engine.cores[self.number].server);
-        engine.servers[server].claims += 1;
-        if engine.cores[serving].dedicated.is_none() {
-            engine.usage.end(serving, *now);
-        }
-        let until = engine.used_until(*now);
-        let chain = &mut engine.chains[self.chain];
-        chain.auxiliary += until.saturating_sub(since);
-        chain.decisions.released += 1;
-    }
-}
 
 impl Engine<'_> {
     /// Runs an iteration, or the rest of one.
@@ -358,13 +275,13 @@ impl Engine<'_> {
     }
 
     /// Releases withdrawn auxiliary cores that are done.
-    fn release_withdrawn(&mut self, number: usize, chain: usize, dispatch: &mut Dispatch, now: u64) {
+    pub(super) fn release_withdrawn(&mut self, number: usize, chain: usize, dispatch: &mut Dispatch, now: u64) {
         let mut activations = Activations::new(self, (number, chain), &mut dispatch.links, now);
         dispatch.machine.backlog.release_withdrawn(&mut activations);
     }
 
     /// Returns `true` if a core can be activated as an auxiliary core.
-    fn is_free(&self, number: usize, now: u64) -> bool {
+    pub(super) fn is_free(&self, number: usize, now: u64) -> bool {
         let core = &self.cores[number];
         core.activation.is_none() && (core.dedicated.is_none() || core.can_help(now))
     }
@@ -373,65 +290,6 @@ impl Engine<'_> {
     pub(super) fn release_all(&mut self, number: usize, chain: usize, dispatch: &mut Dispatch, now: u64) {
         let mut activations = Activations::new(self, (number, chain), &mut dispatch.links, now);
         dispatch.machine.backlog.release_all(&mut activations);
-    }
-
-    /// Processes the receipts of auxiliary cores up to `now`. Returns the time at which this ends, if it starts at
-    /// `time`.
-    fn collect(&mut self, number: usize, chain: usize, dispatch: &mut Dispatch, (now, time): (u64, u64)) -> u64 {
-        if dispatch.lists.receipt_at > now {
-            return time;
-        }
-        let receipts = self.process_receipts(number, chain, dispatch, now);
-        self.release_withdrawn(number, chain, dispatch, now);
-        let mut picos = self.chains[chain].costs.receipts(receipts);
-        picos += self.place_parked(number, chain, dispatch, now);
-        time + spend(&mut self.cores[number].carry, picos)
-    }
-
-    /// Processes the receipts of completed packets. Returns their number.
-    fn process_receipts(&mut self, number: usize, chain: usize, dispatch: &mut Dispatch, now: u64) -> u64 {
-        let mut receipts = 0;
-        let Dispatch {
-            machine,
-            slots: by_bucket,
-            lists,
-            ..
-        } = dispatch;
-        lists.receipt_at = NEVER;
-        for auxiliary in bits(lists.busy) {
-            let receipts_due = lists.offload_queues[auxiliary].receipts_due(now);
-            receipts += receipts_due as u64;
-            if receipts_due > 0
-                && let Some(took) = lists.offload_queues[auxiliary].woke.take()
-            {
-                machine.woke(Nanos(took));
-            }
-            for at in 0..receipts_due {
-                let slot = lists.offload_queues[auxiliary].slot(at);
-                if let Some(known) = machine.backlog.done_by(slot, auxiliary, Nanos(now)) {
-                    *self.slot_of(chain, by_bucket, known) = NONE;
-                }
-                if self.cores[number].transit.leaving > 0 {
-                    let known = machine.backlog.flow(slot).key();
-                    self.left_unit(number, usize::from(known.bucket), known.flow, now);
-                }
-            }
-            let is_idle = machine.backlog.auxiliaries()[auxiliary].load.packets == 0;
-            lists.forget(auxiliary, receipts_due, is_idle);
-        }
-        receipts
-    }
-
-    /// Places flows that have left an auxiliary core, with their parked packets. Returns the time that this takes.
-    fn place_parked(&mut self, number: usize, chain: usize, dispatch: &mut Dispatch, now: u64) -> u64 {
-        let Dispatch {
-            machine, lists, links, ..
-        } = dispatch;
-        let mut activations = Activations::new(self, (number, chain), links, now);
-        let arrival = |waiting: &Waiting| Nanos(waiting.packet.arrival);
-        let put = |list, waiting| lists.push(list, waiting);
-        let moved = machine.place_parked(Nanos(now), arrival, &mut activations, put);
-        self.chains[chain].costs.moved(moved.into())
     }
 
     /// Runs the mapper and applies its plan. Returns the time at which this ends.
@@ -443,8 +301,7 @@ impl Engine<'_> {
         // Functions that open flows for others run on one core per bucket.
         let costs = &activations.engine.chains[chain].costs;
         let can_split = costs.unit == Unit::Flow || !costs.opens_at_home;
-        // Segments are named by the number of functions that they leave.
-        let first_segment = |last_functions| can_split.then_some(last_functions);
+        let first_segment = |last_functions| can_split.then_some(LAST_SEGMENT - last_functions);
         let decision = machine.decide(Nanos(now), lists.oldest(), first_segment, &mut activations);
         let moved = match decision.flows_moved {
             0 => 0,
@@ -454,6 +311,7 @@ impl Engine<'_> {
         let decisions = &mut chain.decisions;
         decisions.decisions += 1;
         decisions.splits += u64::from(decision.splits);
+        decisions.joins += u64::from(decision.joins);
         decisions.moves += u64::from(decision.flows_moved > 0);
         decisions.flows_moved += u64::from(decision.flows_moved);
         decisions.relieved += u64::from(decision.relieved);
@@ -465,37 +323,6 @@ impl Engine<'_> {
         }
         let picos = chain.costs.decision(decision.flows as u64, moved);
         time + spend(&mut self.cores[number].carry, picos)
-    }
-
-    /// Offloads all staged packets, from `time` on. Returns the time at which this ends.
-    fn flush(&mut self, number: usize, chain: usize, dispatch: &mut Dispatch, mut time: u64) -> u64 {
-        for auxiliary in bits(std::mem::take(&mut dispatch.lists.staging)) {
-            let lane = &mut dispatch.lists.offload_queues[auxiliary];
-            let packets = lane.put_down() as u64;
-            let chain = &mut self.chains[chain];
-            time += spend(&mut self.cores[number].carry, chain.costs.hand_over(packets));
-            chain.decisions.packets_handed += packets;
-            let mut here = time + self.timing.hand_over;
-            if lane.is_busy() {
-                lane.hand_over(here);
-                continue;
-            }
-            let core = usize::from(dispatch.links.cores[auxiliary]);
-            let serving = &mut self.cores[core];
-            if time > serving.ready + self.timing.spin && serving.dedicated.is_none() {
-                let asleep = time - serving.ready - self.timing.spin;
-                let seed = (core as u64) << 48;
-                let drawn = random(chain.seed ^ seed, chain.decisions.packets_handed);
-                let wake = chain.costs.wake(asleep, drawn).unwrap_or(self.timing.wake);
-                here = here.max(time + wake);
-                serving.attribution.woke(Nanos(wake));
-                lane.woke = Some(wake);
-            }
-            lane.hand_over(here);
-            serving.offloaded_at = here;
-            self.schedule(core);
-        }
-        time
     }
 
     /// Processes a batch of the own queue, in an iteration that began at `began`.
@@ -520,8 +347,8 @@ impl Engine<'_> {
         let mut split = false;
         if dispatch.machine.backlog.has_splits() {
             for waiting in &mut batch {
-                if let Some((last_functions, _)) = dispatch.machine.backlog.split_of(waiting.slot) {
-                    waiting.last_functions = last_functions as u8;
+                if let Some((from, _)) = dispatch.machine.backlog.split_of(waiting.slot) {
+                    waiting.last_functions = functions_from(from);
                     split = true;
                 }
             }
@@ -537,8 +364,9 @@ impl Engine<'_> {
         for waiting in &batch {
             let (slot, backlog) = (waiting.slot, &mut dispatch.machine.backlog);
             if waiting.last_functions > 0 {
-                let list = backlog.pass_on(slot);
-                dispatch.lists.push(list, *waiting);
+                let (list, until) = backlog.pass_on(slot);
+                let left = functions_from(until);
+                dispatch.lists.push(list, Waiting { left, ..*waiting });
                 continue;
             }
             if let Some(known) = backlog.done_here(slot) {
@@ -550,81 +378,12 @@ impl Engine<'_> {
             end = self.flush(number, chain, dispatch, end);
             self.cores[number].ready = end;
         }
-        let took = Nanos(end - began);
-        let (packets, new) = (work.packets as u32, work.new as u32);
-        dispatch.machine.completed(packets, new, took);
+        // A turn with packets of split flows gives no per-packet cost.
+        if !split {
+            let took = Nanos(end - began);
+            let (packets, new) = (work.packets as u32, work.new as u32);
+            dispatch.machine.completed(packets, new, took);
+        }
         self.batch = batch;
-    }
-
-    /// Processes a batch of offloaded packets.
-    pub(super) fn process_offloaded(&mut self, number: usize, now: u64) {
-        let Some(claim) = self.cores[number].activation else {
-            unreachable!("an auxiliary core is released when it has no packets left")
-        };
-        let dispatcher = usize::from(claim.dispatcher);
-        let owner = &mut self.cores[dispatcher];
-        let (Some((chain, _)), Some(mut dispatch)) = (owner.dedicated, owner.dispatch.take()) else {
-            unreachable!("a dispatcher has its queue until it has released all auxiliary cores")
-        };
-        let auxiliary = usize::from(claim.auxiliary);
-        let lane = &mut dispatch.lists.offload_queues[auxiliary];
-        let chain = &mut self.chains[usize::from(chain)];
-        let core = &mut self.cores[number];
-        let batch = lane.arrived(now, chain.costs.most.min(dispatch.batch));
-        let count = batch.len();
-        let more = lane.has_more(now, count);
-        let late = discard_late(
-            (&mut core.freshness, &core.attribution, &mut core.stats),
-            &mut chain.meter,
-            batch.iter().map(Sent::offloaded),
-            (now, more),
-        );
-        let batch = &batch[late..];
-        let packets = batch.iter().map(|waiting| &waiting.packet);
-        let work = work(number, packets, &mut chain.warmth);
-        let mut picos = match batch.is_empty() {
-            true => 0,
-            false => chain.costs.help(work, claim.other_node),
-        };
-        if dispatch.machine.backlog.has_splits() {
-            picos -= left_out(&chain.costs, batch, true).min(picos);
-        }
-        picos += chain.costs.discard(late);
-        if more {
-            for waiting in batch {
-                let hash = flow_hash(waiting.packet.flow);
-                core.attribution.served(hash, Nanos(now));
-            }
-        }
-        let end = spend_at(chain, core, number, picos, now);
-        if let Some(check) = &mut chain.check {
-            for waiting in batch {
-                let holds = chain.steering.holds(dispatcher, &waiting.packet);
-                assert!(holds, "core {dispatcher} hands over what is not its own");
-                let flow = (waiting.packet.flow, waiting.packet.arrival);
-                let segment = match waiting.last_functions {
-                    0 => Segment::Whole,
-                    _ => Segment::Last,
-                };
-                check.processed(flow, segment, number, (now, end));
-            }
-        }
-        core.stats.late += chain
-            .meter
-            .sent(&core.attribution, batch.iter().map(Sent::offloaded), now, end);
-        if let Some(freshness) = core.freshness.as_mut().filter(|_| more) {
-            freshness.processed(batch.len(), Nanos(end - now));
-        }
-        chain.worked += end - now;
-        core.stats.batch(batch.len(), end - now);
-        core.ready = end;
-        let receipt_at = end + self.timing.receipt;
-        lane.finish(count, receipt_at);
-        core.offloaded_at = lane.next();
-        if !lane.is_busy() {
-            core.attribution.idle();
-        }
-        dispatch.lists.receipt_at = dispatch.lists.receipt_at.min(receipt_at);
-        self.cores[dispatcher].dispatch = Some(dispatch);
     }
 }

@@ -12,7 +12,8 @@
 //! | `arrive` | from the switch to the rings: prefixes, links, bucket tables, placed flows |
 //! | `balance`, `row_steering` | flows between servers |
 //! | `turn` | a core without auxiliary cores |
-//! | `dispatching`, `dispatch` | a core with auxiliary cores, and the auxiliary cores |
+//! | `dispatching`, `dispatch` | a core with auxiliary cores |
+//! | `offloading`, `offload_queue` | the auxiliary cores, and packets on their way there and back |
 //! | `moves` | buckets and flows between cores |
 //! | `late` | packets that are discarded since they are too late |
 //! | `machine` | interruptions of a core, and its speed |
@@ -36,6 +37,7 @@ mod machine;
 mod meter;
 mod moves;
 mod offload_queue;
+mod offloading;
 mod packet_lists;
 mod queue;
 mod row_steering;

@@ -83,6 +83,14 @@ impl OffloadQueue {
         next.is_some_and(|packet| packet.at <= now)
     }
 
+    /// Discards the first `count` unfinished packets: they continue on no other core.
+    #[cold]
+    pub fn discard(&mut self, count: usize) {
+        for waiting in &mut self.packets.as_mut_slice()[self.done..self.done + count] {
+            waiting.left = 0;
+        }
+    }
+
     /// Completes the first `count` packets. The core gets their receipts at `receipt_at`.
     #[inline]
     pub fn finish(&mut self, count: usize, receipt_at: u64) {
@@ -110,10 +118,10 @@ impl OffloadQueue {
         count.unwrap_or(done.len())
     }
 
-    /// Returns the flow's slot of the packet with `before` packets in front of it.
+    /// Returns the packet with `before` packets in front of it.
     #[inline]
-    pub fn slot(&self, before: usize) -> u16 {
-        self.packets.as_slice()[before].slot
+    pub fn get(&self, before: usize) -> Waiting {
+        self.packets.as_slice()[before]
     }
 
     /// Removes the first `count` packets, which are done.
@@ -163,11 +171,28 @@ mod tests {
             (lane.receipts_due(49), lane.receipts_due(50), lane.receipts_due(60)),
             (0, 4, 5)
         );
-        assert_eq!((lane.slot(0), lane.slot(3)), (0, 3));
+        assert_eq!((lane.get(0).slot, lane.get(3).slot), (0, 3));
         lane.forget(4);
-        assert_eq!((lane.receipts_due(50), lane.slot(0), lane.receipt_at()), (0, 4, 60));
+        assert_eq!((lane.receipts_due(50), lane.get(0).slot, lane.receipt_at()), (0, 4, 60));
         // Completed packets delay no others.
         lane.hand_over(30);
         assert_eq!((lane.next(), lane.put_down()), (30, 0));
+    }
+
+    /// Regression: a packet of a divided flow that was too late on an auxiliary core was lost there, and went on.
+    #[test]
+    fn a_discarded_packet_goes_on_to_no_other_core() {
+        let mut lane = OffloadQueue::default();
+        for left in [1, 2, 3] {
+            lane.put(Waiting {
+                left,
+                ..Waiting::default()
+            });
+        }
+        lane.hand_over(10);
+        lane.finish(1, 20);
+        lane.discard(1);
+        lane.finish(2, 20);
+        assert_eq!([0, 1, 2].map(|at| lane.get(at).left), [1, 0, 3]);
     }
 }

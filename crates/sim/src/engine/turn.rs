@@ -2,7 +2,7 @@
 
 use super::Engine;
 use super::chain_state::{CacheResidency, ChainState};
-use super::check::Segment;
+use super::check::FUNCTIONS;
 use super::core::Core;
 use super::dispatch::Dispatch;
 use super::fifo::Arrived;
@@ -35,7 +35,7 @@ pub(super) fn work<'a>(
 }
 
 /// Returns the cost that packets of split flows do not incur on a core with one part of the chain.
-pub(super) fn left_out(costs: &Costs, batch: &[Waiting], last_part: bool) -> u64 {
+pub(super) fn left_out(costs: &Costs, batch: &[Waiting], on_auxiliary: bool) -> u64 {
     let parts = batch.iter().filter(|waiting| waiting.last_functions > 0);
     let picos = parts.map(|waiting| {
         let work = Work {
@@ -43,7 +43,8 @@ pub(super) fn left_out(costs: &Costs, batch: &[Waiting], last_part: bool) -> u64
             bytes: waiting.packet.bytes.into(),
             ..Work::default()
         };
-        costs.left_out(work, waiting.last_functions.into(), last_part)
+        let behind = on_auxiliary.then_some(waiting.left.into());
+        costs.left_out(work, waiting.last_functions.into(), behind)
     });
     picos.sum()
 }
@@ -133,7 +134,7 @@ pub(super) fn direct(core: &mut Core, chain: &mut ChainState, number: usize, now
             let holds = chain.steering.holds(number, &packet);
             assert!(holds, "core {number} processes what is not its own");
             let flow = (packet.flow, packet.arrival);
-            check.processed(flow, Segment::Whole, number, (now, end));
+            check.processed(flow, [FUNCTIONS, 0], number, (now, end));
         }
     }
     let packets = batch.iter().map(Sent::from);
@@ -344,11 +345,8 @@ impl Engine<'_> {
                 let holds = chain.steering.holds(number, &waiting.packet);
                 assert!(holds, "core {number} processes what is not its own");
                 let flow = (waiting.packet.flow, waiting.packet.arrival);
-                let segment = match waiting.last_functions {
-                    0 => Segment::Whole,
-                    _ => Segment::First,
-                };
-                check.processed(flow, segment, number, (now, end));
+                let part = [FUNCTIONS, waiting.last_functions];
+                check.processed(flow, part, number, (now, end));
             }
         }
         let whole = batch.iter().filter(|waiting| waiting.last_functions == 0);

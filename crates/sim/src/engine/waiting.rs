@@ -16,6 +16,8 @@ pub(crate) struct Waiting {
     pub slot: u16,
     /// Number of the chain's last functions that remain to be run; 0 for all functions.
     pub last_functions: u8,
+    /// Number of them that its auxiliary core leaves to another one.
+    pub left: u8,
     /// `true` if it was buffered while its bucket or flow migrated.
     pub buffered: bool,
 }
@@ -29,6 +31,7 @@ impl Waiting {
             at: arrived.at,
             slot: NONE,
             last_functions: 0,
+            left: 0,
             buffered: false,
         }
     }

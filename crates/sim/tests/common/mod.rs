@@ -7,7 +7,7 @@ use tailwater_net::Nanos;
 use tailwater_policy::capacity::{
     CapacityProfile, EpochFrontier, RateFrontier, ServiceCosts, SplitPoint, SplitProfile,
 };
-use tailwater_policy::core::{CoreMapper, Destination, Flowlet, Loads, Plan, Split, Unit, View};
+use tailwater_policy::core::{CoreMapper, Destination, Flowlet, Loads, Plan, Review, Split, SplitFlow, Unit, View};
 use tailwater_policy::server::IngressConfig;
 use tailwater_sim::policies::Steered;
 use tailwater_sim::{
@@ -180,7 +180,7 @@ impl CoreMapper for Anything {
                 _ if queued.bound => {}
                 0 if self.split => plan.splits.push(Split {
                     flow,
-                    last_functions: 1,
+                    last_functions: 1 + self.random.below(3) as usize,
                     auxiliary: self.random.below(auxiliaries as u64) as usize,
                 }),
                 1 | 2 => plan.destinations[flow] = self.anywhere(auxiliaries),
@@ -190,6 +190,18 @@ impl CoreMapper for Anything {
         plan.relieve = self.random.next() & self.random.next() & ((1 << auxiliaries) - 1);
         plan.release = self.random.next() & ((1 << auxiliaries) - 1);
         plan.boost = self.random.below(8) == 0;
+    }
+
+    fn review(&mut self, split: &SplitFlow<'_>) -> Review {
+        let auxiliaries = split.auxiliaries.len() as u64;
+        match self.random.below(8) {
+            0..2 => Review::Divide {
+                last_functions: 1 + self.random.below(3) as usize,
+                auxiliary: self.random.below(auxiliaries) as usize,
+            },
+            2 => Review::Join,
+            _ => Review::Keep,
+        }
     }
 
     fn place(&mut self, _: Flowlet, loads: &Loads<'_>) -> Destination {
