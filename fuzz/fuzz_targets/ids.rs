@@ -34,6 +34,7 @@ const SPEC: &str = r#"
           - 'alert smb any any -> any any (content:"|ff|SMB"; offset:4; depth:4; content:"a"; sid:9;)'
           - 'alert ftp any any -> any any (content:"SITE"; depth:4; sid:10;)'
           - 'alert http any any -> any any (app-layer-event:http.invalid_response_chunk_len; sid:11;)'
+          - 'alert http2 any any -> any any (http.method; content:"P"; http.request_body; content:"a"; sid:13;)'
           - 'alert smtp any any -> any any (sid:12;)'
           - 'reject tcp any any -> any any (flags:S; dsize:>3; byte_test:2,>,9,0; byte_jump:1,0; sid:7;)'
           - 'alert tcp any any -> any any (flowbits:set,a; content:"q"; threshold:type both, track by_src, count 2, seconds 9; sid:8;)'
@@ -78,13 +79,18 @@ impl Rig {
             }
             let mut frame = frame.to_vec().expect("a right frame");
             if *flags & 0x28 == 0x28 {
-                // In a tunnel.
+                // In a tunnel, under an MPLS label or in a PPPoE session.
                 let outer = FlowKey::v4(ends.0, ends.1, 47, 0, 0);
                 let inner = [&[0, 0, 8, 0][..], &frame[14..]].concat();
-                frame = FrameBuilder::new(&outer)
-                    .payload(&inner)
-                    .to_vec()
-                    .expect("a right frame");
+                frame = match *low & 3 {
+                    0 => [&frame[..12], &[0x88, 0x47, 0, 1, *high | 1, 64], &frame[14..]].concat(),
+                    1 => [&frame[..12], &[0x88, 0x48], payload].concat(),
+                    2 => [&frame[..12], &[0x88, 0x64, 0x11, 0, 0, 7, 0, 9, 0, 0x21], &frame[14..]].concat(),
+                    _ => {
+                        let frame = FrameBuilder::new(&outer).payload(&inner);
+                        frame.to_vec().expect("a right frame")
+                    }
+                };
             }
             self.now += Nanos::from_millis(100);
             self.chain.add(&frame, self.now);

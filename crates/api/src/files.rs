@@ -40,6 +40,14 @@ pub fn read_text_up_to(path: &Path, name: &str, most: usize) -> Result<String, S
     text(read(path, most as u64), name, most)
 }
 
+/// Reads a file of at most `most` bytes, which need not be text.
+///
+/// # Errors
+/// The file cannot be read, or is larger.
+pub fn read_bytes_up_to(path: &Path, name: &str, most: usize) -> Result<Vec<u8>, SpecError> {
+    read(path, most as u64).map_err(|error| unreadable(name, most, &error))
+}
+
 fn unreadable(name: &str, most: usize, error: &io::Error) -> SpecError {
     match error.kind() {
         ErrorKind::FileTooLarge => larger_than(name, most),

@@ -134,6 +134,14 @@ pub trait NetworkFunction: Send {
         Verdict::Forward
     }
 
+    /// Inspects a packet that is not IP, such as a frame of MPLS or PPPoE, which [`process`](NetworkFunction::process)
+    /// does not see: it passes around all functions, if the chain lets such packets pass. Its headers hold the network
+    /// offset, and it has no flow. [`Verdict::Drop`] drops it.
+    fn inspect_non_ip(&mut self, packet: &Packet, frame: &[u8]) -> Verdict {
+        let _ = (packet, frame);
+        Verdict::Forward
+    }
+
     /// Processes a batch. Every packet in it is well-formed IP and, if the function has state, belongs to a flow that
     /// `new_flow` has seen. The function drops a packet by setting its verdict.
     fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>);

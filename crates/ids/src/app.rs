@@ -4,7 +4,7 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum App {
-    /// HTTP/1.x.
+    /// HTTP: of a rule, in any version; of a connection, HTTP/1.x.
     Http = 1,
     /// TLS.
     Tls = 2,
@@ -24,11 +24,15 @@ pub enum App {
     Pop3 = 9,
     /// IMAP.
     Imap = 10,
+    /// HTTP/2.
+    Http2 = 11,
+    /// HTTP/1.x, in rules only.
+    Http1 = 12,
 }
 
 impl App {
     /// Names in rules and alerts.
-    pub const NAMES: [(&'static str, App); 10] = [
+    pub const NAMES: [(&'static str, App); 12] = [
         ("http", App::Http),
         ("tls", App::Tls),
         ("dns", App::Dns),
@@ -39,6 +43,8 @@ impl App {
         ("dcerpc", App::Dcerpc),
         ("pop3", App::Pop3),
         ("imap", App::Imap),
+        ("http2", App::Http2),
+        ("http1", App::Http1),
     ];
 
     /// Returns the name.

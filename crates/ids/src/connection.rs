@@ -112,6 +112,16 @@ impl Connection {
         self.app == app as u8
     }
 
+    /// Returns `true` if rules for a protocol apply to the connection: those for HTTP apply to any version.
+    #[inline]
+    pub(crate) fn runs(&self, app: App) -> bool {
+        match app {
+            App::Http => self.is_app(App::Http) || self.is_app(App::Http2),
+            App::Http1 => self.is_app(App::Http),
+            app => self.is_app(app),
+        }
+    }
+
     pub(crate) fn set_app(&mut self, app: Option<App>) {
         self.app = app.map_or(0, |app| app as u8);
     }

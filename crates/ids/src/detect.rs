@@ -2,6 +2,7 @@
 
 use crate::app::App;
 use tailwater_streams::direction::Direction;
+use tailwater_streams::http2::PREFACE;
 use tailwater_streams::tls;
 
 /// Bytes at the start of a stream used for protocol detection.
@@ -54,7 +55,18 @@ pub(crate) fn detect(bytes: &[u8], direction: Direction, server_port: u16) -> De
     if server_port == DNS_PORT {
         return Detected::Is(Some(App::Dns));
     }
+    if direction == Direction::ToServer && bytes.len() > 3 {
+        let there = bytes.len().min(PREFACE.len());
+        if bytes[..there] == PREFACE[..there] {
+            return match there == PREFACE.len() {
+                true => Detected::Is(Some(App::Http2)),
+                false => Detected::More,
+            };
+        }
+    }
     match bytes {
+        // Settings of an HTTP/2 server, whose client decides.
+        [0, _, _, 4, 0, 0, 0, 0, 0, ..] if direction == Direction::ToClient => return Detected::ByOther,
         [] | [tls::HANDSHAKE] => return Detected::More,
         [tls::HANDSHAKE, tls::MAJOR_VERSION, ..] => return Detected::Is(Some(App::Tls)),
         [5, 0 | 1, 0..=19, ..] => return Detected::Is(Some(App::Dcerpc)),
@@ -62,6 +74,7 @@ pub(crate) fn detect(bytes: &[u8], direction: Direction, server_port: u16) -> De
         [0, _, _, _, 0xfd..=0xff, b'S', b'M', b'B', ..] => return Detected::Is(Some(App::Smb)),
         // A session request in front of SMB.
         [0x81, 0, 0, ..] if server_port == NETBIOS_PORT => return Detected::Is(Some(App::Smb)),
+        [0, _, _, 4, ..] if direction == Direction::ToClient && bytes.len() < 9 => return Detected::More,
         [0, rest @ ..] if rest.len() < 7 => return Detected::More,
         [0, ..] => return Detected::Is(None),
         _ => {}
@@ -133,6 +146,9 @@ mod tests {
         assert_eq!(client(b"US"), More);
         assert_eq!(client(b"EHLO x"), Is(Some(App::Smtp)));
         assert_eq!(client(b"GET / HTTP/1.1"), Is(Some(App::Http)));
+        assert_eq!(client(PREFACE), Is(Some(App::Http2)));
+        assert_eq!(client(&PREFACE[..20]), More);
+        assert_eq!(server(b"\0\0\x06\x04\0\0\0\0\0\0"), ByOther);
         assert_eq!(client(b"SSH-2.0-x"), Is(Some(App::Ssh)));
         assert_eq!(client(b"\x16\x03\x01"), Is(Some(App::Tls)));
         assert_eq!(client(b"\x05\0\x0b"), Is(Some(App::Dcerpc)));

@@ -2,6 +2,7 @@
 
 mod dns;
 mod http;
+mod http2;
 mod messages;
 mod tls;
 
@@ -10,8 +11,9 @@ use crate::detect::{Detected, detect};
 use crate::dns::MAX_NAME;
 use crate::http::DerivedBuffers;
 use crate::http::body::Inflater;
+use crate::http2::{HeadFields, Http2Connections, MAX_BLOCK};
 use crate::packet::Subject;
-use crate::phases::{DEAD, DNS, INSPECTED, LINES, RAW, RECORDS, TLS, UNKNOWN};
+use crate::phases::{DEAD, DNS, HTTP2, INSPECTED, LINES, RAW, RECORDS, TLS, UNKNOWN};
 use crate::rule::{App, Direction};
 use crate::rule_evaluator::{RuleEvaluator, counter, payload_unit};
 use crate::settings::Settings;
@@ -19,6 +21,7 @@ use crate::stream::Side;
 use crate::x509::Texts;
 use tailwater_streams::http::head::Head;
 use tailwater_streams::http::messages::{HEAD, Step, is_phase};
+use tailwater_streams::http2::hpack::scratch_for;
 
 /// Inverse of the share of the window that stays after inspection.
 const HISTORY: usize = 4;
@@ -72,6 +75,10 @@ pub(crate) struct Buffers {
     ja3: Vec<u8>,
     texts: Texts,
     name: Vec<u8>,
+    http2: Http2Connections,
+    /// Names and values of a header block.
+    block_text: Vec<u8>,
+    fields: HeadFields,
 }
 
 impl Buffers {
@@ -86,6 +93,9 @@ impl Buffers {
             ja3: Vec::with_capacity(3 * settings.window + 16),
             texts: Texts::with_room(settings.window),
             name: Vec::with_capacity(MAX_NAME + 1),
+            http2: Http2Connections::new(settings.window),
+            block_text: Vec::with_capacity(scratch_for(MAX_BLOCK)),
+            fields: HeadFields::new(settings.window),
         }
     }
 
@@ -109,6 +119,7 @@ impl Buffers {
         evaluator.evaluate_stream((stream.side, fresh.start), &unit, subject, connection);
         match stream.side.message.phase {
             phase if is_phase(phase) => self.http(stream, evaluator, subject, connection),
+            HTTP2 => self.http2(stream, evaluator, subject, connection),
             TLS => self.tls(stream, evaluator, subject, connection),
             DNS => self.dns(stream, evaluator, subject, connection),
             RECORDS => self.records(stream, evaluator, subject, connection),
@@ -116,6 +127,9 @@ impl Buffers {
             _ => {}
         }
         if stream.side.bytes.end() >= stream.depth {
+            if stream.side.message.phase == HTTP2 {
+                self.end_of_http2(evaluator, subject, connection);
+            }
             stream.side.message.phase = DEAD;
         }
     }
@@ -130,6 +144,7 @@ impl Buffers {
     ) {
         match stream.side.message.phase {
             phase if is_phase(phase) => self.end_of_http(stream, evaluator, subject, connection),
+            HTTP2 => self.end_of_http2(evaluator, subject, connection),
             RECORDS | LINES => self.message_so_far(stream, evaluator, subject, connection),
             _ => {}
         }
@@ -150,7 +165,7 @@ impl Buffers {
         if by == 0 && by_history > 0 {
             // The message exceeds the window: the available part is inspected, and the rest skipped.
             match stream.side.message.phase {
-                HEAD | TLS | DNS => {
+                HEAD | TLS | DNS | HTTP2 => {
                     evaluator.counters[counter::HTTP_LOST] += u64::from(stream.side.message.phase == HEAD);
                     stream.side.message.phase = RAW;
                 }
@@ -169,7 +184,7 @@ impl Buffers {
         let needed = match message.phase {
             TLS | DNS | HEAD => message.start,
             RECORDS | LINES if message.flags & INSPECTED == 0 => message.start,
-            LINES => message.parsed,
+            LINES | HTTP2 => message.parsed,
             phase if is_phase(phase) && message.flags & INSPECTED == 0 => message.start,
             phase if is_phase(phase) => message.parsed,
             _ => side.bytes.end(),
@@ -194,6 +209,8 @@ fn begin(stream: &mut Stream<'_>, evaluator: &mut RuleEvaluator, subject: &Subje
     connection.set_app(app);
     let phase = match app {
         Some(App::Http) => HEAD,
+        // The bytes in front are needed, too.
+        Some(App::Http2) if stream.side.bytes.base() == 0 => HTTP2,
         Some(App::Tls) => TLS,
         Some(App::Dns) => DNS,
         Some(App::Smb | App::Dcerpc) => RECORDS,

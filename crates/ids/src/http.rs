@@ -1,4 +1,4 @@
-//! Buffers of HTTP/1.x messages that rules test.
+//! Buffers of HTTP messages that rules test.
 
 pub(crate) mod body;
 
@@ -19,7 +19,19 @@ pub(crate) fn fill<'a>(
     made: &'a mut DerivedBuffers,
     unit: &mut Unit<'a>,
 ) {
+    fill_with_pseudo(head, [bytes, b""], direction, made, unit);
+}
+
+/// Adds the buffers of a head of HTTP/2 to a unit: in the form of HTTP/1, with the pseudo-header fields.
+pub(crate) fn fill_with_pseudo<'a>(
+    head: &'a Head,
+    [bytes, pseudo]: [&'a [u8]; 2],
+    direction: Direction,
+    made: &'a mut DerivedBuffers,
+    unit: &mut Unit<'a>,
+) {
     made.read(head, bytes, direction);
+    made.header.splice(0..0, pseudo.iter().copied());
     let made = &*made;
     let [first, second, third] = head.parts(bytes);
     let mut field = |buffer: Buffer, name: &str| {

@@ -71,6 +71,8 @@ const PLAIN_COUNTERS: [&str; counter::HTTP_ANOMALIES] = [
     "fragments",
     "http-unclear",
     "tunnel-unclear",
+    "http2-malformed",
+    "http2-overflow",
 ];
 
 /// Names of the counters: those of packets and streams, and one for each anomaly of HTTP messages.
@@ -138,6 +140,13 @@ impl Inspector {
         if tunnel::may_carry(input.headers) {
             self.tunnel(input, slots);
         }
+        self.verdict()
+    }
+
+    /// Inspects the packets inside one that is not IP itself: in MPLS or PPPoE.
+    pub fn non_ip(&mut self, input: &Input<'_>, slots: &mut impl Slots) -> Verdict {
+        self.evaluator.begin();
+        self.tunnel(input, slots);
         self.verdict()
     }
 

@@ -20,6 +20,7 @@ mod dns;
 mod evaluate;
 mod follow;
 mod http;
+mod http2;
 pub mod inspector;
 pub mod interval;
 pub mod language;

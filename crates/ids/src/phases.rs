@@ -15,7 +15,12 @@ pub(crate) const RECORDS: u8 = 34;
 /// Lines (FTP, SMTP).
 pub(crate) const LINES: u8 = 35;
 
+/// HTTP/2.
+pub(crate) const HTTP2: u8 = 36;
+
 /// Flag of a message: the rules were evaluated on it, or on its body.
 pub(crate) const INSPECTED: u8 = 2;
 /// Flag of [`LINES`]: the text of a mail.
 pub(crate) const MAIL: u8 = 4;
+/// Flag of [`HTTP2`]: the direction is followed.
+pub(crate) const OPENED: u8 = 8;

@@ -49,8 +49,10 @@ pub(crate) mod counter {
     pub(crate) const FRAGMENT: usize = 9;
     pub(crate) const HTTP_LOST: usize = 10;
     pub(crate) const TUNNEL: usize = 11;
+    pub(crate) const HTTP2_MALFORMED: usize = 12;
+    pub(crate) const HTTP2_OVERFLOW: usize = 13;
     /// First of the anomalies of HTTP messages.
-    pub(crate) const HTTP_ANOMALIES: usize = 12;
+    pub(crate) const HTTP_ANOMALIES: usize = 14;
     pub(crate) const COUNT: usize = HTTP_ANOMALIES + super::Anomalies::NAMES.len();
 }
 
@@ -242,7 +244,7 @@ impl RuleEvaluator {
         subject: &Subject<'_>,
         connection: &Connection,
     ) -> bool {
-        if signature.app.is_some_and(|app| !connection.is_app(app)) {
+        if signature.app.is_some_and(|app| !connection.runs(app)) {
             return false;
         }
         let established = signature.rule.flow.established;

@@ -3,7 +3,8 @@
 
 mod common;
 
-use common::rig::{HOME, Rig, Tcp, WORLD, udp};
+use common::rig::{HOME, Rig, Tcp, WORLD, rules, udp};
+use tailwater_ids::inspector::{Reason, Settings, Verdict};
 use tailwater_net::builder::{FrameBuilder, TcpFields};
 use tailwater_net::tcp::TcpFlags;
 use tailwater_net::{FlowKey, protocol};
@@ -289,4 +290,56 @@ fn a_refused_fast_open_does_not_confuse_a_later_connection() {
     tcp.send(1, SYN_ACK, b"");
     tcp.send(0, TcpFlags::ACK, b"");
     assert_eq!(rig.packets(&tcp.client(REQUEST).frames), [1]);
+}
+
+/// Frames of MPLS and PPPoE are not IP, but what they carry is inspected.
+#[test]
+fn packets_under_mpls_and_pppoe_are_inspected() {
+    let text = "drop http any any -> any any (flow:established,to_server; http.uri; content:\"/evil\"; sid:1;)\n\
+                alert udp any any -> any 99 (content:\"deep\"; sid:2;)";
+    let under = |kind: u16, head: &[u8], rest: &[u8]| [&[2; 12], &kind.to_be_bytes()[..], head, rest].concat();
+    let stack = [0, 1, 0, 64, 0, 2, 1, 64];
+    let session = [0x11, 0, 0, 7, 0, 9, 0, 0x21];
+    for (kind, head) in [(0x8847, &stack[..]), (0x8848, &stack[4..]), (0x8864, &session[..])] {
+        let settings = Settings {
+            drops: true,
+            ..Settings::default()
+        };
+        let mut rig = Rig::new(rules(text), settings);
+        let tcp = Tcp::outward(80)
+            .client(&REQUEST[..9])
+            .client(&REQUEST[9..])
+            .client(b"more");
+        let outcomes: Vec<_> = tcp
+            .frames
+            .iter()
+            .map(|frame| rig.packet(&under(kind, head, &frame[14..])))
+            .collect();
+        let (last, before) = outcomes.split_last().unwrap();
+        assert_eq!(
+            before.last(),
+            Some(&(Verdict::Drop(Reason::Dropped), vec![1])),
+            "{kind:#x}"
+        );
+        assert_eq!(last.0, Verdict::Drop(Reason::FlowBlocked));
+        // A packet cut short, and a stack without an end, are counted.
+        for cut in [0, 1, 8, 19] {
+            rig.packet(&under(kind, head, &tcp.frames[3][14..14 + cut]));
+        }
+        let broken = rig.note("tunnel-unclear");
+        assert!(broken >= 2, "{kind:#x}: {broken}");
+    }
+    let mut rig = Rig::of(text);
+    // Ethernet under MPLS, and other frames that are not IP.
+    assert_eq!(
+        rig.packet(&under(0x8847, &stack, &[&[0; 4], &udp(1, 99, b"deep")[..]].concat()))
+            .1,
+        [2]
+    );
+    assert_eq!(
+        rig.packet(&under(0x88cc, &stack, &udp(1, 99, b"deep"))),
+        (Verdict::Pass, vec![])
+    );
+    assert_eq!(rig.packet(&under(0x8847, &[0; 400], b"")), (Verdict::Pass, vec![]));
+    assert_eq!(rig.note("tunnel-unclear"), 1);
 }

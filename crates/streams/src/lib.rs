@@ -1,4 +1,4 @@
-//! TCP streams in order within bounded memory, and the HTTP/1.x and TLS messages in them. `urlFilter` and `ids` are
+//! TCP streams in order within bounded memory, and the HTTP and TLS messages in them. `urlFilter` and `ids` are
 //! built on this crate. It looks up no flows, allocates no memory and decides nothing: the caller keeps the state and
 //! supplies the buffers.
 //!
@@ -19,6 +19,7 @@
 //! | | in pieces of any size, without a copy | complete heads in a window |
 //! |---|---|---|
 //! | HTTP/1.x | [`http::request`] | [`http::messages`], [`http::head`] |
+//! | HTTP/2 | [`http2`] | |
 //! | TLS | [`tls::hello`] | [`tls::handshake`] |
 //!
 //! The parsers in pieces stop at a blocked request before its last byte is forwarded. They read ambiguous bytes as the
@@ -28,6 +29,7 @@
 
 pub mod direction;
 pub mod http;
+pub mod http2;
 pub mod parser;
 pub mod ranges;
 pub mod ring;

@@ -2,7 +2,7 @@
 
 use super::Chain;
 use super::input::unfit_verdict;
-use crate::batch::{Batch, Packet};
+use crate::batch::{Batch, Packet, Verdict};
 use tailwater_net::parse::{Fragment, Network, parse, parse_ordinary};
 
 impl Chain {
@@ -28,6 +28,9 @@ impl Chain {
                 self.non_ip += 1;
                 packet.headers = headers;
                 packet.verdict = unfit_verdict(self.input.non_ip);
+                if packet.verdict == Verdict::Bypass {
+                    self.show_non_ip(packet, frame);
+                }
                 true
             }
             Ok(headers) => {
@@ -41,6 +44,17 @@ impl Chain {
                 self.malformed[reason.index()] += 1;
                 packet.verdict = unfit_verdict(self.input.malformed);
                 true
+            }
+        }
+    }
+
+    /// Passes a packet that is not IP to the functions that inspect such packets, up to one that drops it.
+    fn show_non_ip(&mut self, packet: &mut Packet, frame: &[u8]) {
+        for stage in &mut self.stages {
+            if let Verdict::Drop(reason) = stage.function.inspect_non_ip(packet, frame) {
+                packet.verdict = Verdict::Drop(reason);
+                self.lost += stage.count_drop(reason);
+                return;
             }
         }
     }

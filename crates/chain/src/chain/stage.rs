@@ -87,6 +87,13 @@ impl Stage {
         lost
     }
 
+    /// Counts a packet that the function drops outside a batch. Returns 1 if it is lost, else 0.
+    pub(super) fn count_drop(&mut self, reason: u8) -> u64 {
+        let reason = usize::from(reason).min(self.drops.len() - 1);
+        self.drops[reason] += 1;
+        u64::from(self.losses[reason])
+    }
+
     /// Names of the counts in `drops` and of the function's counters.
     pub(super) fn reasons(&self) -> impl Iterator<Item = Reason> {
         let names = self.function.drop_reasons().iter().copied().chain(["other"]);

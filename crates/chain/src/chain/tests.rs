@@ -134,6 +134,45 @@ fn unfit_packets_are_dropped_or_passed_as_the_spec_says() {
     }
 }
 
+/// Drops packets that are not IP and have this last byte.
+struct NonIpFilter(u8);
+
+impl NetworkFunction for NonIpFilter {
+    fn kind(&self) -> &'static str {
+        "NonIpFilter"
+    }
+    fn drop_reasons(&self) -> &'static [&'static str] {
+        &["unwanted"]
+    }
+    fn inspect_non_ip(&mut self, _: &Packet, frame: &[u8]) -> Verdict {
+        match frame.last() == Some(&self.0) {
+            true => Verdict::Drop(0),
+            false => Verdict::Forward,
+        }
+    }
+    fn process(&mut self, _: &mut Batch, _: &mut FlowStates<'_>) {}
+}
+
+/// A function can inspect and drop packets that are not IP, though they pass around `process`.
+#[test]
+fn packets_that_are_not_ip_are_shown_to_functions_if_they_pass() {
+    let frame = |last| {
+        let mut frame = vec![last; 60];
+        frame[12..14].copy_from_slice(&[0x88, 0x47]);
+        frame
+    };
+    let frames = [frame(1), udp(3), frame(2), frame(7)];
+    for (non_ip, expected, counts) in [
+        (PacketAction::Drop, vec![udp(3)], [0, 3]),
+        (PacketAction::Pass, vec![udp(3), frame(1), frame(2)], [1, 3]),
+    ] {
+        let input = InputPolicy { non_ip, ..INPUT };
+        let mut rig = ChainRig::new(vec![Box::<Probe>::default(), Box::new(NonIpFilter(7))], input);
+        assert_eq!(rig.run(&frames, Nanos::from_secs(1)), expected);
+        assert_eq!([rig.count("nonipfilter/unwanted"), rig.count("non-ip")], counts);
+    }
+}
+
 /// Does nothing; the number is its state in bytes.
 struct Bytes(usize);
 

@@ -192,7 +192,7 @@ impl EventFields {
         }
         if !detail.name().is_empty() || !detail.target().is_empty() {
             match alert.app {
-                Some(App::Http) => put(
+                Some(App::Http | App::Http2) => put(
                     "http",
                     json!({"hostname": text(detail.name()), "url": text(detail.target()), "http_method": text(detail.method())}),
                 ),

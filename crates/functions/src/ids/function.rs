@@ -5,7 +5,7 @@ use super::table::IdsTable;
 use crate::exporter::Sender;
 use crate::stream_pool::{self, StreamPoolCache};
 use std::sync::Arc;
-use tailwater_chain::batch::{Batch, Verdict};
+use tailwater_chain::batch::{Batch, Packet, Verdict};
 use tailwater_chain::function::{FlowEnds, FlowStates, FunctionProperties, NetworkFunction, RunEnd};
 use tailwater_chain::live::Version;
 use tailwater_ids::connection::{Connection, Lease};
@@ -100,6 +100,25 @@ impl Ids {
         }
     }
 
+    /// Switches to the latest rules.
+    #[inline]
+    fn refresh_rules(&mut self) {
+        self.table.rules.refresh(&mut self.cached_rules);
+        if self.cached_rules.number != self.inspector.version() {
+            let rules = Arc::clone(&self.cached_rules.value);
+            self.inspector.renew(self.cached_rules.number, rules);
+        }
+    }
+
+    /// Updates the counters.
+    #[inline]
+    fn update_counters(&mut self) {
+        self.counters[..COUNTERS - 1].copy_from_slice(self.inspector.counters());
+        if let Some(eve) = &self.table.eve {
+            self.counters[COUNTERS - 1] += eve.take_unwritten();
+        }
+    }
+
     /// Passes the last packet's alerts to the writer thread; counts those that find no room.
     #[cold]
     fn send_alerts(&mut self) {
@@ -149,12 +168,27 @@ impl NetworkFunction for Ids {
         }
     }
 
-    fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {
-        self.table.rules.refresh(&mut self.cached_rules);
-        if self.cached_rules.number != self.inspector.version() {
-            let rules = Arc::clone(&self.cached_rules.value);
-            self.inspector.renew(self.cached_rules.number, rules);
+    fn inspect_non_ip(&mut self, packet: &Packet, frame: &[u8]) -> Verdict {
+        self.refresh_rules();
+        let input = Input {
+            frame,
+            headers: &packet.headers,
+            arrival: packet.arrival,
+            reversed: false,
+        };
+        let verdict = self.inspector.non_ip(&input, &mut self.slots);
+        if !self.inspector.alerts().is_empty() {
+            self.send_alerts();
         }
+        self.update_counters();
+        match verdict {
+            inspector::Verdict::Drop(reason) => Verdict::Drop(reason as u8),
+            inspector::Verdict::Pass => Verdict::Forward,
+        }
+    }
+
+    fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {
+        self.refresh_rules();
         for i in 0..batch.len() {
             let (packet, frame) = batch.packet_mut(i);
             let connection = flows.state::<Connection>(packet);
@@ -172,10 +206,7 @@ impl NetworkFunction for Ids {
                 self.send_alerts();
             }
         }
-        self.counters[..COUNTERS - 1].copy_from_slice(self.inspector.counters());
-        if let Some(eve) = &self.table.eve {
-            self.counters[COUNTERS - 1] += eve.take_unwritten();
-        }
+        self.update_counters();
     }
 
     fn run_end(&mut self) -> Option<&mut dyn RunEnd> {

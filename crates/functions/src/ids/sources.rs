@@ -42,12 +42,12 @@ pub struct Loaded {
     /// Each names the position of the first of them.
     pub invalid: Vec<(String, usize)>,
     /// Texts the rules were parsed from. Equality and `Debug` compare and show these.
-    texts: Arc<Vec<String>>,
+    texts: Arc<Vec<Vec<u8>>>,
 }
 
 impl Loaded {
     /// Collects parsed rules, and the skipped ones counted by reason.
-    pub(crate) fn new(rules: Vec<Rule>, reasons: BTreeMap<String, usize>, texts: Vec<String>) -> Loaded {
+    pub(crate) fn new(rules: Vec<Rule>, reasons: BTreeMap<String, usize>, texts: Vec<Vec<u8>>) -> Loaded {
         let mut skipped: Vec<_> = reasons.into_iter().collect();
         skipped.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
         Loaded {

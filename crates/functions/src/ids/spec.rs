@@ -6,7 +6,7 @@ use crate::kind::{ALLOW_EMPTY, Context, allows_empty, check_not_empty};
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use tailwater_api::error::SpecError;
-use tailwater_api::files::{read_text, read_text_up_to};
+use tailwater_api::files::{read_bytes_up_to, read_text};
 use tailwater_api::located::{Fields, Located};
 use tailwater_api::values::PacketAction;
 use tailwater_ids::inspector::Settings;
@@ -229,7 +229,7 @@ pub(crate) fn load_rules(sources: &Sources, inline: &[Located<'_>]) -> Result<Lo
     let mut invalid = InvalidRules::default();
     for path in &sources.files {
         let name = path.display().to_string();
-        match read_text_up_to(path, &name, MAX_RULES_FILE) {
+        match read_bytes_up_to(path, &name, MAX_RULES_FILE) {
             Ok(text) => texts.push((name, text, None)),
             Err(error) => errors.push(error),
         }
@@ -237,7 +237,7 @@ pub(crate) fn load_rules(sources: &Sources, inline: &[Located<'_>]) -> Result<Lo
     let files = texts.len();
     let nodes = inline.iter().map(Some).chain(std::iter::repeat(None));
     let inline = sources.inline.iter().zip(nodes);
-    texts.extend(inline.map(|(rule, node)| ("rules".to_owned(), rule.clone(), node)));
+    texts.extend(inline.map(|(rule, node)| ("rules".to_owned(), rule.clone().into_bytes(), node)));
     for (i, (name, text, node)) in texts.iter().enumerate() {
         let wrong = |message: String, line: usize, column: usize| match node {
             Some(node) => node.error(message),
@@ -248,7 +248,7 @@ pub(crate) fn load_rules(sources: &Sources, inline: &[Located<'_>]) -> Result<Lo
             skipped,
             mistakes,
             more,
-        } = reader.read(text);
+        } = reader.read_bytes(text);
         // Rules in the spec itself are part of it.
         let refuses = sources.strict || i >= files;
         for mistake in mistakes {

@@ -283,3 +283,43 @@ fn everything_that_is_wrong_is_told_at_once() {
     ];
     assert_eq!(skipped.notices(), notices);
 }
+
+/// Frames of MPLS pass around the chain's functions, but not unseen.
+#[test]
+fn frames_of_mpls_are_inspected_though_they_are_not_ip() {
+    let table = table(&sources(&[RULE]), &options(true, None));
+    let mut chain = rig(&table);
+    let frames = conversation(7, &[REQUEST, REQUEST]);
+    let label = |frame: &Vec<u8>| [&frame[..12], &[0x88, 0x47, 0, 2, 1, 64], &frame[14..]].concat();
+    let frames: Vec<_> = frames.iter().map(label).collect();
+    assert_eq!(chain.run(&frames, NOW), frames[..3]);
+    let counts = ["ids/alerts", "ids/dropped", "ids/flow-blocked", "non-ip"].map(|name| chain.count(name));
+    assert_eq!(counts, [1, 1, 1, 5]);
+}
+
+/// A rule that is not UTF-8 refused its whole file.
+#[test]
+fn a_rule_that_is_not_utf8_is_left_out_and_listed() {
+    let (path, mut sources) = rules_file("not-utf8", "");
+    let text = [
+        RULE.as_bytes(),
+        b"\n# caf\xe9\nalert ip any any -> any any (msg:\"\xff\"; sid:9;)\n",
+    ]
+    .concat();
+    std::fs::write(&path, text).unwrap();
+    let loaded = load_ids_rules(&sources, &[]).unwrap();
+    assert_eq!(loaded.rules.len(), 1);
+    let notices = loaded.notices().join("\n");
+    assert!(notices.contains("2 of 3 rules not loaded"), "{notices}");
+    assert!(
+        notices.contains(":2:6: expected UTF-8 text, found the byte 0xe9"),
+        "{notices}"
+    );
+    sources.strict = true;
+    let error = load_ids_rules(&sources, &[]).unwrap_err().to_string();
+    assert!(
+        error.contains(":3:35: expected UTF-8 text, found the byte 0xff"),
+        "{error}"
+    );
+    std::fs::remove_file(&path).unwrap();
+}

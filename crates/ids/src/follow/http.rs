@@ -1,12 +1,13 @@
 //! HTTP/1.x messages of a stream.
 
+use super::http2::begin_http2;
 use super::{Buffers, Stream};
 use crate::buffer::Buffer;
 use crate::connection::{CONNECT_REQUEST, Connection, HEAD_REQUEST};
 use crate::http::body::codings;
 use crate::http::fill;
 use crate::packet::Subject;
-use crate::phases::{INSPECTED, RAW};
+use crate::phases::{HTTP2, INSPECTED, RAW};
 use crate::rule::Direction;
 use crate::rule_evaluator::{RuleEvaluator, counter, payload_unit};
 use crate::signature::Hook;
@@ -58,6 +59,9 @@ impl Buffers {
                         stream.side.message.phase = RAW;
                         return;
                     }
+                    if stream.side.message.phase == HTTP2 {
+                        return self.http2(stream, evaluator, subject, connection);
+                    }
                 }
                 Step::End => {
                     self.body_so_far(stream, evaluator, subject, connection);
@@ -97,9 +101,17 @@ impl Buffers {
             Direction::ToServer => Hook::Request,
             Direction::ToClient => Hook::Response,
         };
+        if direction == Direction::ToServer && self.head.line(text) == b"PRI * HTTP/2.0" {
+            // HTTP/2 behind an upgrade.
+            let start = stream.side.message.start;
+            begin_http2(stream, start, connection);
+            return true;
+        }
         let method = self.head.method(text);
         let (heads, tunnels) = (method == b"HEAD", method == b"CONNECT");
         let status = self.head.target(text);
+        let upgrade = self.head.field(text, "upgrade");
+        let upgrades = status == b"101" && upgrade.is_some_and(|name| name.eq_ignore_ascii_case(b"h2c"));
         let switches = connection.has(CONNECT_REQUEST) && status.starts_with(b"2");
         let framing = self.head.framing(text, direction, connection.has(HEAD_REQUEST));
         let (_, odd) = codings(&self.head, text);
@@ -122,6 +134,11 @@ impl Buffers {
                 connection.set(CONNECT_REQUEST, tunnels);
             }
             Direction::ToClient if switches => return false,
+            Direction::ToClient if upgrades => {
+                let end = stream.side.message.head_end;
+                begin_http2(stream, end, connection);
+                return true;
+            }
             Direction::ToClient => {}
         }
         match framing {

@@ -111,6 +111,7 @@ impl Draft {
                     let name = app.map_or("", App::name);
                     return Err(Problem::unsupported(format!("file.data of {name}")));
                 }
+                (Some(App::Http1 | App::Http2), Some(App::Http)) => {}
                 (Some(one), Some(other)) if one != other => {
                     return Err(Problem::wrong(format!(
                         "a {} rule tests a buffer of {}",

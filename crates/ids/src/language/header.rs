@@ -272,7 +272,7 @@ const ACTIONS: [(&str, Action); 6] = [
     ("pass", Action::Pass),
 ];
 
-const PROTOCOLS: [(&str, Protocol); 9] = [
+const PROTOCOLS: [(&str, Protocol); 8] = [
     ("ip", Protocol::Ip),
     ("tcp", Protocol::Tcp),
     ("tcp-pkt", Protocol::TcpPacket),
@@ -281,7 +281,6 @@ const PROTOCOLS: [(&str, Protocol); 9] = [
     ("pkthdr", Protocol::Ip),
     ("dns", Protocol::App(App::Dns)),
     ("http", Protocol::App(App::Http)),
-    ("http1", Protocol::App(App::Http)),
 ];
 
 /// Parses the header.
@@ -368,9 +367,8 @@ pub(super) fn parse(text: &str, sets: &mut Sets) -> Result<Header, Problem> {
 }
 
 /// Protocols supported by Suricata but not here.
-const UNSUPPORTED: [&str; 22] = [
+const UNSUPPORTED: [&str; 21] = [
     "ftp-data",
-    "http2",
     "nfs",
     "tftp",
     "ntp",

@@ -22,6 +22,7 @@ use crate::rule::Rule;
 use expressions::Expressions;
 use header::Sets;
 use problem::Problem;
+use std::borrow::Cow;
 use std::fmt;
 
 /// Largest number of mistakes reported individually.
@@ -76,6 +77,43 @@ pub struct Parsed {
     pub more: usize,
 }
 
+impl Parsed {
+    /// Adds an error.
+    fn add(&mut self, mistake: Mistake) {
+        match self.mistakes.len() {
+            MAX_REPORTED.. => self.more += 1,
+            _ => self.mistakes.push(mistake),
+        }
+    }
+}
+
+/// Returns the lines of a text, without their ends.
+fn lines(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+    bytes.split_inclusive(|byte| *byte == b'\n').map(|line| {
+        let line = line.strip_suffix(b"\n").unwrap_or(line);
+        line.strip_suffix(b"\r").unwrap_or(line)
+    })
+}
+
+/// Returns a line as text; the first byte of a rule that is not UTF-8 becomes a mistake.
+fn text_of<'a>(number: usize, line: &'a [u8], not_text: &mut Option<Mistake>) -> Cow<'a, str> {
+    let error = match std::str::from_utf8(line) {
+        Ok(text) => return Cow::Borrowed(text),
+        Err(error) => error,
+    };
+    let (good, rest) = line.split_at(error.valid_up_to());
+    not_text.get_or_insert_with(|| Mistake {
+        line: number + 1,
+        column: String::from_utf8_lossy(good).chars().count() + 1,
+        message: format!(
+            "expected UTF-8 text, found the byte {:#04x}",
+            rest.first().copied().unwrap_or_default()
+        ),
+        suggestion: None,
+    });
+    String::from_utf8_lossy(line)
+}
+
 /// Parser of rule texts with common variables.
 #[derive(Debug)]
 pub struct Reader {
@@ -97,23 +135,33 @@ impl Reader {
 
     /// Parses a text. Across several texts the caller must ensure that each `sid` is unique.
     pub fn read(&mut self, text: &str) -> Parsed {
+        self.read_bytes(text.as_bytes())
+    }
+
+    /// Parses a text that may contain bytes that are not UTF-8: a rule or comment with such is a mistake.
+    pub fn read_bytes(&mut self, bytes: &[u8]) -> Parsed {
         let mut parsed = Parsed::default();
-        let mut lines = text.lines().enumerate();
+        let mut lines = lines(bytes).enumerate();
         while let Some((number, first)) = lines.next() {
             let mut joined = String::new();
-            let mut line = first;
+            let mut not_text = None;
+            let mut line = text_of(number, first, &mut not_text);
             // A continued line counts from the rule's first line.
             while let Some(start) = line.trim_end().strip_suffix('\\') {
                 joined.push_str(start);
-                match lines.next() {
-                    Some((_, next)) => line = next,
-                    None => line = "",
-                }
+                line = match lines.next() {
+                    Some((number, next)) => text_of(number, next, &mut not_text),
+                    None => Cow::Borrowed(""),
+                };
+            }
+            if let Some(mistake) = not_text {
+                parsed.add(mistake);
+                continue;
             }
             let line = match joined.is_empty() {
-                true => line,
+                true => &*line,
                 false => {
-                    joined.push_str(line);
+                    joined.push_str(&line);
                     &joined
                 }
             };
@@ -144,13 +192,9 @@ impl Reader {
                         suggestion,
                     },
                 )) => {
-                    if parsed.mistakes.len() == MAX_REPORTED {
-                        parsed.more += 1;
-                        continue;
-                    }
                     let before = line.get(..at + indent);
                     let column = before.map_or(line.chars().count(), |text| text.chars().count());
-                    parsed.mistakes.push(Mistake {
+                    parsed.add(Mistake {
                         line: number + 1,
                         column: column + 1,
                         message,

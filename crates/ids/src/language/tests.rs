@@ -207,3 +207,28 @@ proptest! {
         prop_assert_eq!(&contents(&rule)[0].bytes, &bytes);
     }
 }
+
+/// Bytes that are not UTF-8 spoil their own rule or comment, not the whole text.
+#[test]
+fn a_rule_that_is_not_utf8_does_not_spoil_others() {
+    let rule = |sid: u32| format!("alert ip any any -> any any (sid:{sid};)\n").into_bytes();
+    let parts = [
+        rule(1),
+        b"alert ip any any -> any any (msg:\"\xfc\"; sid:2;)\r\n".to_vec(),
+        b"# caf\xc3\xa9 caf\xe9\n".to_vec(),
+        rule(3),
+        // A rule over several lines is one mistake, at the byte's own line.
+        b"alert ip any any -> any any (sid:4; \\\n  msg:\"\xff\"; \\\n  rev:1;)\n".to_vec(),
+        rule(5),
+    ];
+    let parsed = reader().read_bytes(&parts.concat());
+    let sids: Vec<_> = parsed.rules.iter().map(|rule| (rule.about.sid, rule.line)).collect();
+    assert_eq!(sids, [(1, 1), (3, 4), (5, 8)]);
+    let mistakes: Vec<_> = parsed.mistakes.iter().map(Mistake::to_string).collect();
+    let expected = [
+        "2:35: expected UTF-8 text, found the byte 0xfc",
+        "3:11: expected UTF-8 text, found the byte 0xe9",
+        "6:8: expected UTF-8 text, found the byte 0xff",
+    ];
+    assert_eq!(mistakes, expected);
+}

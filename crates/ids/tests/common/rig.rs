@@ -11,7 +11,7 @@ use tailwater_ids::ruleset::{BitNames, RuleSet};
 use tailwater_ids::slots::OwnSlots;
 use tailwater_ids::threshold::Thresholds;
 use tailwater_net::builder::{FrameBuilder, TcpFields};
-use tailwater_net::parse::parse;
+use tailwater_net::parse::{Network, parse};
 use tailwater_net::tcp::TcpFlags;
 use tailwater_net::{FlowKey, Nanos, protocol};
 
@@ -61,7 +61,10 @@ impl Rig {
             arrival: self.now,
             reversed,
         };
-        let verdict = self.inspector.packet(&input, connection, &mut self.slots);
+        let verdict = match headers.network {
+            Network::NotIp => self.inspector.non_ip(&input, &mut self.slots),
+            _ => self.inspector.packet(&input, connection, &mut self.slots),
+        };
         let alerts = self.inspector.alerts().iter();
         let sids = alerts.map(|alert| self.rules.rule(alert.rule).unwrap().about.sid);
         (verdict, sids.collect())
