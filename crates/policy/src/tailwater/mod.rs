@@ -87,6 +87,7 @@
 //!
 //! Results, and alternatives that were tried: `docs/lab/scaling.md`.
 //!
+//! [`CapacityProfile`]: crate::capacity::CapacityProfile
 //! [`TailwaterServerMapper`]: crate::server::TailwaterServerMapper
 //! [`activate_percent`]: TailwaterOptions::activate_percent
 //! [`share_percent`]: TailwaterOptions::share_percent

@@ -18,7 +18,7 @@ pub struct TailwaterOptions {
     /// Unit in which packets are offloaded.
     pub unit: Unit,
     /// Time from activating an auxiliary core until it processes packets, as long as none has been measured
-    /// ([`CoreMapper::woke`]).
+    /// ([`CoreMapper::woke`](crate::core::CoreMapper::woke)).
     pub wake: Nanos,
     /// Measured costs of the chain on this machine. Without them, costs are learnt from defaults.
     pub costs: Option<ServiceCosts>,
