@@ -47,8 +47,8 @@ fn campaign(function: &str, machine: &str) -> String {
 #[test]
 fn a_prediction_has_intervals_and_the_resource_that_binds() {
     let folder = Folder::new();
-    let nat = folder.write("nat.yaml", &campaign("nat", "server-1"));
-    let ids = folder.write("ids.yaml", &campaign("ids", "server-1"));
+    let nat = folder.write("nat.yaml", campaign("nat", "server-1"));
+    let ids = folder.write("ids.yaml", campaign("ids", "server-1"));
     let model = folder.path("model.yaml");
     let [nat, ids, model] = [&nat, &ids, &model].map(|path| path.to_str().unwrap());
     let args = ["--target", nat, "--with", ids, "--method", "boosted-ridge"];
@@ -81,8 +81,8 @@ fn a_prediction_has_intervals_and_the_resource_that_binds() {
 #[test]
 fn a_prediction_that_nothing_supports_is_refused() {
     let folder = Folder::new();
-    let nat = folder.write("nat.yaml", &campaign("nat", "server-1"));
-    let other = folder.write("other.yaml", &campaign("ids", "server-2"));
+    let nat = folder.write("nat.yaml", campaign("nat", "server-1"));
+    let other = folder.write("other.yaml", campaign("ids", "server-2"));
     let cut = folder.write(
         "cut.yaml",
         campaign("ids", "server-1").rsplit_once("    - {").unwrap().0,
