@@ -288,7 +288,10 @@ fn isolated(table: &mut Table, report: &RunReport) {
         some => table.line("", &format!("confined without {}", some.join(", "))),
     }
     if !isolation.real_time {
-        table.line("", "no real-time priority (requires root): slower");
+        table.line(
+            "",
+            "no real-time priority (requires root): slower, and functions can change packets after their turn",
+        );
     }
     for function in &isolation.functions {
         let restarts = &function.restarts;

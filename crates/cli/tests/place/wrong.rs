@@ -91,7 +91,8 @@ fn a_pipe_beside_the_state_holds_no_command_up() {
     let more = ["--state", state.to_str().expect("a name in UTF-8")];
     let (status, stdout, stderr) = place(&slos, &cluster, &more);
     assert_eq!((status, &*stdout), (Some(2), ""));
-    assert!(stderr.contains("state.json.new cannot be written"), "{stderr}");
+    let found = format!("--state: expected a file, found {}", beside.display());
+    assert!(stderr.contains(&found), "{stderr}");
 }
 
 #[test]

@@ -32,7 +32,11 @@ pub(super) fn throttling(system: &dyn System, _: &Purpose) -> Vec<Finding> {
 /// The bit of `CAP_SYS_NICE`.
 const SYS_NICE: u32 = 23;
 
-/// Checks that auxiliary cores' threads may have real-time priority.
+/// Consequence of real-time priority that is not allowed. Without it the kernel lets functions run at any time.
+const NO_REAL_TIME: &str = "auxiliary cores wake up only after other programs on them yield, and isolated functions \
+                            can change packets after their turn";
+
+/// Checks that auxiliary cores' threads and isolated functions may have real-time priority.
 pub(super) fn real_time(system: &dyn System, _: &Purpose) -> Vec<Finding> {
     const CHECK: &str = "real-time-priority";
     let status = system.read("/proc/self/status").value().unwrap_or_default();
@@ -53,16 +57,14 @@ pub(super) fn real_time(system: &dyn System, _: &Purpose) -> Vec<Finding> {
             && text == "0"
         {
             let found = format!("the control group {group} has no real-time budget");
-            let why = "auxiliary cores wake up only after other programs on them yield";
             let give = format!("echo 950000 | sudo tee {path}");
-            return vec![Finding::bad(CHECK, Severity::Costs, found, why).fixed_by(give)];
+            return vec![Finding::bad(CHECK, Severity::Costs, found, NO_REAL_TIME).fixed_by(give)];
         }
     }
     let finding = if nice || limit.is_some_and(|limit| limit > 0) {
         Finding::good(CHECK, "allowed")
     } else {
-        let why = "auxiliary cores wake up only after other programs on them yield";
-        Finding::bad(CHECK, Severity::Costs, "not allowed for this user", why).fixed_by(
+        Finding::bad(CHECK, Severity::Costs, "not allowed for this user", NO_REAL_TIME).fixed_by(
             "echo \"$USER - rtprio 50\" | sudo tee /etc/security/limits.d/tailwater.conf  # then log in again",
         )
     };

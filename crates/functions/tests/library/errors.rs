@@ -99,7 +99,7 @@ fn files_that_are_no_libraries() {
     for (functions, expected) in [
         (
             "[{library: }]",
-            "7:16: spec.functions[0].library: expected a map of file, config, found nothing",
+            "7:16: spec.functions[0].library: expected a map of file, config, readOnly, found nothing",
         ),
         (
             "[{library: {config: {}}}]",
