@@ -44,7 +44,7 @@ fn read(text: &str, may_correct: bool) {
 fn check(read: &Campaign) {
     let written = read.to_string();
     assert_eq!(Campaign::parse(&written, "written").as_ref(), Ok(read), "{written}");
-    // What was read can be trained on, or refused, without a panic.
+    // A campaign that was read can be trained on, or refused, without a panic.
     let options = TrainOptions {
         kind: Kind::Ridge,
         folds: 2,

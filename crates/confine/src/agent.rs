@@ -175,7 +175,7 @@ mod tests {
                 Err(libc::EPERM)
             );
             assert!(std::process::Command::new("/bin/true").status().is_err());
-            // What it works with is not affected.
+            // The calls that it works with are not affected.
             sys::schedule(0, libc::SCHED_OTHER, 0).unwrap();
             fs::read_to_string("/proc/self/stat").unwrap();
         });

@@ -212,7 +212,8 @@ impl<F, P> Dispatcher<F, P> {
     }
 
     /// Runs the mapper, carries out its plan, and lets it review split flows. `oldest` is the arrival time of the first
-    /// packet in the local queue, `first_segment` returns the segment with which the chain's last functions begin, if it can be split there.
+    /// packet in the local queue, `first_segment` returns the segment with which the chain's last functions begin, if
+    /// it can be split there.
     pub fn decide(
         &mut self,
         now: Nanos,
@@ -303,8 +304,8 @@ mod tests {
         fn decide(&mut self, _view: &View<'_>, _plan: &mut Plan) {}
     }
 
-    /// Regression: profiles had one corner that was guessed, since the dispatcher that trains has no auxiliary core, and
-    /// no packet passed its queue.
+    /// Regression: profiles had one corner that was guessed, since the dispatcher that trains has no auxiliary core,
+    /// and no packet passed its queue.
     #[test]
     fn a_mapper_that_measures_queues_sees_them_without_auxiliary_cores() {
         for measures_queues in [false, true] {

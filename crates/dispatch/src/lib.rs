@@ -17,9 +17,9 @@
 //! - Packets of a flow in flight on a *relieved* auxiliary core are parked, and so are all later ones, until none is in
 //!   flight. Then the flow is placed again, with its parked packets in front.
 //! - The parts of a split flow can be *divided*: the last segments of one core go to another core, which has no packet
-//!   of the flow. Packets pass from auxiliary core to auxiliary core through this one ([`Backlog::relay`]), and those in
-//!   flight keep to their route. Parts are *joined*, the last first, while no packet of the flow is queued or in flight.
-//!   Until then, later ones are parked.
+//!   of the flow. Packets pass from auxiliary core to auxiliary core through this one ([`Backlog::relay`]), and those
+//!   in flight keep to their route. Parts are *joined*, the last first, while no packet of the flow is queued or in
+//!   flight. Until then, later ones are parked.
 //! - An auxiliary core is released only if it has no packets and no flow is split with it.
 //! - An auxiliary core that gets a port queue of its own is *withdrawn*: it is relieved until it is released, whatever
 //!   the mapper plans.
@@ -30,8 +30,8 @@
 //!   scarce buffers loses its own packets, never another's. If buckets are the unit, a majority vote over the hashes of
 //!   a large bucket's packets finds that flow; without a majority, all of the bucket are behind.
 //!   A single dispatcher with a long queue in the port looks for such flows now and then.
-//! - A dedicated core with few packets of its own can process flows of others that are behind. It is released as soon as
-//!   it has none, and withdrawn once it has more of its own. No flow is split with it.
+//! - A dedicated core with few packets of its own can process flows of others that are behind. It is released as soon
+//!   as it has none, and withdrawn once it has more of its own. No flow is split with it.
 //! - Auxiliary cores that do clear harm are withdrawn for a while: see [benefit](Dispatcher::turned).
 //! - A third of the buffers at most is for the local queue, and for each auxiliary core: beyond that, packets are not
 //!   [received](Backlog::receives). They wait in the ring, or are lost there, as without a mapper.

@@ -27,7 +27,8 @@
 //!    process. The dispatcher may then write the state, or pass the flow to another auxiliary core by step 1.
 //!
 //! A flow whose chain is divided over several auxiliary cores passes from core to core through the dispatcher, by the
-//! same steps. [`route::Route`] explains why the last of a core's segments can pass to another core with packets in flight.
+//! same steps. [`route::Route`] explains why the last of a core's segments can pass to another core with packets in
+//! flight.
 //!
 //! Only the dispatcher accesses the counts. So the argument rests on the rings' release and acquire pairs and on the
 //! exchange that wakes a sleeper ([`park`]). [`ring`] explains why the pairs suffice for the slots.

@@ -28,8 +28,8 @@ pub struct Hop {
 /// Route of a [split](crate::owner::Placement::Split) flow: the parts of the chain on auxiliary cores, in order. The
 /// dispatcher runs the segments in front of the first part.
 ///
-/// A packet passes from part to part through the dispatcher, which counts it. Its next [`Hop`] tells the core how far to
-/// run it. That is decided when the packet is sent there, so packets in flight keep to it when the route changes.
+/// A packet passes from part to part through the dispatcher, which counts it. Its next [`Hop`] tells the core how far
+/// to run it. That is decided when the packet is sent there, so packets in flight keep to it when the route changes.
 ///
 /// # Changes
 /// Each segment's state of the flow has one owner. With packets in flight, a route only changes by

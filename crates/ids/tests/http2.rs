@@ -161,7 +161,7 @@ fn incomplete_bodies_are_inspected() {
     }
 }
 
-/// What cannot be followed is counted, with bounded memory, and without a panic.
+/// Messages that cannot be followed are counted, with bounded memory, and without a panic.
 #[test]
 fn evasions_are_counted() {
     let start = |rest: &[Vec<u8>]| [PREFACE, &rest.concat()].concat();

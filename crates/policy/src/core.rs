@@ -164,8 +164,8 @@ pub enum Notice {
 /// Whale whose chain is split: its packets pass the first functions here, the others on an auxiliary core.
 ///
 /// The split applies to queued and later packets. It ends when none of the flow's packets is in the system, or when a
-/// plan moves or splits the flow again. Meanwhile a [review](CoreMapper::review) can divide its parts and join them. The
-/// auxiliary cores are not released meanwhile.
+/// plan moves or splits the flow again. Meanwhile a [review](CoreMapper::review) can divide its parts and join them.
+/// The auxiliary cores are not released meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Split {
     /// Flow, as its index in [`View::queued`].

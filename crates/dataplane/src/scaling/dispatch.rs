@@ -303,8 +303,8 @@ impl Dispatch {
         }
     }
 
-    /// Takes back packets that auxiliary cores have processed, stages those that continue on another auxiliary core, and
-    /// places flows that waited for them.
+    /// Takes back packets that auxiliary cores have processed, stages those that continue on another auxiliary core,
+    /// and places flows that waited for them.
     pub(crate) fn collect(&mut self, pool: &mut BufferPool, chain: &mut Chain, now: Nanos) {
         let Dispatch {
             number,

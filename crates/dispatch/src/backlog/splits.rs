@@ -94,8 +94,8 @@ impl<F, P> Backlog<F, P> {
     }
 
     /// Splits a flow of the local queue, given its index in the mapper's list. From now on an auxiliary core runs the
-    /// segments behind a cut. Another dedicated core does not: it could not end that. Returns `true` if the flow was not
-    /// split so before.
+    /// segments behind a cut. Another dedicated core does not: it could not end that. Returns `true` if the flow was
+    /// not split so before.
     pub(crate) fn split(
         &mut self,
         at: usize,

@@ -292,8 +292,8 @@ fn no_flow_is_split_with_a_dedicated_core_that_helps() {
     assert_eq!(rig.cores.mine, 0b110);
 }
 
-/// Regression: a taken dedicated core was not known as one, so a flow was split with it if a mapper planned that and the
-/// other dispatcher released it during the decision.
+/// Regression: a taken dedicated core was not known as one, so a flow was split with it if a mapper planned that and
+/// the other dispatcher released it during the decision.
 #[test]
 fn no_flow_goes_to_a_taken_dedicated_core_that_is_released_during_the_decision() {
     let mut rig = Rig::new(true);

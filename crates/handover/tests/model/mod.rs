@@ -139,8 +139,8 @@ impl World {
         self.disordered.fetch_add(u32::from(!in_order), Ordering::Relaxed);
     }
 
-    /// Sends a packet on the wire, which checks the order within each flow. On a route of several cores, those that sent
-    /// packets report it in any order: the last segment checks it.
+    /// Sends a packet on the wire, which checks the order within each flow. On a route of several cores, those that
+    /// sent packets report it in any order: the last segment checks it.
     fn transmit(&self, wire: &mut [u32], parcel: Parcel) {
         let left = &mut wire[parcel.flow as usize];
         self.expect(*left == parcel.number || self.segments > 2, parcel);

@@ -1,9 +1,9 @@
 //! Guard against a watchdog that cannot act.
 //!
-//! The watchdog attaches processes as well as ending them: it writes to control groups, allocates, and takes locks. Each
-//! of these may wait for a thread without real-time priority, or for the worker, and while a function holds their core
-//! neither runs. The guard is a thread that takes no lock and allocates nothing. All that it does is end a function
-//! whose worker has been ready for long and did not get the core.
+//! The watchdog attaches processes as well as ending them: it writes to control groups, allocates, and takes locks.
+//! Each of these may wait for a thread without real-time priority, or for the worker, and while a function holds their
+//! core neither runs. The guard is a thread that takes no lock and allocates nothing. All that it does is end a
+//! function whose worker has been ready for long and did not get the core.
 
 use super::schedule::{self, ProcessState, WATCH_PRIORITY};
 use super::status::Status;

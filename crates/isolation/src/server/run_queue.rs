@@ -214,8 +214,9 @@ impl RunQueueOrder {
     }
 
     /// Prepares the pass of the functions behind function `k`, which has no process and which the worker responds for.
-    /// Those behind may have had the core before their turn, since the worker had yet to respond, and are innocent. Those
-    /// in front are held: they could run again before the others begin to build on their results, and change them.
+    /// Those behind may have had the core before their turn, since the worker had yet to respond, and are innocent.
+    /// Those in front are held: they could run again before the others begin to build on their results, and change
+    /// them.
     #[cold]
     pub(super) fn skip(&mut self, k: usize) {
         let behind = k + 1;

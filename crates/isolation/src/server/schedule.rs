@@ -54,8 +54,8 @@ pub(super) fn let_run(process: u32) {
     let _ = set_priority(process, WATCH_PRIORITY);
 }
 
-/// Runs the calling thread on a core for a moment: waits until the core runs, and everything of higher priority lets it.
-/// Does nothing if the core is not one of the thread's.
+/// Runs the calling thread on a core for a moment: waits until the core runs, and everything of higher priority lets
+/// it. Does nothing if the core is not one of the thread's.
 pub(super) fn visit(core: usize) {
     let Ok(cores) = sched_getaffinity(None) else {
         return;

@@ -163,9 +163,9 @@ impl TurnWatch {
 
     /// Returns the function that must be ended. `limits` returns a function's bounds.
     ///
-    /// The kernel of a virtual machine accounts time in which the host runs something else on a core to the process that
-    /// has the core. So a function that exceeds its deadline is guilty only if its core then runs, and it still does not
-    /// yield.
+    /// The kernel of a virtual machine accounts time in which the host runs something else on a core to the process
+    /// that has the core. So a function that exceeds its deadline is guilty only if its core then runs, and it still
+    /// does not yield.
     pub(super) fn check(
         &mut self,
         sample: &Sample<'_>,

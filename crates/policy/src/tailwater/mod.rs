@@ -46,9 +46,9 @@
 //! **Dedicated cores** that have few packets of their own [help](CoreMapper::can_help) others. They poll and are paid
 //! for, so they come before an auxiliary core that is to be activated. A core helps while its own packets take at most
 //! `share_percent` of the budget, and takes at most as much at a time: that is how much later its own packets can be.
-//! A flow beyond that, such as a whale, stays, and the flows beside it go. Chains of less than 375 ns a packet do without
-//! that: offloading costs them too much. With more load than all cores can do, none
-//! has few packets, and each core works for itself.
+//! A flow beyond that, such as a whale, stays, and the flows beside it go. Chains of less than 375 ns a packet do
+//! without that: offloading costs them too much. With more load than all cores can do, none has few packets, and each
+//! core works for itself.
 //!
 //! **Batches** take a tenth of the budget at most, but have at least 12 packets. Packets that arrive meanwhile wait for
 //! the whole batch.
@@ -118,8 +118,8 @@ use split_flows::Whales;
 use tailwater_net::Nanos;
 use wake::WakeTime;
 
-/// Cost of a packet, in nanoseconds, from which on dedicated cores help each other: queueing, offloading and taking over
-/// a packet of a bucket cost a fifth of that. Near capacity, cheaper chains lose more by them than they gain.
+/// Cost of a packet, in nanoseconds, from which on dedicated cores help each other: queueing, offloading and taking
+/// over a packet of a bucket cost a fifth of that. Near capacity, cheaper chains lose more by them than they gain.
 const LEAST_HELPED: u64 = 375;
 /// Minimum batch size, which limits the overhead of batches per packet.
 const LEAST_BATCH: u64 = 12;

@@ -90,7 +90,7 @@ fn a_part_that_is_late_is_divided() {
     assert_eq!(review(late, 0, &two, &auxiliaries), divide(1, 2));
     // The dispatching core, too: 400 packets wait for its first two functions.
     assert_eq!(review(late, 400, &[part(1, 0, 0)], &auxiliaries), divide(2, 2));
-    // What had gathered before the split may still be late.
+    // Packets that had gathered before the split may still be late.
     assert_eq!(review(Nanos::from_micros(1079), 0, &two, &auxiliaries), Review::Keep);
     assert_eq!(review(late, 0, &[part(2, 0, 300)], &auxiliaries), Review::Keep);
     // No core is idle, or no cut is left, or the mapper did not make the split.

@@ -1,13 +1,11 @@
 //! Cells of the comparison: a chain, an objective, cores, and traffic.
 
-use super::machine::Chain;
+use super::machine::{BYTES, Chain};
 use std::sync::Arc;
 use tailwater_net::Nanos;
 use tailwater_sim::{FlowOptions, Recording};
 use tailwater_traffic::generate::{Preset, preset};
 
-/// Mean bytes of a packet (NetBlaze, section 4.1).
-pub const BYTES: f64 = 988.0;
 /// Time from a start at full load until what is reported as settled, and the time reported.
 pub const COLD: Nanos = Nanos::from_millis(2000);
 pub const SETTLED: Nanos = Nanos::from_millis(1000);

@@ -4,6 +4,9 @@ use tailwater_net::Nanos;
 use tailwater_policy::capacity::{DetailedCosts, ServiceCosts, Wake};
 use tailwater_sim::{ChainModel, Jitter, Rack, SplitCost};
 
+/// Mean bytes of a packet (NetBlaze, section 4.1).
+pub const BYTES: f64 = 988.0;
+
 /// Constant of the machine, with its source.
 pub struct Constant {
     pub name: &'static str,
@@ -165,7 +168,7 @@ impl Chain {
 
     /// Returns the time of a packet of mean length in full batches, in nanoseconds.
     pub fn packet(&self) -> f64 {
-        self.costs.packet + self.costs.byte * super::cells::BYTES + self.costs.batch / 32.0
+        self.costs.packet + self.costs.byte * BYTES + self.costs.batch / 32.0
     }
 
     /// Returns its cost model on this machine, with batches of up to `batch` packets.

@@ -1,8 +1,8 @@
 //! Profiles trained on the simulated machine, by the procedure of `tailwater profile` (which is NetBlaze's): it sees
 //! what a core takes for packets, never a chain's true costs. Costs between cores are the machine's.
 
-use super::cells::{BYTES, record};
-use super::machine::{self, Chain};
+use super::cells::record;
+use super::machine::{self, BYTES, Chain};
 use std::sync::Arc;
 use tailwater_baselines::catalog::epoch;
 use tailwater_net::Nanos;

@@ -109,8 +109,8 @@ impl Round {
             *outage = self.outage_packets(k);
         }
         let slate = &self.area.response_areas[k];
-        // The area does not yet hold the counters of a process that has not begun, nor still those of one whose successor
-        // is being attached.
+        // The area does not yet hold the counters of a process that has not begun, nor still those of one whose
+        // successor is being attached.
         let number = self.peers[k].number;
         let present = number != 0 && self.status.up(k) == number;
         for (i, (note, count)) in self.notes[k].iter_mut().zip(counts).enumerate() {
