@@ -57,7 +57,7 @@ struct Part {
 /// A file is invalid, the models do not fit together, or the competitors are outside of what the campaign covers.
 pub fn predict(args: &PredictArgs) -> Result<ExitCode, CliError> {
     let train = TrainOptions {
-        kind: args.method.into(),
+        kind: args.method,
         ..TrainOptions::default()
     };
     let read = |path: &Path| ContentionModel::read_or_train(path, &train).map_err(CliError::from);

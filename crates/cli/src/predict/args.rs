@@ -1,7 +1,7 @@
 //! Arguments of `tailwater predict`.
 
 use crate::output::ReportOutput;
-use clap::{Args, ValueEnum};
+use clap::Args;
 use std::path::PathBuf;
 use tailwater_predict::Kind;
 
@@ -34,9 +34,8 @@ pub struct PredictArgs {
     #[arg(long = "property", value_name = "NAME=VALUE", value_parser = property)]
     pub properties: Vec<(String, f64)>,
     /// Method of models that are trained from campaigns
-    #[arg(long, value_name = "NAME", default_value = "boosted")]
-    #[arg(hide_possible_values = true)]
-    pub method: Method,
+    #[arg(long, value_name = "NAME", default_value_t = Kind::Boosted, value_parser = method)]
+    pub method: Kind,
     /// File to which the target's model is written
     #[arg(long, value_name = "FILE")]
     pub save: Option<PathBuf>,
@@ -46,32 +45,13 @@ pub struct PredictArgs {
     pub output: ReportOutput,
 }
 
-/// Method of a model.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Method {
-    Boosted,
-    BoostedRidge,
-    Kernel,
-    Blend,
-    AccessRate,
-    WorkingSet,
-    Ridge,
-    RandomForest,
-}
-
-impl From<Method> for Kind {
-    fn from(method: Method) -> Kind {
-        match method {
-            Method::Boosted => Kind::Boosted,
-            Method::BoostedRidge => Kind::BoostedRidge,
-            Method::Kernel => Kind::Kernel,
-            Method::Blend => Kind::Blend,
-            Method::AccessRate => Kind::AccessRate,
-            Method::WorkingSet => Kind::WorkingSet,
-            Method::Ridge => Kind::Ridge,
-            Method::RandomForest => Kind::Forest,
-        }
-    }
+/// Parses the name of a method.
+fn method(text: &str) -> Result<Kind, String> {
+    let found = Kind::ALL.into_iter().find(|kind| kind.to_string() == text);
+    found.ok_or_else(|| {
+        let names = Kind::ALL.map(|kind| kind.to_string());
+        format!("expected one of {}", names.join(", "))
+    })
 }
 
 /// Parses a confidence such as `90%`.
