@@ -143,21 +143,9 @@ impl Drop for Hostile {
     }
 }
 
-/// Runs the attack that the server names, by the protocol itself.
-fn attack() -> io::Result<()> {
-    let mut raw = raw::connect()?;
-    match raw.words() {
-        ("behaviours", script) => {
-            let script = script.parse().map_err(io::Error::other)?;
-            behaviours::Behaviours::new(raw, script).take_turns()
-        }
-        _ => raw.take_turns(),
-    }
-}
-
 fn main() -> ExitCode {
     if std::env::args().nth(1).is_some_and(|way| way == "raw") {
-        return match attack() {
+        return match raw::run() {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
                 eprintln!("{error}");

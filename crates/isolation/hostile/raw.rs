@@ -3,6 +3,7 @@
 
 mod tricks;
 
+use super::behaviours::Behaviours;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -53,8 +54,8 @@ fn unexpected() -> io::Error {
     io::Error::other("unexpected message")
 }
 
-/// Connects to the server, which names the attack in its configuration.
-pub(crate) fn connect() -> io::Result<Raw> {
+/// Runs the attack that the server's configuration names.
+pub(crate) fn run() -> io::Result<()> {
     let socket = Socket(io::stdin().as_fd().try_clone_to_owned()?);
     socket.send(&FromProgram::Hello { version: VERSION }.encode(), &[])?;
     let configure = FromServer::decode(&socket.receive()?.0);
@@ -77,7 +78,7 @@ pub(crate) fn connect() -> io::Result<Raw> {
     let mut next = || files.next().ok_or_else(unexpected);
     let buffer_bytes = buffer_bytes as usize;
     let board_file = next()?;
-    let raw = Raw {
+    let mut raw = Raw {
         attack: config.trim_matches('"').to_owned(),
         board: RequestArea(Memory::map(&board_file, REQUEST_AREA_BYTES, false)?),
         board_file,
@@ -97,7 +98,13 @@ pub(crate) fn connect() -> io::Result<Raw> {
         random: 1,
     };
     socket.send(&FromProgram::Ready.encode(), &[])?;
-    Ok(raw)
+    match raw.words() {
+        ("behaviours", script) => {
+            let script = script.parse().map_err(io::Error::other)?;
+            Behaviours::new(raw, script).take_turns()
+        }
+        _ => raw.take_turns(),
+    }
 }
 
 /// Returns the number of frames in memory that the function in front has not marked.
@@ -120,7 +127,7 @@ fn marks(packets: &Memory, bytes: usize, wanted: &[u8; 8]) -> u64 {
 }
 
 impl Raw {
-    pub(crate) fn words(&self) -> (&str, &str) {
+    fn words(&self) -> (&str, &str) {
         self.attack.split_once(' ').unwrap_or((&self.attack, ""))
     }
 
@@ -129,7 +136,7 @@ impl Raw {
         self.loot.fetch_add(found, Ordering::Relaxed);
     }
 
-    pub(crate) fn take_turns(&mut self) -> io::Result<()> {
+    fn take_turns(&mut self) -> io::Result<()> {
         let spies = self.attack.starts_with("spy");
         let peeps = self.attack.starts_with("peep");
         loop {
