@@ -6,6 +6,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::process::{Pid, Signal, pidfd_send_signal};
 use rustix::thread::gettid;
 
@@ -114,7 +115,7 @@ impl Shared {
             false => status,
         };
         state.process = None;
-        state.program = None;
+        let program = state.program.take();
         let group = state.group.take();
         if state.stopped.is_none() {
             let killed = status == Status::Signal(libc::SIGKILL);
@@ -128,6 +129,10 @@ impl Shared {
         drop(state);
         if let Some(group) = &group {
             group.empty();
+        }
+        if let Some(program) = program {
+            // A group no longer lists a process that is exiting.
+            wait_for_end(&program);
         }
         self.lock().end = Some(End { status, stopped });
         group
@@ -191,6 +196,12 @@ impl Shared {
             };
         }
     }
+}
+
+/// Waits until a process has ended.
+fn wait_for_end(process: &OwnedFd) {
+    let mut waited = [PollFd::new(process, PollFlags::IN)];
+    while poll(&mut waited, None) == Err(Errno::INTR) {}
 }
 
 /// Returns `true` if a process has ended, reaped or not.

@@ -5,6 +5,7 @@ mod common;
 
 mod chaos;
 mod defences;
+mod exiting;
 mod failing;
 mod faults;
 mod killed;

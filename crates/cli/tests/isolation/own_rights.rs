@@ -43,7 +43,7 @@ impl Task {
     }
 }
 
-fn until<T>(mut look: impl FnMut() -> Option<T>) -> T {
+pub(crate) fn until<T>(mut look: impl FnMut() -> Option<T>) -> T {
     let until = Instant::now() + Duration::from_secs(30);
     loop {
         if let Some(found) = look() {

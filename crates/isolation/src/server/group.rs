@@ -2,10 +2,10 @@
 
 use super::area::Area;
 use super::error::IsolationError;
-use super::process::{Detached, Process, Program, SharedByProcesses};
-use super::report::{FunctionReport, Restarts, StandardErrorReport};
-use super::restart::RestartPace;
+use super::process::Process;
+use super::report::{FunctionReport, StandardErrorReport};
 use super::schedule::{self, ProcessState};
+use super::slot::{Attaching, EndReason, FunctionSlot, Standby};
 use super::starter::{self, Starter};
 use super::status::Status;
 use super::turn_watch::{Fault, GroupLimits, Sample, States, TurnWatch};
@@ -20,206 +20,16 @@ use tailwater_sdk::program::ProcessPart;
 const ATTACHING: Duration = Duration::from_millis(500);
 /// Time the watchdog blocks for that. Afterwards it polls, so that a slow process does not delay others.
 const ATTACHED_SOON: Duration = Duration::from_millis(1);
-/// Interval at which a standby process is checked for being stopped.
-const LOOK: Duration = Duration::from_millis(50);
+/// Interval at which processes are checked for having been killed.
+const LOOK: Duration = Duration::from_millis(20);
 /// Time all processes have to exit voluntarily.
 const ENDING: Duration = Duration::from_millis(200);
-
-/// Slot of one function in a group.
-pub(super) struct FunctionSlot {
-    pub(super) program: Program,
-    /// Descriptors that all processes of the function share.
-    shared: SharedByProcesses,
-    pub(super) description: Description,
-    process: Option<Process>,
-    /// Reason for which the process is being ended, if it is.
-    ending: Option<EndReason>,
-    /// The first process, until it is attached.
-    first: Option<Detached>,
-    /// The process being attached.
-    attaching: Option<Attaching>,
-    standby: Standby,
-    /// Time of the next check of the standby process.
-    check_standby_at: Instant,
-    /// Number of processes attached so far.
-    attached: u32,
-    attached_at: Instant,
-    pace: RestartPace,
-    /// Number of turns of earlier processes.
-    turns_before: u64,
-    report: FunctionReport,
-    /// Present once the first process is attached.
-    starter: Option<Starter>,
-}
-
-/// State of the standby process.
-enum Standby {
-    None,
-    Starting,
-    Ready(Detached),
-}
-
-/// A process that was sent its memory to map, and the time of that.
-struct Attaching {
-    process: Process,
-    began: Instant,
-}
-
-impl Attaching {
-    fn new(detached: Detached) -> Attaching {
-        Attaching {
-            process: detached.process,
-            began: Instant::now(),
-        }
-    }
-}
-
-/// Reasons for which a process is ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum EndReason {
-    /// It has already ended.
-    Ended,
-    /// It did not yield in time.
-    Overdue,
-    /// It exceeded its budget again and again.
-    OverBudget,
-    /// It violated the protocol.
-    Violation,
-}
 
 /// Description of [`EndReason::OverBudget`] for reports.
 const OVER_BUDGET: &str = "it exceeded its budget of processor time a turn again and again";
 
 /// The step that a process failed at during attachment.
 const NOT_ATTACHED: &str = "map its memory";
-
-impl FunctionSlot {
-    /// Slot for the process `first`, with a standby process unless the program is
-    /// [single-instance](Program::single_instance).
-    pub(super) fn new(
-        program: Program,
-        shared: SharedByProcesses,
-        first: Detached,
-        standby: Option<Detached>,
-    ) -> FunctionSlot {
-        let now = Instant::now();
-        FunctionSlot {
-            report: FunctionReport {
-                name: program.function.clone(),
-                start_ms: first.took.as_secs_f64() * 1e3,
-                ..FunctionReport::default()
-            },
-            description: first.description.clone(),
-            pace: RestartPace::new(first.took, now),
-            program,
-            shared,
-            process: None,
-            ending: None,
-            first: Some(first),
-            attaching: None,
-            check_standby_at: now,
-            standby: standby.map_or(Standby::None, Standby::Ready),
-            attached: 0,
-            attached_at: now,
-            turns_before: 0,
-            starter: None,
-        }
-    }
-
-    /// Slot without a process.
-    #[cfg(test)]
-    pub(super) fn vacant(program: Program, description: Description) -> FunctionSlot {
-        let now = Instant::now();
-        let errors = super::standard_error::StandardError::new(&program.function).unwrap();
-        FunctionSlot {
-            report: FunctionReport::default(),
-            program,
-            shared: SharedByProcesses {
-                counters: None,
-                errors: Arc::new(errors),
-            },
-            pace: RestartPace::new(Duration::ZERO, now),
-            description,
-            process: None,
-            ending: None,
-            first: None,
-            attaching: None,
-            check_standby_at: now,
-            standby: Standby::None,
-            attached: 0,
-            attached_at: now,
-            turns_before: 0,
-            starter: None,
-        }
-    }
-
-    /// Counts the failure of a process that was attached for `uptime`. After several consecutive ones, the start of the
-    /// next process is delayed.
-    fn fail(&mut self, uptime: Duration, now: Instant, count: impl FnOnce(&mut Restarts) -> &mut u64) {
-        *count(&mut self.report.restarts) += 1;
-        self.pace.on_failure(uptime, now);
-    }
-
-    /// Advances the standby process. A program that can no longer be started is retried after a delay.
-    fn poll_standby(&mut self, now: Instant) {
-        let is_served = self.process.is_some() || self.attaching.is_some();
-        let Some(starter) = &self.starter else {
-            return;
-        };
-        if self.program.single_instance && is_served {
-            return;
-        }
-        let useless = match std::mem::replace(&mut self.standby, Standby::None) {
-            Standby::None => {
-                if self.pace.may_start(now) {
-                    starter.start();
-                    self.standby = Standby::Starting;
-                }
-                return;
-            }
-            Standby::Starting => match starter.started() {
-                None => {
-                    self.standby = Standby::Starting;
-                    return;
-                }
-                // Its description must equal that of the function's other processes.
-                Some(Ok(detached)) if detached.description == self.description => {
-                    self.pace.on_start(detached.took);
-                    let took = detached.took.as_secs_f64() * 1e3;
-                    self.report.start_ms = self.report.start_ms.max(took);
-                    self.standby = Standby::Ready(detached);
-                    return;
-                }
-                Some(started) => started.ok(),
-            },
-            Standby::Ready(mut detached) => {
-                let look = now >= self.check_standby_at;
-                if look {
-                    self.check_standby_at = now + LOOK;
-                }
-                // A standby process that has ended or is stopped would be of no use on a failure.
-                let process = &mut detached.process;
-                let is_stopped = look && schedule::state(process.id()) == ProcessState::Stopped;
-                if process.ended().is_none() && !is_stopped {
-                    self.standby = Standby::Ready(detached);
-                    return;
-                }
-                Some(detached)
-            }
-        };
-        if let Some(Detached { process, .. }) = useless {
-            starter.reap(process);
-        }
-        self.fail(Duration::ZERO, now, |restarts| &mut restarts.not_attached);
-    }
-
-    /// Hands a process that is no longer the function's to the starter for reaping.
-    fn reap(&self, process: Process) {
-        if let Some(starter) = &self.starter {
-            starter.reap(process);
-        }
-    }
-}
 
 /// States of the processes of a group, and of its worker's thread.
 struct ProcessStates<'a> {
@@ -258,6 +68,8 @@ pub(super) struct Group {
     /// `true`: threads drop the rights that they do not need.
     limited: bool,
     turn_watch: TurnWatch,
+    /// Time of the next check for processes that were killed.
+    check_dying_at: Instant,
 }
 
 impl Group {
@@ -269,6 +81,7 @@ impl Group {
             area: None,
             status: Arc::new(Status::new(seats.len())),
             turn_watch: TurnWatch::new(seats.len()),
+            check_dying_at: Instant::now(),
             slots: seats,
         }
     }
@@ -393,6 +206,7 @@ impl Group {
     /// Ends failed processes and attaches standby ones.
     pub(super) fn poll(&mut self, limits: &GroupLimits, now: Instant) {
         let fault = self.find_fault(limits, now);
+        self.let_dying_run(now);
         for k in 0..self.slots.len() {
             let fault = fault.filter(|(of, _)| *of == k).map(|(_, fault)| fault);
             self.end_if_failed(k, fault);
@@ -411,6 +225,21 @@ impl Group {
         let mut seats = self.slots.iter();
         let waits = |seat: &FunctionSlot| seat.process.is_none() && matches!(seat.standby, Standby::Ready(_));
         seats.any(|seat| seat.ending.is_some() || seat.attaching.is_some() || waits(seat))
+    }
+
+    /// Gives processes that were killed, by whomever, or exit by themselves, a core at once. At a function's priority
+    /// one would wait until its worker next yields to it, and meanwhile it may hold locks of the kernel: the one of
+    /// expedited grace periods, without which no namespace is removed on the whole machine.
+    fn let_dying_run(&mut self, now: Instant) {
+        if now < self.check_dying_at {
+            return;
+        }
+        self.check_dying_at = now + LOOK;
+        for process in self.slots.iter().filter_map(|slot| slot.process.as_ref()) {
+            if schedule::is_dying(process.id()) {
+                schedule::let_run(process.id());
+            }
+        }
     }
 
     /// Ends function `k`'s process if it violated the protocol, has this fault, or has ended.

@@ -1,8 +1,8 @@
 //! Proxy functions: stand in a worker's chain for functions in processes of their own.
 
-use super::group::FunctionSlot;
 use super::outage::counter_name;
 use super::round::{Opened, Round};
+use super::slot::FunctionSlot;
 use crate::message::Description;
 use std::sync::{Arc, Mutex, PoisonError};
 use tailwater_chain::batch::{Batch, Packet, Verdict};

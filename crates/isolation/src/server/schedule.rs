@@ -211,6 +211,15 @@ pub(super) fn state(process: u32) -> ProcessState {
     }
 }
 
+/// Returns `true` if a process is exiting, or will as soon as it gets a core, since it was killed.
+pub(super) fn is_dying(process: u32) -> bool {
+    const KILL: u64 = 1 << (libc::SIGKILL - 1);
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    let mut pending = status.lines().filter_map(|line| line.strip_prefix("SigPnd:"));
+    let is_killed = pending.any(|mask| u64::from_str_radix(mask.trim(), 16).is_ok_and(|mask| mask & KILL != 0));
+    is_killed || state(process) == ProcessState::Ended
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

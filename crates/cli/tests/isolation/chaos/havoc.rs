@@ -275,6 +275,15 @@ impl Havoc {
     }
 }
 
+impl Drop for Havoc {
+    /// Ends the run of a test that failed: it would keep its core from the others.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            signal_if_there(self.tailwater, "-KILL");
+        }
+    }
+}
+
 impl Holdings {
     /// Returns the resources that must not change.
     fn kept(&self) -> (&BTreeMap<String, usize>, [usize; 2], u64) {

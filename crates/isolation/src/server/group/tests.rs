@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::server::Launch;
+use crate::server::process::{Program, SharedByProcesses};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::channel;
 use tailwater_functions::build::Requirements;
