@@ -76,6 +76,7 @@ fn policy(row: &Row) -> RackPolicy {
             table: 2000,
             flow_hash: true,
             rebalance: false,
+            scale_in: false,
         },
     };
     let mut policy = RackPolicy::named(row.policy, &objective).unwrap_or_else(|error| panic!("{error}"));

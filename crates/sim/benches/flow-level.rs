@@ -169,6 +169,7 @@ fn main() {
                                     table: 2000,
                                     flow_hash: false,
                                     rebalance: false,
+                                    scale_in: false,
                                 },
                             };
                             let policy = || RackPolicy::named(policy, &objective).expect("a policy");

@@ -134,6 +134,7 @@ fn main() {
                         table: rack.switch.table,
                         flow_hash: rack.switch.flow_hash,
                         rebalance: false,
+                        scale_in: false,
                     },
                 };
                 let chain = ChainRun {

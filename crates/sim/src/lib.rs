@@ -42,7 +42,15 @@
 //!         slo,
 //!         profile: &profile,
 //!         packet: Nanos(model.packet_nanos(900.0) as u64),
-//!         ingress: IngressConfig { prefix_v4: 16, prefix_v6: 32, threshold: 6, table: 2000, flow_hash: true, rebalance: false },
+//!         ingress: IngressConfig {
+//!             prefix_v4: 16,
+//!             prefix_v6: 32,
+//!             threshold: 6,
+//!             table: 2000,
+//!             flow_hash: true,
+//!             rebalance: false,
+//!             scale_in: false,
+//!         },
 //!     };
 //!     let policy = RackPolicy::named(name, &objective)?;
 //!     let workload = Workload::from(Arc::clone(&traffic));

@@ -248,6 +248,7 @@ mod tests {
                 table: 100,
                 flow_hash: true,
                 rebalance: false,
+                scale_in: false,
             },
         }
     }

@@ -63,6 +63,8 @@ pub struct Server {
     /// Packet buffers of each dedicated core, for packets in its own queue, on auxiliary cores, or buffered while a
     /// bucket migrates. At most 65,535.
     pub buffers: u32,
+    /// Time from the first packet at which it fails, with all packets and flow state that it has, or `None` for never.
+    pub fails_at: Option<Nanos>,
 }
 
 /// Switch in front of the servers.
@@ -113,6 +115,7 @@ impl Default for Server {
             ring: 1024,
             reta_delay: Nanos::from_millis(2),
             buffers: 2048,
+            fails_at: None,
         }
     }
 }

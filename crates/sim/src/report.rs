@@ -25,11 +25,13 @@ pub enum Loss {
     FlowOverload,
     /// It could not meet its objective any more, and others waited behind it.
     TooLate,
+    /// It was at a server that failed, or was steered there afterwards.
+    ServerLost,
 }
 
 impl Loss {
     /// All reasons, in numerical order.
-    pub const ALL: [Loss; 7] = [
+    pub const ALL: [Loss; 8] = [
         Loss::RingFull,
         Loss::Link,
         Loss::Table,
@@ -37,6 +39,7 @@ impl Loss {
         Loss::NotDrained,
         Loss::FlowOverload,
         Loss::TooLate,
+        Loss::ServerLost,
     ];
 
     /// Returns the stable name. It equals that of the live report where one exists.
@@ -49,6 +52,7 @@ impl Loss {
             Loss::NotDrained => "not-drained",
             Loss::FlowOverload => "flow-overload",
             Loss::TooLate => "too-late",
+            Loss::ServerLost => "server-lost",
         }
     }
 
@@ -56,7 +60,7 @@ impl Loss {
     pub(crate) const fn cause(self) -> Cause {
         match self {
             Loss::RingFull => Cause::Live(attribution::Cause::RingFull),
-            Loss::Link | Loss::Table => Cause::Network,
+            Loss::Link | Loss::Table | Loss::ServerLost => Cause::Network,
             Loss::FlowTableFull => Cause::Live(attribution::Cause::ResourceExhausted),
             Loss::NotDrained | Loss::TooLate => Cause::Live(attribution::Cause::QueuedBehindOthers),
             Loss::FlowOverload => Cause::Live(attribution::Cause::QueuedBehindOwnFlow),
@@ -70,7 +74,7 @@ pub enum Cause {
     /// Cause that the live data plane distinguishes, too.
     Live(attribution::Cause),
     /// The packet would have been in time without its wait in front of the server: for the link, or for a row of the
-    /// switch's table.
+    /// switch's table. Or its server failed.
     Network,
 }
 
@@ -266,6 +270,16 @@ pub struct Decisions {
     /// Longest time from such a row until its flows were at the new server, in nanoseconds.
     #[serde(default)]
     pub longest_row_move_ns: u64,
+    /// Longest time from a server's failure until the rows were in force that send its flows to others, in nanoseconds;
+    /// 0 without such a reaction.
+    #[serde(default)]
+    pub loss_reaction_ns: u64,
+    /// Flows with packets after such rows. Their state was lost: they opened anew.
+    #[serde(default)]
+    pub flows_reopened: u64,
+    /// Servers that were emptied, since the others sufficed.
+    #[serde(default)]
+    pub servers_emptied: u64,
 }
 
 /// One window.

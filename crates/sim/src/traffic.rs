@@ -62,6 +62,12 @@ impl Packet {
         self.tag & FIRST != 0
     }
 
+    /// Returns the packet with the flag that it opens its flow.
+    pub fn opening(mut self) -> Packet {
+        self.tag |= FIRST;
+        self
+    }
+
     #[inline]
     pub fn chain(&self) -> usize {
         usize::from(self.tag >> CHAIN)

@@ -56,6 +56,7 @@ fn reports(
             table: 2000,
             flow_hash: false,
             rebalance: false,
+            scale_in: false,
         },
     };
     let policy = || RackPolicy::named(name, &objective).unwrap();

@@ -100,6 +100,7 @@ fn run(rack: &Rack, chains: &[Chain], policy: &str, cores: Option<u16>, options:
                 table: 60,
                 flow_hash: true,
                 rebalance: false,
+                scale_in: false,
             },
         };
         ChainRun {

@@ -56,6 +56,7 @@ pub fn run(experiment: &mut Experiment, machine: Option<Machine>, because: Strin
         table: rack.switch.table,
         flow_hash: true,
         rebalance: false,
+        scale_in: false,
     };
     let chain = RackChain::from_profile(profile, experiment.spec.slo.budget(), ingress, traffic);
     let spec = RackSpec {

@@ -64,6 +64,9 @@ const OF_CHAIN: &[Column] = &[
     ("rows_moved", "/decisions/rows_moved"),
     ("held_for_move", "/decisions/held_for_move"),
     ("longest_row_move_ns", "/decisions/longest_row_move_ns"),
+    ("loss_reaction_ns", "/decisions/loss_reaction_ns"),
+    ("flows_reopened", "/decisions/flows_reopened"),
+    ("servers_emptied", "/decisions/servers_emptied"),
 ];
 
 /// Formats a line of names, and one per chain of each run; then the same of each bound, with its known fields only.

@@ -20,8 +20,8 @@ use tailwater_sim::policies::ORACLE;
 use tailwater_sim::rack::{MOST_CORES, MOST_SERVERS};
 use tailwater_sim::spec::{RackChain, RackSpec};
 use tailwater_sim::{
-    BoundedChain, ChainRun, Objective, OracleReport, Rack, RackPolicy, RunOptions, SimError, SimReport, oracle_with,
-    simulate_with,
+    BoundedChain, ChainRun, Objective, OracleReport, Rack, RackPolicy, RunOptions, Server, SimError, SimReport,
+    oracle_with, simulate_with,
 };
 
 /// Parameters of a run. All others are the same for all runs.
@@ -225,6 +225,8 @@ impl Runner {
             chain.traffic.rate_scale *= job.rate;
         }
         if let (Some(servers), Some(last)) = (job.servers, spec.rack.servers.last().cloned()) {
+            // Only the servers that the spec names fail.
+            let last = Server { fails_at: None, ..last };
             spec.rack.servers.resize(servers, last);
         }
         spec

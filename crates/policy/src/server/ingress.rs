@@ -38,6 +38,8 @@ pub struct IngressConfig {
     /// `true` for the [`IngressBalancer`](super::IngressBalancer), which moves rows between servers; `false` for the
     /// [`IngressMapper`], which never does.
     pub rebalance: bool,
+    /// `true` if the [`IngressBalancer`](super::IngressBalancer) empties servers that are not needed.
+    pub scale_in: bool,
 }
 
 impl IngressConfig {
@@ -168,6 +170,7 @@ mod tests {
             table,
             flow_hash: false,
             rebalance: false,
+            scale_in: false,
         };
         IngressMapper::new(config, 3)
     }
@@ -226,6 +229,7 @@ mod tests {
             table: 2,
             flow_hash: false,
             rebalance: false,
+            scale_in: false,
         };
         let mut mapper = IngressMapper::new(config, 1);
         let any = |text: &str| text.parse().unwrap();

@@ -1,9 +1,9 @@
 //! Cells of the comparison: a chain, an objective, cores, and traffic.
 
-use super::machine::{BYTES, Chain};
+use super::machine::{self, BYTES, Chain};
 use std::sync::Arc;
 use tailwater_net::Nanos;
-use tailwater_sim::{FlowOptions, Recording};
+use tailwater_sim::{FlowOptions, Rack, Recording};
 use tailwater_traffic::generate::{Preset, preset};
 
 /// Time from a start at full load until what is reported as settled, and the time reported.
@@ -29,6 +29,8 @@ pub enum Shape {
     Bursts,
     /// A million flows, of which each packet has any.
     ManyFlows,
+    /// As the preset sends, on several servers, of which the first fails early in the settled time.
+    ServerLost,
 }
 
 /// Cell: load on a server.
@@ -39,6 +41,7 @@ pub struct Cell {
     pub chain: &'static str,
     pub preset: &'static str,
     pub slo_us: u64,
+    /// Cores of a server.
     pub cores: u16,
     /// Mean load, in cores that process full batches.
     pub load: f64,
@@ -63,7 +66,7 @@ const fn cell(
     }
 }
 
-use Shape::{Bursts, Level, ManyFlows, Step, Whale};
+use Shape::{Bursts, Level, ManyFlows, ServerLost, Step, Whale};
 
 /// Traffic and load of the papers' cells: two cores' worth on a server of 16, as bursty as that makes it.
 const PAPERS: (u16, f64, Shape) = (16, 2.0, Level);
@@ -97,6 +100,7 @@ pub const CELLS: &[Cell] = &[
     cell("hard", "step to 10x", HARD, (8, 3.0, Step)),
     cell("hard", "bursts", HARD, (8, 1.5, Bursts)),
     cell("hard", "million flows", HARD, (8, 2.0, ManyFlows)),
+    cell("hard", "a server lost", HARD, (4, 6.0, ServerLost)),
     cell(
         "large",
         "1350 ns, 64 cores",
@@ -125,6 +129,24 @@ impl Cell {
         Chain::named(self.chain)
     }
 
+    /// Returns the number of servers.
+    pub fn servers(&self) -> usize {
+        match self.shape {
+            ServerLost => 4,
+            _ => 1,
+        }
+    }
+
+    /// Returns its machines.
+    pub fn rack(&self) -> Rack {
+        let mut rack = machine::rack(self.cores);
+        rack.servers = vec![rack.servers[0].clone(); self.servers()];
+        if self.shape == ServerLost {
+            rack.servers[0].fails_at = Some(COLD + Nanos(SETTLED.0 / 10));
+        }
+        rack
+    }
+
     fn rate(&self) -> f64 {
         self.load * 1e9 / self.chain().packet()
     }
@@ -141,7 +163,7 @@ impl Cell {
         }
         let base = record(self.preset, self.rate(), duration, seed);
         let changed = match self.shape {
-            Level | ManyFlows => return Arc::new(base),
+            Level | ManyFlows | ServerLost => return Arc::new(base),
             Whale(cores) => with_whale(&base, packet / cores),
             Step => {
                 let at = COLD + Nanos(SETTLED.0 / 2);

@@ -301,7 +301,7 @@ impl Values {
             Box::new(mapper.unwrap_or_else(|error| panic!("{error}"))) as _
         });
         let servers = Steered::Servers {
-            ingress: ingress(cell),
+            ingress: ingress(cell, false),
             make: Arc::new(move || Box::new(NetBlazeServerMapper::new(config, rates.clone()))),
         };
         (servers, Some(make))
@@ -339,7 +339,7 @@ impl Values {
         };
         let (rates, splits) = (profile.rates.clone(), profile.splits.clone());
         let servers = Steered::Servers {
-            ingress: ingress(cell),
+            ingress: ingress(cell, true),
             make: Arc::new(move || Box::new(TailwaterServerMapper::new(config, rates.clone()))),
         };
         let make = Arc::new(move || {
@@ -350,15 +350,17 @@ impl Values {
     }
 }
 
-/// Steering to the only server: a default row for all policies that steer prefixes, as rows that move begin with.
-fn ingress(cell: &Cell) -> IngressConfig {
+/// Steering to servers. With only one there is none.
+fn ingress(cell: &Cell, rebalance: bool) -> IngressConfig {
     IngressConfig {
         prefix_v4: 24,
         prefix_v6: 48,
-        threshold: cell.cores,
+        // Half of a server's cores are reserved for bursts, as in rack specs.
+        threshold: (cell.cores / 2).max(1),
         table: machine::rack(1).switch.table,
         flow_hash: false,
-        rebalance: true,
+        rebalance,
+        scale_in: false,
     }
 }
 

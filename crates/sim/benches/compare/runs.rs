@@ -2,7 +2,6 @@
 
 use super::cells::{COLD, Cell};
 use super::contenders::{Row, Values};
-use super::machine;
 use super::profiles::Published;
 use super::training;
 use serde::{Deserialize, Serialize};
@@ -107,7 +106,7 @@ pub fn run(values: &Values, cell: &Cell, packets: &Arc<Recording>, profile: &Cap
         window: WINDOW,
         ..RunOptions::default()
     };
-    let report = simulate(&machine::rack(cell.cores), vec![chain], &options);
+    let report = simulate(&cell.rack(), vec![chain], &options);
     let report = report.unwrap_or_else(|error| panic!("{}: {error}", cell.name));
     let windows = &report.chains[0].windows;
     let start = windows.partition_point(|window| window.start_s < COLD.as_secs_f64() - 1e-6);

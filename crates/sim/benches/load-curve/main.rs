@@ -217,6 +217,7 @@ fn main() {
                         table: 2000,
                         flow_hash: true,
                         rebalance: false,
+                        scale_in: false,
                     },
                 };
                 // One dedicated core, all others auxiliary: `tailwater-pool`.

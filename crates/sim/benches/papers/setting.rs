@@ -133,6 +133,7 @@ pub fn policy(name: &str, profile: &CapacityProfile) -> RackPolicy {
             table: 2000,
             flow_hash: true,
             rebalance: false,
+            scale_in: false,
         },
     };
     let mut policy = RackPolicy::named(name, &objective).unwrap_or_else(|error| panic!("{name}: {error}"));

@@ -3,12 +3,13 @@
 use super::chain_state::{BucketSteering, HELD, Ingress, NO_CORE, PendingRow, SEEN, SteeredFlow, Steering};
 use super::fifo::Arrived;
 use super::meter::flow_hash;
+use super::row_steering::Steered;
 use super::{Control, Engine};
 use crate::report::Loss;
 use crate::traffic::{FlowStart, NO_FLOW_INDEX, Packet};
 use tailwater_policy::core::Unit;
 use tailwater_policy::flows::NewFlow;
-use tailwater_policy::server::Steering as Steered;
+use tailwater_policy::server::Steering as Destination;
 
 /// Bytes that a frame takes on the wire in addition to its own: check sequence, preamble, gap.
 const WIRE: u64 = 24;
@@ -58,8 +59,8 @@ impl Engine<'_> {
                 Steering::Buckets(BucketSteering { ingress, balanced, .. }) => {
                     let known = ingress.as_ref().and_then(|i| i.server_of.get(flow));
                     sum = sum.wrapping_add(known.map_or(0, |server| u32::from(*server)));
-                    let known = balanced.as_ref().and_then(|balanced| balanced.class_of.get(flow));
-                    sum = sum.wrapping_add(known.copied().unwrap_or(0));
+                    let known = balanced.as_ref().map(|balanced| balanced.touch(flow));
+                    sum = sum.wrapping_add(known.unwrap_or(0));
                 }
             }
         }
@@ -68,6 +69,7 @@ impl Engine<'_> {
 
     #[inline]
     fn arrive_one(&mut self, packet: &Packet, start: Option<&FlowStart>) {
+        let (mut packet, reopened) = (packet, packet.opening());
         let number = packet.chain();
         let chain = &mut self.chains[number];
         chain.meter.window.offered += 1;
@@ -85,8 +87,13 @@ impl Engine<'_> {
                 let section = match (&mut steering.ingress, &mut steering.balanced) {
                     (None, None) => 0,
                     (None, Some(balanced)) => match balanced.steer(packet) {
-                        Some(server) => usize::from(server),
-                        None => return self.hold_moving(number, packet),
+                        Steered::To(server) => usize::from(server),
+                        Steered::Reopened(server) => {
+                            chain.decisions.flows_reopened += 1;
+                            packet = &reopened;
+                            usize::from(server)
+                        }
+                        Steered::Held => return self.hold_moving(number, packet),
                     },
                     (Some(ingress), _) => match ingress.server_of[packet.flow as usize] {
                         HELD => {
@@ -126,7 +133,7 @@ impl Engine<'_> {
     pub(super) fn send(&mut self, chain: usize, core: usize, packet: &Packet, time: u64) {
         let at = match self.cross(core, packet, time) {
             Some(at) => at,
-            None => return self.chains[chain].meter.lost(Loss::Link),
+            None => return self.lost_in_front(chain, core),
         };
         let waiting = &mut self.cores[core];
         let was_empty = waiting.fifo.is_empty();
@@ -136,11 +143,24 @@ impl Engine<'_> {
         }
     }
 
+    /// Counts a packet that does not reach a core's server.
+    #[cold]
+    fn lost_in_front(&mut self, chain: usize, core: usize) {
+        let loss = match self.is_stopped(core) {
+            true => Loss::ServerLost,
+            false => Loss::Link,
+        };
+        self.chains[chain].meter.lost(loss);
+    }
+
     /// Returns the time at which a packet has crossed the link to a core's server, or `None` if the link's buffer is
-    /// full.
+    /// full or the server has failed.
     #[inline]
     fn cross(&mut self, core: usize, packet: &Packet, time: u64) -> Option<u64> {
         let server = &mut self.servers[usize::from(self.cores[core].server)];
+        if server.failed_at.is_some() {
+            return None;
+        }
         if server.byte_picos == 0 {
             return Some(time);
         }
@@ -187,7 +207,7 @@ impl Engine<'_> {
                     ingress.server_of.resize(flow + 1, 0);
                 }
                 ingress.server_of[flow] = steered.server();
-                if let Steered::Install { prefix, server } = steered {
+                if let Destination::Install { prefix, server } = steered {
                     chain.decisions.rules += 1;
                     if latency > 0 {
                         let row = ingress.begin_row(prefix, server);

@@ -11,6 +11,9 @@
 //! 4. The new server processes the held packets, before any that arrives later.
 //!
 //! So no two servers ever have packets of one flow, and none overtakes another.
+//!
+//! If the old server fails, there is no state to wait for. Once the mapper knows, the new server goes on, and the flows
+//! open anew. If the new one fails, what it holds is lost.
 
 use super::chain_state::{BucketSteering, Steering, SteeringDomain};
 use super::row_steering::{ClassState, Moving, STAYS};
@@ -40,6 +43,10 @@ impl Engine<'_> {
         let Some(balanced) = chain.steering.balanced() else {
             return;
         };
+        let to = usize::from(balanced.class(packet.flow).server);
+        if self.servers[to].failed_at.is_some() {
+            return chain.meter.lost(Loss::ServerLost);
+        }
         match balanced.hold(packet) {
             true => chain.decisions.held_for_move += 1,
             false => chain.meter.lost(Loss::RingFull),
@@ -57,12 +64,16 @@ impl Engine<'_> {
             return;
         };
         balanced.halve();
-        let of_section = |(section, offered): (&SteeringDomain, &u64)| {
+        let of_section = |((section, offered), server): ((&SteeringDomain, &u64), &super::ServerState)| {
+            if server.failed_at.is_some() {
+                return None;
+            }
             let mut sum = ServerCounters {
                 offered: *offered,
                 ..ServerCounters::default()
             };
-            if section.active {
+            // A server that was never used has processed nothing.
+            if section.active || *offered > 0 {
                 for core in &section.cores {
                     let totals = self.cores[usize::from(*core)].stats.totals();
                     sum.processed += totals.processed;
@@ -70,22 +81,23 @@ impl Engine<'_> {
                     sum.late += totals.late;
                 }
             }
-            sum
+            Some(sum)
         };
-        let counters = sections.iter().zip(&balanced.offered).map(of_section).collect();
+        let counters = sections.iter().zip(&balanced.offered).zip(&self.servers);
+        let counters = counters.map(of_section).collect();
         let interval = balanced.mapper.report_interval().0;
         self.at(now + self.timing.rpc, Control::Rebalance(number, counters));
         self.at(now + interval, Control::Counters(number));
     }
 
     /// Lets the mapper decide, and has its rows written.
-    pub(super) fn rebalance(&mut self, number: usize, counters: &[ServerCounters], now: u64) {
+    pub(super) fn rebalance(&mut self, number: usize, counters: &[Option<ServerCounters>], now: u64) {
         let Some(balanced) = self.chains[number].steering.balanced() else {
             return;
         };
         let sampled = Nanos(now - self.timing.rpc);
         if !balanced.mapper.report(sampled, counters) {
-            return;
+            return self.end_moves_of_lost(number, now);
         }
         let classes = balanced.classes.iter().map(|state| ClassLoad {
             class: state.class,
@@ -118,11 +130,12 @@ impl Engine<'_> {
 
     /// Begins the moves of flows whose rows are in force.
     pub(super) fn rows_written(&mut self, number: usize, now: u64) {
+        let chain = &mut self.chains[number];
         let Steering::Buckets(BucketSteering {
             sections,
             balanced: Some(balanced),
             ..
-        }) = &mut self.chains[number].steering
+        }) = &mut chain.steering
         else {
             return;
         };
@@ -134,12 +147,21 @@ impl Engine<'_> {
             to: planned.to,
             since: now,
             sent: false,
+            due: 0,
+            reopens: false,
+            done: false,
             held: Vec::new(),
         };
         balanced.moving = planned.iter().map(begin).collect();
         for planned in &planned {
             let to = usize::from(planned.to);
             balanced.room[to] = self.rack.servers[to].buffers as usize * sections[to].owners();
+            if let Some(failed) = self.servers[usize::from(planned.from)].failed_at
+                && balanced.mapper.is_lost(planned.from)
+            {
+                let reaction = &mut chain.decisions.loss_reaction_ns;
+                *reaction = (*reaction).max(now - failed);
+            }
         }
         for state in &mut balanced.classes {
             let server = balanced.mapper.steer(state.class).1;
@@ -156,7 +178,34 @@ impl Engine<'_> {
             };
             (state.server, state.moving) = (server, moving as u16);
         }
+        self.end_moves_of_lost(number, now);
         self.look_for_moved(number, now);
+    }
+
+    /// Ends the moves from servers that the mapper knows to be lost: there is no state to wait for.
+    fn end_moves_of_lost(&mut self, number: usize, now: u64) {
+        let Steering::Buckets(BucketSteering {
+            sections,
+            balanced: Some(balanced),
+            ..
+        }) = &mut self.chains[number].steering
+        else {
+            return;
+        };
+        let mut ends = Vec::new();
+        for moving in &mut balanced.moving {
+            if moving.sent || !balanced.mapper.is_lost(moving.from) {
+                continue;
+            }
+            // Batches in progress at the failure count as processed.
+            let cores = sections[usize::from(moving.from)].cores.iter();
+            let ready = cores.map(|core| self.cores[usize::from(*core)].ready).max();
+            (moving.sent, moving.reopens, moving.due) = (true, true, now.max(ready.unwrap_or(0)));
+            ends.push((moving.due, moving.row));
+        }
+        for (due, row) in ends {
+            self.at(due, Control::RowMoved(number, row));
+        }
     }
 
     /// Lets servers send the state of flows of which they have no packet any more.
@@ -172,11 +221,10 @@ impl Engine<'_> {
         let mut done = Vec::new();
         let mut waits = false;
         for (moving, state) in balanced.moving.iter().enumerate() {
-            if state.sent {
+            if state.sent || self.servers[usize::from(state.from)].failed_at.is_some() {
                 continue;
             }
-            let class = |flow: u32| &balanced.classes[balanced.class_of[flow as usize] as usize];
-            let leaves = |flow: u32| usize::from(class(flow).moving) == moving;
+            let leaves = |flow: u32| usize::from(balanced.class(flow).moving) == moving;
             let cores = || sections[usize::from(state.from)].cores.iter();
             if cores().any(|core| self.cores[usize::from(*core)].has_any(leaves)) {
                 waits = true;
@@ -189,8 +237,8 @@ impl Engine<'_> {
             let time = self.timing.rpc + flows * self.timing.flow_transfer;
             done.push((moving, state.row, now.max(ready.unwrap_or(0)) + time));
         }
-        for &(moving, _, _) in &done {
-            balanced.moving[moving].sent = true;
+        for &(moving, _, due) in &done {
+            (balanced.moving[moving].sent, balanced.moving[moving].due) = (true, due);
         }
         for (_, row, time) in done {
             self.at(time, Control::RowMoved(number, row));
@@ -211,9 +259,14 @@ impl Engine<'_> {
         else {
             return;
         };
-        let Some(moving) = balanced.moving.iter().position(|moving| moving.row == row) else {
+        // A server that failed in the meantime has not sent the state after all.
+        let is_due = |moving: &Moving| moving.row == row && moving.sent && moving.due == now && !moving.done;
+        let Some(moving) = balanced.moving.iter().position(is_due) else {
             return;
         };
+        if balanced.moving[moving].reopens {
+            balanced.reopen_all(moving);
+        }
         for class in &mut balanced.classes {
             if usize::from(class.moving) == moving {
                 class.moving = STAYS;
@@ -221,13 +274,16 @@ impl Engine<'_> {
         }
         balanced.mapper.moved(row);
         let state = &mut balanced.moving[moving];
-        let (held, to) = (std::mem::take(&mut state.held), usize::from(state.to));
+        state.done = true;
+        let (held, from, to) = (std::mem::take(&mut state.held), state.from, usize::from(state.to));
         balanced.held[to] -= held.len();
         let longest = &mut chain.decisions.longest_row_move_ns;
         *longest = (*longest).max(now - state.since);
         let section = &mut sections[to];
         let mut touched = Vec::new();
         for packet in held {
+            let (packet, reopened) = balanced.resume(packet);
+            chain.decisions.flows_reopened += u64::from(reopened);
             let bucket = packet.bucket();
             if section.mapper.is_some() {
                 let hash = super::meter::flow_hash(packet.flow);
@@ -254,6 +310,11 @@ impl Engine<'_> {
         }
         touched.sort_unstable();
         touched.dedup();
+        let is_empty = !balanced.mapper.is_used(from);
+        if is_empty && self.servers[usize::from(from)].failed_at.is_none() {
+            chain.decisions.servers_emptied += 1;
+            self.deactivate(number, usize::from(from), now);
+        }
         for core in touched {
             // An idle core continues now, not at the end of its last work.
             let ready = &mut self.cores[usize::from(core)].ready;

@@ -121,8 +121,9 @@ pub(crate) struct SteeringDomain {
     pub account: Account,
     /// Delay from a decision until it is in force, in addition to the mapper's own.
     pub delay: u64,
-    /// `true` if it is in use.
+    /// `true` if it is in use, and if a run of its mapper is due.
     pub active: bool,
+    pub planned: bool,
     /// Initial number of cores.
     pub start_cores: u16,
     /// Last run of the mapper.

@@ -44,6 +44,8 @@ impl Engine<'_> {
             Control::RowsWritten(chain) => self.rows_written(chain, now),
             Control::RowMoves(chain) => self.look_for_moved(chain, now),
             Control::RowMoved(chain, row) => self.row_moved(chain, row, now),
+            Control::Deactivate(chain, server) => self.deactivate(chain, server, now),
+            Control::ServerFails(server) => self.server_fails(server, now),
             Control::Observe(chain) => self.observe(chain, now),
             Control::DecideFlows(chain) => self.decide_flows(chain, now),
             Control::EnforceFlows(chain) => self.enforce_flows(chain, now),
@@ -84,7 +86,9 @@ impl Engine<'_> {
         *section.table = std::array::from_fn(|bucket| cores[bucket % count]);
         *section.holder = *section.table;
         section.asked = now;
-        let period = section.mapper.as_ref().map(|mapper| mapper.period().0);
+        // A run can still be due from before it was emptied.
+        let mapper = section.mapper.as_ref().filter(|_| !section.planned);
+        let period = mapper.map(|mapper| mapper.period().0);
         if let Some(ingress) = &mut steering.ingress {
             // The ingress sees the new cores at once.
             ingress.reported[number] = count as u16;
@@ -117,7 +121,14 @@ impl Engine<'_> {
             true => (section.asked + period).min(now + epoch),
             false => section.asked + period,
         };
-        self.at(at.max(now + 1), Control::Remap(chain, number));
+        self.plan_remap_at(chain, number, at.max(now + 1));
+    }
+
+    fn plan_remap_at(&mut self, chain: usize, number: usize, at: u64) {
+        if let Some(section) = self.section(chain, number) {
+            section.planned = true;
+            self.at(at, Control::Remap(chain, number));
+        }
     }
 
     fn section(&mut self, chain: usize, number: usize) -> Option<&mut SteeringDomain> {
@@ -130,9 +141,14 @@ impl Engine<'_> {
     /// Runs a server mapper, if it is due.
     fn remap(&mut self, chain: usize, number: usize, now: u64) {
         let epoch = ChainState::epoch(self.chains[chain].meter.slo);
+        let has_failed = self.has_failed(chain, number);
         let Some(section) = self.section(chain, number) else {
             return;
         };
+        section.planned = false;
+        if has_failed || !section.active {
+            return;
+        }
         let Some(mapper) = &section.mapper else {
             return;
         };
@@ -140,7 +156,7 @@ impl Engine<'_> {
         let (due, settled) = (section.asked + period, section.is_settled());
         let asked = section.asked;
         if !settled && now >= due {
-            self.at(now + LOOK, Control::Remap(chain, number));
+            self.plan_remap_at(chain, number, now + LOOK);
             return;
         }
         // A backlog counts if it began after the last call.
@@ -219,7 +235,7 @@ impl Engine<'_> {
         let load = |number: &u16| {
             let core = &mut self.cores[usize::from(*number)];
             let load = CoreLoad {
-                dedicated: core.dedicated.is_some(),
+                dedicated: core.is_dedicated(),
                 busy: (core.stats.busy as f64 / elapsed.max(1) as f64).min(1.0),
                 lost: core.stats.lost,
                 batch_p99: core.stats.batch_p99(),
@@ -285,7 +301,7 @@ impl Engine<'_> {
         let signals = |number: &u16| {
             let core = &mut self.cores[usize::from(*number)];
             let signals = CoreSignals {
-                active: core.dedicated.is_some(),
+                active: core.is_dedicated(),
                 rate: core.stats.processed as f64 * 1e9 / elapsed,
                 busy: (core.stats.busy as f64 / elapsed).min(1.0),
                 lost: core.stats.lost,

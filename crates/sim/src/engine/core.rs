@@ -132,6 +132,8 @@ pub(crate) struct Core {
     pub since: u64,
     /// Number of buckets, or flows, mapped to it.
     pub owned: u32,
+    /// Tenant whose mapper uses it, though it has stopped.
+    pub stopped_for: Option<u16>,
     /// `true` if it gives its queue back once it is empty.
     pub reclaim: bool,
     pub dispatch: Option<Box<Dispatch>>,
@@ -167,6 +169,7 @@ impl Core {
             dedicated: None,
             since: 0,
             owned: 0,
+            stopped_for: None,
             reclaim: false,
             dispatch: None,
             activation: None,
@@ -179,6 +182,11 @@ impl Core {
             through: 0,
             watch: NEVER,
         }
+    }
+
+    /// Returns `true` if it is dedicated to a tenant as far as the tenant's mapper knows.
+    pub fn is_dedicated(&self) -> bool {
+        self.dedicated.is_some() || self.stopped_for.is_some()
     }
 
     /// Returns the number of packets that it can still receive, with `used` buffers in use.

@@ -128,6 +128,11 @@ impl Dispatch {
         self.machine.backlog.is_empty()
     }
 
+    /// Returns the number of packets that have neither left nor been lost.
+    pub fn unfinished(&self) -> usize {
+        self.lists.unfinished() + self.machine.backlog.parked().packets as usize
+    }
+
     /// Returns a time before which no packet in the system arrived.
     pub fn oldest_active(&self) -> u64 {
         if !self.slots.is_empty() && self.machine.backlog.parked().packets == 0 {

@@ -16,6 +16,7 @@
 //! | `offloading`, `offload_queue` | the auxiliary cores, and packets on their way there and back |
 //! | `moves` | buckets and flows between cores |
 //! | `late` | packets that are discarded since they are too late |
+//! | `server_use` | servers that fail, and servers that are emptied |
 //! | `machine` | interruptions of a core, and its speed |
 //! | `control` | mappers, controllers, windows |
 //! | `sampling` | the burst shown in a report |
@@ -43,6 +44,7 @@ mod queue;
 mod row_steering;
 mod run;
 mod sampling;
+mod server_use;
 mod tree;
 mod turn;
 mod usage;
@@ -94,14 +96,18 @@ pub(crate) enum Control {
     Row(usize, u32),
     /// Servers sample their counters for the ingress.
     Counters(usize),
-    /// The ingress gets them.
-    Rebalance(usize, Vec<ServerCounters>),
+    /// The ingress gets them, but for those of lost servers.
+    Rebalance(usize, Vec<Option<ServerCounters>>),
     /// Rows that move flows between servers are in force.
     RowsWritten(usize),
     /// Servers may have completed the packets of flows that leave them.
     RowMoves(usize),
     /// A row's flows are at their new server.
     RowMoved(usize, RowMatch),
+    /// A server without rows gives its cores back: tenant, server.
+    Deactivate(usize, usize),
+    /// A server fails.
+    ServerFails(usize),
     /// A controller's period ends.
     Observe(usize),
     /// A controller decides.
@@ -150,6 +156,8 @@ struct ServerState {
     /// Time at which the link is free, and the capacity of its buffer, in picoseconds.
     link_free: u64,
     link_buffer: u64,
+    /// Time of its failure, once it is over.
+    failed_at: Option<u64>,
 }
 
 /// A chain, ready to run.
@@ -230,6 +238,7 @@ impl<'r> Engine<'r> {
                 byte_picos,
                 link_free: 0,
                 link_buffer: rack.switch.buffer_bytes.saturating_mul(byte_picos),
+                failed_at: None,
             });
         }
         let t = &rack.timing;
@@ -274,6 +283,11 @@ impl<'r> Engine<'r> {
             engine.add(setup);
         }
         engine.at(engine.window, Control::Window);
+        for (number, server) in rack.servers.iter().enumerate() {
+            if let Some(time) = server.fails_at {
+                engine.at(time.0, Control::ServerFails(number));
+            }
+        }
         engine
     }
 
@@ -291,6 +305,7 @@ impl<'r> Engine<'r> {
             account: account::Account::new(epoch),
             delay: delay.0,
             active: false,
+            planned: false,
             start_cores: setup.start_cores,
             asked: 0,
         };

@@ -16,6 +16,10 @@ impl Engine<'_> {
     /// Gives a core a queue of a tenant, if it has none.
     pub(super) fn dedicate(&mut self, number: usize, chain: usize, section: usize, now: u64) {
         self.cores[number].reclaim = false;
+        if self.is_stopped(number) {
+            self.cores[number].stopped_for = Some(chain as u16);
+            return;
+        }
         if self.cores[number].dedicated.is_some() {
             return;
         }
@@ -205,17 +209,20 @@ impl Engine<'_> {
     }
 
     /// Transfers a bucket or flow from the old core.
-    fn transfer(&mut self, chain: usize, transit: u32, time: u64) {
+    pub(super) fn transfer(&mut self, chain: usize, transit: u32, time: u64) {
         let moving = &mut self.chains[chain].transits[transit as usize];
         let (from, to) = (usize::from(moving.from), usize::from(moving.to));
         // No core holds it now.
         moving.from = NO_CORE;
         let here = time + self.timing.migration;
-        self.cores[to].transit.inbox.push((here, transit));
         self.cores[from].transit.leaving -= 1;
         if self.cores[from].transit.leaving == 0 {
             self.retiring.push((from as u16, time));
         }
+        if self.is_stopped(to) {
+            return self.end_migration(chain, transit);
+        }
+        self.cores[to].transit.inbox.push((here, transit));
         self.schedule(to);
     }
 
@@ -282,7 +289,7 @@ impl Engine<'_> {
     pub(super) fn retire(&mut self, number: usize, time: u64) {
         let core = &self.cores[number];
         let Some((chain, section)) = core.dedicated else {
-            return;
+            return self.forget_stopped(number);
         };
         let (chain, section) = (usize::from(chain), usize::from(section));
         let by_flows = matches!(self.chains[chain].steering, Steering::Flows(_));

@@ -26,6 +26,15 @@ impl OffloadQueue {
         self.packets.push(waiting);
     }
 
+    /// Returns the number of packets that have neither left nor been lost: unfinished ones, and those that another core
+    /// is to continue with.
+    pub fn unfinished(&self) -> usize {
+        let continued = self.packets.as_slice()[..self.done]
+            .iter()
+            .filter(|waiting| waiting.left > 0);
+        self.packets.len() - self.done + continued.count()
+    }
+
     /// Returns all packets.
     pub fn all(&self) -> impl Iterator<Item = &Waiting> {
         self.packets.as_slice().iter()
@@ -177,6 +186,24 @@ mod tests {
         // Completed packets delay no others.
         lane.hand_over(30);
         assert_eq!((lane.next(), lane.put_down()), (30, 0));
+    }
+
+    #[test]
+    fn completed_packets_are_finished_unless_another_core_continues() {
+        let mut lane = OffloadQueue::default();
+        put(&mut lane, 0..2);
+        lane.put(Waiting {
+            left: 1,
+            ..Waiting::default()
+        });
+        put(&mut lane, 3..4);
+        lane.hand_over(10);
+        put(&mut lane, 4..5);
+        assert_eq!(lane.unfinished(), 5);
+        lane.finish(3, 20);
+        assert_eq!(lane.unfinished(), 3);
+        lane.forget(2);
+        assert_eq!(lane.unfinished(), 3);
     }
 
     /// Regression: a packet of a divided flow that was too late on an auxiliary core was lost there, and went on.

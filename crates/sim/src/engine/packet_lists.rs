@@ -55,6 +55,12 @@ impl PacketLists {
         self.own.is_empty() && self.behind.is_empty()
     }
 
+    /// Returns the number of packets that have neither left nor been lost.
+    pub fn unfinished(&self) -> usize {
+        let away = self.offload_queues.iter().map(OffloadQueue::unfinished);
+        self.own.len() + self.behind.len() + away.sum::<usize>()
+    }
+
     /// Returns all packets, including completed ones without a receipt.
     pub fn all(&self) -> impl Iterator<Item = &Waiting> {
         let own = self.own.as_slice().iter().chain(self.behind.as_slice());

@@ -15,6 +15,19 @@ const FLOWS_HALVED: u32 = 20;
 /// Class that does not move.
 pub(super) const STAYS: u16 = u16::MAX;
 
+/// Flag of a flow in [`Balanced::class_of`] whose state was lost with a server: its next packet opens it anew.
+const REOPENS: u32 = 1 << 31;
+
+/// Destination of a packet.
+pub(super) enum Steered {
+    /// This server.
+    To(ServerNumber),
+    /// This server, which does not have its flow's state any more.
+    Reopened(ServerNumber),
+    /// Held at the new server of its flow.
+    Held,
+}
+
 /// Flows that a row can single out.
 pub(super) struct ClassState {
     pub class: FlowClass,
@@ -33,8 +46,13 @@ pub(super) struct Moving {
     pub to: ServerNumber,
     /// Time at which the row was in force.
     pub since: u64,
-    /// The old server has sent the flows' state.
+    /// The old server has sent the flows' state, or was lost with it, and the time at which the move is complete.
     pub sent: bool,
+    pub due: u64,
+    /// `true` if it was lost with it.
+    pub reopens: bool,
+    /// It is complete.
+    pub done: bool,
     /// Packets at the new server.
     pub held: Vec<Packet>,
 }
@@ -42,8 +60,8 @@ pub(super) struct Moving {
 /// Ingress whose rows move.
 pub(crate) struct Balanced {
     pub mapper: IngressBalancer,
-    /// By flow: the number of its class.
-    pub class_of: Vec<u32>,
+    /// By flow: the number of its class, and [`REOPENS`].
+    class_of: Vec<u32>,
     pub classes: Vec<ClassState>,
     pub numbers: HashMap<FlowClass, u32>,
     /// By server: packets steered to it, packets held there, and the number that may be.
@@ -97,19 +115,76 @@ impl Balanced {
         class.server
     }
 
-    /// Counts a packet and returns its server, or `None` if it is to be held there.
+    /// Counts a packet and returns where it goes.
     #[inline]
-    pub fn steer(&mut self, packet: &Packet) -> Option<ServerNumber> {
-        let class = &mut self.classes[self.class_of[packet.flow as usize] as usize];
+    pub fn steer(&mut self, packet: &Packet) -> Steered {
+        let entry = &mut self.class_of[packet.flow as usize];
+        let class = &mut self.classes[(*entry & !REOPENS) as usize];
         class.packets = class.packets.saturating_add(1);
         self.offered[usize::from(class.server)] += 1;
-        (class.moving == STAYS).then_some(class.server)
+        if class.moving != STAYS {
+            return Steered::Held;
+        }
+        match *entry & REOPENS {
+            0 => Steered::To(class.server),
+            _ => {
+                *entry &= !REOPENS;
+                Steered::Reopened(class.server)
+            }
+        }
+    }
+
+    /// Returns the class of a flow.
+    pub fn class(&self, flow: u32) -> &ClassState {
+        &self.classes[(self.class_of[flow as usize] & !REOPENS) as usize]
+    }
+
+    /// Reads a flow's entry, if there is one.
+    #[inline]
+    pub fn touch(&self, flow: usize) -> u32 {
+        self.class_of.get(flow).copied().unwrap_or(0)
+    }
+
+    /// Records that the state of all flows of a move was lost. They open anew.
+    pub fn reopen_all(&mut self, moving: usize) {
+        for entry in &mut self.class_of {
+            let class = &self.classes[(*entry & !REOPENS) as usize];
+            if usize::from(class.moving) == moving {
+                *entry |= REOPENS;
+            }
+        }
+    }
+
+    /// Returns a held packet, which opens its flow if the flow's state was lost, and `true` if it opens it anew.
+    pub fn resume(&mut self, packet: Packet) -> (Packet, bool) {
+        let entry = &mut self.class_of[packet.flow as usize];
+        if *entry & REOPENS == 0 {
+            return (packet, false);
+        }
+        *entry &= !REOPENS;
+        (packet.opening(), !packet.is_first())
+    }
+
+    /// Records the failure of a server. Returns the number of packets that it held.
+    pub fn server_fails(&mut self, server: ServerNumber) -> usize {
+        let mut lost = 0;
+        for moving in &mut self.moving {
+            if moving.to == server {
+                lost += std::mem::take(&mut moving.held).len();
+            }
+            if moving.from == server && !moving.done {
+                // Whether the state was on its way is not known before the loss is noticed.
+                (moving.sent, moving.due) = (false, 0);
+            }
+        }
+        self.held[usize::from(server)] -= lost;
+        lost
     }
 
     /// Holds a packet of a moving flow. Returns `false` if there is no room.
     pub fn hold(&mut self, packet: &Packet) -> bool {
-        let class = &self.classes[self.class_of[packet.flow as usize] as usize];
-        let moving = &mut self.moving[usize::from(class.moving)];
+        let moving = usize::from(self.class(packet.flow).moving);
+        let moving = &mut self.moving[moving];
         let to = usize::from(moving.to);
         if self.held[to] >= self.room[to] {
             return false;

@@ -47,7 +47,7 @@ pub(super) struct Balanced {
     mapper: IngressBalancer,
     config: IngressConfig,
     classes: Vec<Class>,
-    counters: Vec<ServerCounters>,
+    counters: Vec<Option<ServerCounters>>,
     /// Moves that are decided, and when their flows are with the new servers.
     planned: Vec<RowMove>,
     due: f64,
@@ -72,7 +72,7 @@ impl Ingress {
                 mapper: IngressBalancer::new(config, cores.iter().map(|cores| *cores as u16)),
                 config,
                 classes: Vec::new(),
-                counters: vec![ServerCounters::default(); cores.len()],
+                counters: vec![None; cores.len()],
                 planned: Vec::new(),
                 due: 0.0,
                 rows: (timing.rpc + rack.switch.rule_latency).0 as f64,
@@ -113,7 +113,7 @@ impl Ingress {
         match self {
             Ingress::Fixed { reported, .. } => reported.len() * 2,
             Ingress::Balanced(balanced) => {
-                let servers = balanced.counters.len() * (size_of::<ServerCounters>() + 256);
+                let servers = balanced.counters.len() * (size_of::<Option<ServerCounters>>() + 256);
                 size_of::<Balanced>() + balanced.classes.capacity() * size_of::<Class>() + servers
             }
         }
@@ -151,7 +151,7 @@ impl Balanced {
         decisions: &mut Decisions,
     ) -> &[RowMove] {
         self.counters.clear();
-        self.counters.extend(counters);
+        self.counters.extend(counters.map(Some));
         if !self.mapper.report(Nanos(now as u64), &self.counters) {
             return &[];
         }

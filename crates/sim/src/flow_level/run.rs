@@ -7,7 +7,7 @@ use super::meter::Meter;
 use super::model::Model;
 use super::source::Source;
 use crate::chain::{ChainModel, random};
-use crate::policies::RackPolicy;
+use crate::policies::{RackPolicy, Steered};
 use crate::rack::Rack;
 use crate::report::{
     Cause, ChainReport, CoreUse, DistributionPoint, LatencyReport, Loss, Packets, RackCores, SimReport, verdict,
@@ -77,6 +77,22 @@ pub fn simulate_flows(
     }
     if duration > crate::LONGEST_RUN {
         return Err(setting("duration", "at most an hour"));
+    }
+    if rack.servers.iter().any(|server| server.fails_at.is_some()) {
+        return Err(setting(
+            "servers.failsAt",
+            "none: lost servers are not modelled at flow level",
+        ));
+    }
+    let scales_in = |chain: &FlowLevelChain| match &chain.policy.steered {
+        Steered::Servers { ingress, .. } => ingress.scale_in,
+        _ => false,
+    };
+    if chains.iter().any(scales_in) {
+        return Err(setting(
+            "ingress.scaleIn",
+            "false: servers are not emptied at flow level",
+        ));
     }
     let windows = (duration.0 - warm_up).div_ceil(window) as usize * chains.len();
     if windows > MOST_WINDOWS {

@@ -40,6 +40,7 @@ fn chain(policy: &str, traffic: &str, cores: f64, seed: u64) -> FlowLevelChain {
         table: 2000,
         flow_hash: false,
         rebalance: false,
+        scale_in: false,
     };
     let objective = Objective {
         slo,

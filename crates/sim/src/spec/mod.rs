@@ -105,7 +105,7 @@ fn rack_spec(document: &Document, base_dir: &Path, model: Option<SimulationModel
     let all = rack.servers.len();
     let used = |copies: &chain::Copies| copies.count as usize * copies.servers.unwrap_or(all).min(all);
     let on_a_server = copies.iter().map(used).sum::<usize>().div_ceil(all).max(1);
-    let ingress = rack::ingress(&fields, &rack, on_a_server)?;
+    let ingress = rack::ingress(&fields, &rack, on_a_server, model)?;
     let mut chains: Vec<RackChain> = Vec::new();
     let mut names: HashMap<String, usize> = HashMap::new();
     for (number, (node, copies)) in nodes.into_iter().zip(copies).enumerate() {

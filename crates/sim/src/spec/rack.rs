@@ -2,6 +2,7 @@
 
 use super::model::SimulationModel;
 use crate::rack::{Rack, Server, Switch, Timing};
+use crate::simulation::LONGEST_RUN;
 use std::ops::RangeInclusive;
 use tailwater_api::document::{Fields, Located, duration, throughput};
 use tailwater_api::{SpecError, Throughput};
@@ -23,7 +24,7 @@ pub(super) fn rack(fields: &Fields<'_>, model: SimulationModel) -> Result<Rack, 
     let node = fields.required("servers", "a list of servers")?;
     let mut servers = Vec::new();
     for group in node.list("servers", most_servers)? {
-        let (count, server) = server(&group, most_servers)?;
+        let (count, server) = server(&group, most_servers, model)?;
         servers.extend(std::iter::repeat_n(server, count));
         if servers.len() > most_servers {
             let what = format!("at most {most_servers} servers in all, found more");
@@ -62,9 +63,18 @@ fn delay(fields: &Fields<'_>, name: &str, default: Nanos) -> Result<Nanos, SpecE
 }
 
 /// Parses equal servers, and their number.
-fn server(node: &Located<'_>, most: usize) -> Result<(usize, Server), SpecError> {
+fn server(node: &Located<'_>, most: usize, model: SimulationModel) -> Result<(usize, Server), SpecError> {
     let default = Server::default();
-    let fields = node.fields(&["count", "cores", "numaNodes", "link", "ring", "retaDelay", "buffers"])?;
+    let fields = node.fields(&[
+        "count",
+        "cores",
+        "numaNodes",
+        "link",
+        "ring",
+        "retaDelay",
+        "buffers",
+        "failsAt",
+    ])?;
     let cores = whole(&fields, "cores", default.cores.into(), 1..=512)?;
     let nodes = u64::from(default.numa_nodes).min(cores);
     let server = Server {
@@ -77,6 +87,15 @@ fn server(node: &Located<'_>, most: usize) -> Result<(usize, Server), SpecError>
         ring: whole(&fields, "ring", default.ring.into(), 1..=1 << 20)? as u32,
         reta_delay: delay(&fields, "retaDelay", default.reta_delay)?,
         buffers: whole(&fields, "buffers", default.buffers.into(), 64..=65_535)? as u32,
+        fails_at: match fields.optional("failsAt") {
+            None => None,
+            Some(node) if model == SimulationModel::Flows => {
+                return Err(
+                    node.error("expected no failsAt: lost servers are not modelled with model: flows".to_owned())
+                );
+            }
+            Some(node) => Some(duration(&node, Nanos::ZERO..=LONGEST_RUN)?),
+        },
     };
     let count = whole(&fields, "count", 1, 1..=most as u64)?;
     Ok((count as usize, server))
@@ -145,7 +164,12 @@ fn timing(node: &Located<'_>) -> Result<Timing, SpecError> {
 }
 
 /// Parses the steering of prefixes to servers, for a rack with this number of chains on a server.
-pub(super) fn ingress(fields: &Fields<'_>, rack: &Rack, chains: usize) -> Result<IngressConfig, SpecError> {
+pub(super) fn ingress(
+    fields: &Fields<'_>,
+    rack: &Rack,
+    chains: usize,
+    model: SimulationModel,
+) -> Result<IngressConfig, SpecError> {
     let least = rack.servers.iter().map(|server| server.cores).min();
     let share = u64::from(least.unwrap_or(1)) / chains as u64;
     // Half of the cores that a chain can have are reserved for bursts.
@@ -158,12 +182,23 @@ pub(super) fn ingress(fields: &Fields<'_>, rack: &Rack, chains: usize) -> Result
         table,
         flow_hash: rack.switch.flow_hash,
         rebalance: false,
+        scale_in: false,
     };
     let Some(node) = fields.optional("ingress") else {
         return Ok(default);
     };
-    let fields = node.fields(&["prefixV4", "prefixV6", "threshold"])?;
+    let fields = node.fields(&["prefixV4", "prefixV6", "threshold", "scaleIn"])?;
+    let scale_in = match fields.optional("scaleIn") {
+        None => default.scale_in,
+        Some(node) => match node.word(&[("true", true), ("false", false)])? {
+            true if model == SimulationModel::Flows => {
+                return Err(node.error("expected false: servers are not emptied with model: flows".to_owned()));
+            }
+            scale_in => scale_in,
+        },
+    };
     Ok(IngressConfig {
+        scale_in,
         prefix_v4: whole(&fields, "prefixV4", default.prefix_v4.into(), 0..=32)? as u8,
         prefix_v6: whole(&fields, "prefixV6", default.prefix_v6.into(), 0..=128)? as u8,
         threshold: whole(&fields, "threshold", threshold, 1..=512)? as u16,

@@ -46,14 +46,14 @@ fn what_is_left_out_has_defaults() {
 #[test]
 fn everything_can_be_said() {
     let servers = "[{count: 2, cores: 64, numaNodes: 4, link: 40Gbps, ring: 512, \
-                   retaDelay: 1ms, buffers: 4096}, {cores: 16, link: unlimited}]";
+                   retaDelay: 1ms, buffers: 4096, failsAt: 1500ms}, {cores: 16, link: unlimited}]";
     let chain = "{name: a, slo: 1ms, costs: {batchNanoseconds: 320, packetNanoseconds: 500, \
                  byteNanoseconds: 0.5, newFlowNanoseconds: 7}, traffic: {source: as, \
                  flowsScale: 2, rateScale: 0.5, seed: 9}}";
     let more = "  switch: {table: 9, ruleLatency: 2ms, held: 10, bufferBytes: 100000, flowHash: false}\n  \
                 timing: {poll: 1ns, wake: 2ns, spin: 3ns, handOver: 4ns, receipt: 5ns, \
                 migration: 6ns, look: 7ns, rpc: 8ns, flowTransfer: 9ns}\n  \
-                ingress: {prefixV4: 16, prefixV6: 32, threshold: 6}\n  \
+                ingress: {prefixV4: 16, prefixV6: 32, threshold: 6, scaleIn: true}\n  \
                 policies: [tailwater, static]\n  duration: 20ms\n  \
                 warmUp: 4ms\n  window: 2ms\n  seed: 5\n";
     let spec = parse(&spec(servers, chain, more)).unwrap();
@@ -68,6 +68,7 @@ fn everything_can_be_said() {
         ring: 512,
         reta_delay: Nanos::from_millis(1),
         buffers: 4096,
+        fails_at: Some(Nanos::from_millis(1500)),
     };
     assert_eq!(first, &large);
     assert_eq!((third.cores, third.link_bps), (16, 0));
@@ -103,6 +104,7 @@ fn everything_can_be_said() {
     assert_eq!(chain.model().costs, costs);
     let ingress = (chain.ingress.prefix_v4, chain.ingress.prefix_v6);
     assert_eq!((ingress, chain.ingress.threshold), ((16, 32), 6));
+    assert!(chain.ingress.scale_in);
     let traffic = TrafficSpec {
         source: TrafficSource::Preset("as".to_owned()),
         flows_scale: 2.0,
@@ -110,6 +112,28 @@ fn everything_can_be_said() {
         seed: Some(9),
     };
     assert_eq!(chain.traffic, traffic);
+}
+
+#[test]
+fn lost_and_emptied_servers_are_refused_at_flow_level() {
+    let flows =
+        |servers: &str, more: &str| parse(&spec(servers, CHAIN, &format!("  model: flows\n{more}"))).unwrap_err();
+    let error = flows("[{cores: 8}, {cores: 8, failsAt: 1s}]", "").to_string();
+    assert!(
+        error.contains("spec.servers[1].failsAt") && error.contains("model: flows"),
+        "{error}"
+    );
+    let error = flows(SERVERS, "  ingress: {scaleIn: true}\n").to_string();
+    assert!(
+        error.contains("spec.ingress.scaleIn") && error.contains("model: flows"),
+        "{error}"
+    );
+    let good = parse(&spec(SERVERS, CHAIN, "  model: flows\n  ingress: {scaleIn: false}\n")).unwrap();
+    assert!(!good.chains[0].ingress.scale_in);
+    let error = parse(&spec("[{cores: 8, failsAt: 2h}]", CHAIN, ""))
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("failsAt"), "{error}");
 }
 
 #[test]

@@ -88,6 +88,7 @@ pub fn policy(name: &str) -> RackPolicy {
             table: 60,
             flow_hash: true,
             rebalance: false,
+            scale_in: false,
         },
     };
     RackPolicy::named(name, &objective).unwrap()

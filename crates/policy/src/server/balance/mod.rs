@@ -27,16 +27,24 @@
 //! that arrive by the new row wait until the old server has none of the row's and has sent their flows' state. Nothing
 //! is decided meanwhile.
 //!
-//! Servers are not emptied when the load falls.
+//! **Lost servers.** A server that sends no report three times in a row is lost. All its rows go to others, whole
+//! or divided, as soon as no move is in progress; unused servers are taken if the others' limits do not suffice. There
+//! is no state to wait for: the flows begin anew. Then loads are judged as after a start.
+//!
+//! **Scale-in**, if configured. If the load has fitted the limits of one server fewer, with a margin, for longer than
+//! limits take to grow, the least loaded server is emptied: all its rows move, and it is unused. The time doubles if a
+//! server has too much not long after that, so that a load to and fro moves few rows.
 
 mod plan;
 mod row;
+mod spare;
 
 pub use plan::{ClassLoad, RowMove};
 pub use row::{FlowClass, RowMatch};
 
 use super::ingress::{IngressConfig, ServerNumber};
 use plan::{Planner, Server};
+use spare::SpareTime;
 use std::collections::HashMap;
 use tailwater_net::Nanos;
 
@@ -67,6 +75,10 @@ const LESS: f64 = 0.9;
 const MORE: f64 = 1.03;
 /// Shortest and longest such time, in periods. It doubles with each failure.
 const HOLD: std::ops::RangeInclusive<u32> = 4..=64;
+/// Missing reports in a row after which a server counts as lost.
+const MISSING: u32 = 3;
+/// Share of the limits of one server fewer up to which the load fits there.
+const SPARE_FILL: f64 = 0.8;
 
 /// Counters of a server since the start of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -98,6 +110,9 @@ impl ServerCounters {
 struct ServerState {
     cores: f64,
     used: bool,
+    /// Reports missing in a row, and whether it counts as lost.
+    missing: u32,
+    lost: bool,
     /// Share of its cores to which it may be filled, and how long until it grows.
     limit: f64,
     hold: u32,
@@ -132,6 +147,9 @@ pub struct IngressBalancer {
     moving: Vec<RowMove>,
     /// Completed some time ago, or `None`.
     settles: bool,
+    /// Server that is being emptied, and when one can be.
+    emptying: Option<usize>,
+    spare: SpareTime,
 }
 
 impl IngressBalancer {
@@ -144,6 +162,8 @@ impl IngressBalancer {
         let state = |cores: u16| ServerState {
             cores: f64::from(cores),
             used: false,
+            missing: 0,
+            lost: false,
             limit: FIRST_LIMIT,
             hold: 0,
             next_hold: *HOLD.start(),
@@ -167,6 +187,8 @@ impl IngressBalancer {
             is_new: true,
             moving: Vec::new(),
             settles: false,
+            emptying: None,
+            spare: SpareTime::default(),
         }
     }
 
@@ -202,22 +224,49 @@ impl IngressBalancer {
         self.servers[usize::from(server)].limit
     }
 
+    /// Returns `true` if a server has rows, or is about to.
+    ///
+    /// # Panics
+    /// If there is no such server.
+    pub fn is_used(&self, server: ServerNumber) -> bool {
+        self.servers[usize::from(server)].used
+    }
+
+    /// Returns `true` if a server counts as lost: its last reports are missing.
+    ///
+    /// # Panics
+    /// If there is no such server.
+    pub fn is_lost(&self, server: ServerNumber) -> bool {
+        self.servers[usize::from(server)].lost
+    }
+
     /// Returns `true` if moves are not complete.
     pub fn is_moving(&self) -> bool {
         !self.moving.is_empty()
     }
 
-    /// Takes the servers' counters as of `now`. Returns `true` if a server has too much, and [`plan`](Self::plan) is
-    /// due.
+    /// Takes the servers' counters as of `now`, of unused ones, too. `None` stands for a report that did not come.
+    /// Returns `true` if rows are to move, and [`plan`](Self::plan) is due.
     ///
     /// # Panics
     /// If the length of `counters` is not the number of servers.
-    pub fn report(&mut self, now: Nanos, counters: &[ServerCounters]) -> bool {
+    pub fn report(&mut self, now: Nanos, counters: &[Option<ServerCounters>]) -> bool {
         assert_eq!(counters.len(), self.servers.len(), "one report a server");
+        for (server, counters) in self.servers.iter_mut().zip(counters) {
+            server.note(counters.is_some());
+        }
         let elapsed = now.saturating_sub(self.since);
-        if self.is_moving() || self.settles && elapsed < SETTLE {
-            let since = if self.is_moving() { now } else { self.since };
-            self.begin(since, counters);
+        if self.is_moving() {
+            self.begin(now, counters);
+            return false;
+        }
+        if self.has_rows_of_lost() {
+            self.begin(now, counters);
+            self.servers.iter_mut().for_each(|server| server.sheds = false);
+            return true;
+        }
+        if self.settles && elapsed < SETTLE {
+            self.begin(self.since, counters);
             return false;
         }
         if std::mem::take(&mut self.settles) {
@@ -231,6 +280,10 @@ impl IngressBalancer {
         let judged = is_period || self.is_new;
         let mut any = false;
         for (server, counters) in self.servers.iter_mut().zip(counters) {
+            let Some(counters) = counters else {
+                server.sheds = false;
+                continue;
+            };
             server.sheds = server.used && server.measure(counters, elapsed, judged);
             any |= server.sheds;
             if is_period && !server.sheds {
@@ -241,25 +294,67 @@ impl IngressBalancer {
             self.begin(now, counters);
             self.is_new = false;
         }
-        any
+        if !self.config.scale_in {
+            return any;
+        }
+        if any {
+            self.spare.too_much();
+        } else if is_period {
+            self.emptying = self.not_needed();
+        }
+        any || self.emptying.is_some()
+    }
+
+    /// Returns `true` if a lost server has rows that can move to another.
+    fn has_rows_of_lost(&self) -> bool {
+        let is_lost = |server: &ServerNumber| self.servers[usize::from(*server)].lost;
+        self.servers.iter().any(|server| server.lost)
+            && self.servers.iter().any(|server| !server.lost)
+            && (is_lost(&self.default) || self.rows.values().any(is_lost))
+    }
+
+    /// Counts a period in which no server had too much. Returns the server to empty, if the others have sufficed for
+    /// long enough.
+    fn not_needed(&mut self) -> Option<usize> {
+        let used = || (0..self.servers.len()).filter(|number| self.servers[*number].used);
+        let load = |number: &usize| self.servers[*number].load;
+        let least = used().min_by(|a, b| load(a).total_cmp(&load(b)).then(b.cmp(a)));
+        let others = used().filter(|number| Some(*number) != least);
+        let room: f64 = others
+            .map(|number| self.servers[number].limit * self.servers[number].cores)
+            .sum();
+        let fits = used().map(|number| load(&number)).sum::<f64>() <= SPARE_FILL * room;
+        // A limit that fell not long ago is not known well.
+        let holds = used().map(|number| self.servers[number].next_hold).max();
+        let has_others = room > 0.0 && used().all(|number| !self.servers[number].lost);
+        let is_due = self.spare.period(fits && has_others, 2 * holds.unwrap_or(0));
+        least.filter(|_| is_due)
     }
 
     /// Begins a period.
-    fn begin(&mut self, now: Nanos, counters: &[ServerCounters]) {
+    fn begin(&mut self, now: Nanos, counters: &[Option<ServerCounters>]) {
         self.since = now;
         for (server, counters) in self.servers.iter_mut().zip(counters) {
-            (server.begin, server.last) = (*counters, *counters);
+            if let Some(counters) = counters {
+                (server.begin, server.last) = (*counters, *counters);
+            }
             server.excess = 0.0;
         }
     }
 
-    /// Appends the moves that relieve servers with too much to `moves`, which is empty. `classes` has the load of each
-    /// class of flows. The rows are to be written, followed by [`rows_written`](Self::rows_written).
+    /// Appends the moves to `moves`, which is empty: those that relieve servers with too much, and those of all rows of
+    /// servers that are lost or to be emptied. `classes` has the load of each class of flows. The rows are to be
+    /// written, followed by [`rows_written`](Self::rows_written).
     pub fn plan(&mut self, classes: &[ClassLoad], moves: &mut Vec<RowMove>) {
         let used = || self.servers.iter().filter(|server| server.used);
         let learnt = used().map(|server| server.limit).fold(FIRST_LIMIT, f64::min);
-        let servers = self.servers.iter().map(|server| Server {
-            usable: server.used,
+        let closed = |number: usize| self.servers[number].lost || self.emptying == Some(number);
+        let all_rows = self.rows.iter().map(|(row, server)| (*row, *server));
+        let all_rows = all_rows.chain([(RowMatch::DEFAULT, self.default)]);
+        let leaving: Vec<_> = all_rows.filter(|(_, server)| closed(usize::from(*server))).collect();
+        let servers = self.servers.iter().enumerate().map(|(number, server)| Server {
+            usable: server.used && !closed(number),
+            closed: closed(number),
             cores: server.cores,
             load: if server.used { server.load } else { 0.0 },
             limit: server.cores * if server.used { server.limit } else { learnt },
@@ -267,11 +362,25 @@ impl IngressBalancer {
         });
         let rows_left = self.config.table.saturating_sub(self.rows.len());
         let row_of = |class| self.steer(class);
-        Planner::new(&self.config, servers.collect(), classes, row_of, rows_left).run(moves);
+        let fits = Planner::new(&self.config, servers.collect(), classes, row_of, rows_left).run(leaving, moves);
+        if self.emptying.is_some() && (moves.is_empty() || !fits) {
+            // Its rows are too large for the room that the others have.
+            moves.clear();
+            self.emptying = None;
+        }
         for planned in moves.iter() {
+            let from = &mut self.servers[usize::from(planned.from)];
+            // Until it is measured again, a load is what the plan made it.
+            from.load = (from.load - planned.load).max(0.0);
+            if from.lost {
+                from.used = false;
+                self.is_new = true;
+            }
             let to = &mut self.servers[usize::from(planned.to)];
+            to.load += planned.load;
             if !std::mem::replace(&mut to.used, true) {
                 to.limit = learnt;
+                to.load = planned.load;
             }
         }
         self.moving.clone_from(moves);
@@ -315,10 +424,26 @@ impl IngressBalancer {
     pub fn moved(&mut self, row: RowMatch) {
         self.moving.retain(|moving| moving.row != row);
         self.settles = true;
+        if self.moving.is_empty()
+            && let Some(emptied) = self.emptying.take()
+        {
+            (self.servers[emptied].used, self.servers[emptied].load) = (false, 0.0);
+            self.spare.emptied();
+        }
     }
 }
 
 impl ServerState {
+    /// Counts missing reports. A server that reports again is as a new one.
+    fn note(&mut self, has_reported: bool) {
+        self.missing = if has_reported {
+            0
+        } else {
+            self.missing.saturating_add(1)
+        };
+        self.lost = self.missing >= MISSING;
+    }
+
     /// Takes counters of a time `elapsed` since the period began. Returns `true` if the server has too much. Its mean
     /// load counts if `judged`.
     fn measure(&mut self, counters: &ServerCounters, elapsed: Nanos, judged: bool) -> bool {

@@ -37,6 +37,8 @@ pub struct RowMove {
 pub(super) struct Server {
     /// `true` if it can have rows: it is in use, or is to be.
     pub usable: bool,
+    /// `true` if all its rows are to leave: it is lost, or to be emptied. Then it is not usable.
+    pub closed: bool,
     pub cores: f64,
     pub load: f64,
     /// Load up to which it keeps the objective.
@@ -108,30 +110,90 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Appends the moves that relieve all servers with too much.
-    pub fn run(mut self, moves: &mut Vec<RowMove>) {
-        let level = self.level();
+    /// Appends the moves of all rows in `leaving`, those of closed servers, and the moves that relieve servers with
+    /// too much. Returns `true` if no server that got rows exceeds its limit.
+    pub fn run(mut self, leaving: Vec<(RowMatch, ServerNumber)>, moves: &mut Vec<RowMove>) -> bool {
+        let level = self.level(!leaving.is_empty());
         for from in 0..self.servers.len() {
-            if self.servers[from].sheds {
+            if leaving.iter().any(|(_, server)| usize::from(*server) == from) {
+                self.close(from, level, &leaving, moves);
+            }
+        }
+        for from in 0..self.servers.len() {
+            if self.servers[from].sheds && !self.servers[from].closed {
                 self.relieve(from, level, moves);
             }
         }
+        moves.iter().all(|planned| {
+            let server = &self.servers[usize::from(planned.to)];
+            server.load <= server.limit
+        })
     }
 
-    /// Takes as many unused servers as the load requires. Returns the share of the cores that it fills if all servers
-    /// in use are equally full.
-    fn level(&mut self) -> f64 {
+    /// Takes as many unused servers as the load requires, and one if there is none and rows are `leaving` others.
+    /// Returns the share of the cores that it fills if all servers in use are equally full.
+    fn level(&mut self, leaving: bool) -> f64 {
         let load: f64 = self.servers.iter().map(|server| server.load).sum();
         let sum = |servers: &[Server], of: fn(&Server) -> f64| -> f64 {
             servers.iter().filter(|server| server.usable).map(of).sum()
         };
-        while sum(&self.servers, |server| server.limit) < load {
-            let Some(next) = self.servers.iter().position(|server| !server.usable) else {
+        let is_short = |limits: f64| limits < load || leaving && limits == 0.0;
+        while is_short(sum(&self.servers, |server| server.limit)) {
+            let unused = |server: &Server| !server.usable && !server.closed;
+            let Some(next) = self.servers.iter().position(unused) else {
                 break;
             };
             self.servers[next].usable = true;
         }
         load / sum(&self.servers, |server| server.cores).max(f64::MIN_POSITIVE)
+    }
+
+    /// Moves all rows off a closed server.
+    fn close(&mut self, from: usize, level: f64, leaving: &[(RowMatch, ServerNumber)], moves: &mut Vec<RowMove>) {
+        (self.servers[from].limit, self.servers[from].cores) = (0.0, 0.0);
+        let before = moves.len();
+        // The load goes to the servers with room for it, in parts where it must.
+        self.relieve(from, level, moves);
+        let has_moved = |row: RowMatch| moves[before..].iter().any(|planned| planned.row == row);
+        let mut left: Vec<(f64, RowMatch)> = Vec::new();
+        for (row, server) in leaving {
+            if usize::from(*server) != from || has_moved(*row) {
+                continue;
+            }
+            let stay = |placed: &&Placed| usize::from(placed.server) == from && placed.row == *row;
+            let load: f64 = self.classes.iter().filter(stay).map(|placed| placed.load).sum();
+            left.push((load, *row));
+        }
+        // Then the rest by whole rows, those without packets, too.
+        left.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+        for (load, row) in left {
+            let Some(to) = self.most_room(from, level) else { return };
+            for placed in &mut self.classes {
+                if usize::from(placed.server) == from && placed.row == row {
+                    (placed.server, placed.has_moved) = (to as ServerNumber, true);
+                }
+            }
+            self.servers[from].load -= load;
+            self.servers[to].load += load;
+            moves.push(RowMove {
+                row,
+                from: from as ServerNumber,
+                to: to as ServerNumber,
+                load,
+            });
+        }
+        self.classes
+            .sort_unstable_by_key(|placed| (placed.server, placed.row, placed.class));
+    }
+
+    /// Returns the usable server with most room, other than `from`.
+    fn most_room(&self, from: usize, level: f64) -> Option<usize> {
+        let room = |server: &Server| level * server.cores - server.load;
+        let others = (0..self.servers.len()).filter(|other| *other != from && self.servers[*other].usable);
+        others.max_by(|a, b| {
+            let (x, y) = (room(&self.servers[*a]), room(&self.servers[*b]));
+            x.total_cmp(&y).then(b.cmp(a))
+        })
     }
 
     /// Moves rows off a server until it is within its limit, or until no move helps.
@@ -145,16 +207,15 @@ impl<'a> Planner<'a> {
             if load - target <= LEAST * load && load <= limit.max(target) {
                 return;
             }
-            let room = |server: &Server| level * server.cores - server.load;
-            let others = (0..self.servers.len()).filter(|other| *other != from && self.servers[*other].usable);
-            let most_room = others.max_by(|a, b| {
-                let (x, y) = (room(&self.servers[*a]), room(&self.servers[*b]));
-                x.total_cmp(&y).then(b.cmp(a))
-            });
-            let Some(to) = most_room else { return };
+            let Some(to) = self.most_room(from, level) else { return };
             let other = self.servers[to];
-            let wanted = (load - mean).min(room(&other));
-            let most = (other.limit.max(level * other.cores * ABOVE) - other.load).min(load - limit.min(mean) / 2.0);
+            let wanted = (load - mean).min(level * other.cores - other.load);
+            let all = match self.servers[from].closed {
+                // The sum of its classes' loads is rounded.
+                true => load * ABOVE,
+                false => load - limit.min(mean) / 2.0,
+            };
+            let most = (other.limit.max(level * other.cores * ABOVE) - other.load).min(all);
             if wanted <= LEAST * load {
                 return;
             }

@@ -1,3 +1,5 @@
+mod servers;
+
 use super::*;
 use proptest::prelude::*;
 use std::net::{IpAddr, Ipv4Addr};
@@ -9,6 +11,7 @@ const CONFIG: IngressConfig = IngressConfig {
     table: 100,
     flow_hash: true,
     rebalance: true,
+    scale_in: false,
 };
 
 /// Nanoseconds of core time that a packet takes.
@@ -19,6 +22,11 @@ struct Rack {
     mapper: IngressBalancer,
     classes: Vec<ClassLoad>,
     counters: Vec<ServerCounters>,
+    /// Servers that have failed.
+    failed: Vec<usize>,
+    /// Milliseconds until moves are complete, if there are any, and times a server was emptied.
+    completes: u32,
+    emptied: usize,
     now: Nanos,
     /// Share of the packets of a server that are late, by its share of used cores.
     late: fn(f64) -> f64,
@@ -34,6 +42,9 @@ impl Rack {
             mapper: IngressBalancer::new(config, vec![4; servers]),
             classes,
             counters: vec![ServerCounters::default(); servers],
+            failed: Vec::new(),
+            completes: 0,
+            emptied: 0,
             now: Nanos::ZERO,
             late: |full| if full > 1.0 { 1.0 - 1.0 / full } else { 0.0 },
         }
@@ -52,7 +63,6 @@ impl Rack {
     /// Lets a number of milliseconds pass. Moves take two. Returns those that were planned.
     fn run(&mut self, milliseconds: u32) -> Vec<RowMove> {
         let mut all = Vec::new();
-        let mut completes = 0;
         let mut loads = self.loads();
         for _ in 0..milliseconds {
             for (counters, &load) in self.counters.iter_mut().zip(&loads) {
@@ -64,20 +74,23 @@ impl Rack {
                 counters.late += (packets as f64 * (self.late)(load / 4.0)).round() as u64;
             }
             self.now += Nanos::from_millis(1);
-            if completes > 0 {
-                completes -= 1;
-                if completes == 0 {
+            if self.completes > 0 {
+                self.completes -= 1;
+                if self.completes == 0 {
                     let rows: Vec<RowMatch> = self.mapper.moving.iter().map(|moving| moving.row).collect();
+                    self.emptied += usize::from(self.mapper.emptying.is_some());
                     rows.into_iter().for_each(|row| self.mapper.moved(row));
                 }
             }
-            if self.mapper.report(self.now, &self.counters) {
+            let reports = self.counters.iter().enumerate();
+            let reports = reports.map(|(server, counters)| (!self.failed.contains(&server)).then_some(*counters));
+            if self.mapper.report(self.now, &reports.collect::<Vec<_>>()) {
                 let mut moves = Vec::new();
                 self.mapper.plan(&self.classes, &mut moves);
                 if !moves.is_empty() {
                     self.mapper.rows_written();
                     loads = self.loads();
-                    completes = 2;
+                    self.completes = 2;
                 }
                 all.extend(moves);
             }
@@ -286,7 +299,7 @@ fn nothing_is_decided_while_rows_move_and_backlogs_settle() {
             busy: Nanos(4000 * PACKET * milliseconds),
             late: 8000 * milliseconds,
         };
-        [first, ServerCounters::default()]
+        [Some(first), Some(ServerCounters::default())]
     };
     assert!(mapper.report(Nanos::from_millis(1), &counters(1)));
     let mut moves = Vec::new();
