@@ -11,7 +11,7 @@ MINUTES ?= 10
 check test quick: export CMAKE_TOOLCHAIN_FILE := $(CURDIR)/tools/highs-for-tests.cmake
 # Cargo itself uses all cores; two of them would wait for each other's lock.
 .NOTPARALLEL:
-.PHONY: help deps build demo test quick mutants soak chaos loom check bench bench-chains bench-functions bench-ids bench-changes bench-isolation bench-ports bench-external bench-papers bench-compare bench-scaling bench-sim bench-socket bench-state bench-live-vs-sim bench-placement bench-prediction clean
+.PHONY: help deps build demo test quick mutants soak chaos loom check bench bench-chains bench-functions bench-ids bench-changes bench-isolation bench-ports bench-external bench-papers bench-compare bench-scaling bench-sim bench-socket bench-state bench-live-vs-sim bench-profile bench-placement bench-prediction clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -124,6 +124,10 @@ bench-compare: ## all policies with the same knowledge, tuning and machine, on t
 bench-live-vs-sim: ## the same packets live on two cores and simulated with the profile of this machine: a table
 	@tools/deps.sh build bench
 	@cargo bench --locked -p tailwater-profile --bench live_vs_sim
+
+bench-profile: ## agreement of repeated curves of a chain, and the duration of measuring all; a quarter of an hour on a quiet machine
+	@tools/deps.sh build bench
+	@cargo bench --locked -p tailwater-profile --bench repeat
 
 bench-placement: ## machines for the SLO mixes of ResQ's evaluation by all schedulers, and the time of decisions; builds HiGHS first, which takes minutes
 	@tools/deps.sh build milp

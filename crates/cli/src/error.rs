@@ -19,6 +19,10 @@ pub const BAD_INPUT: u8 = 2;
 /// Exit code of a run with `--check-slo` that missed its objective.
 pub const SLO_MISSED: u8 = 3;
 
+/// Exit code of a measurement that is complete and written, but not to be relied on: values were measured with CPU
+/// interference or are not repeatable, or noise hides whether a curve bends.
+pub const DOUBTFUL: u8 = 4;
+
 /// Reasons for which a command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CliError {

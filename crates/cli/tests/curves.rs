@@ -29,6 +29,12 @@ fn profile(args: &[&str]) -> Output {
     tailwater().arg("profile").args(args).output().unwrap()
 }
 
+/// Checks that curves were measured: on a busy machine, with doubts.
+fn assert_measured(output: &Output) {
+    let code = output.status.code();
+    assert!(matches!(code, Some(0 | 4)), "{code:?}: {}", text(&output.stderr));
+}
+
 /// Writes an example file of profiles, of this machine or of another one.
 fn made_up(folder: &Folder, file: &str, here: bool, rate: u32) -> PathBuf {
     let mut machine = Machine::of(default_core());
@@ -65,7 +71,7 @@ fn curves_are_written_printed_drawn_and_merged() {
         "--report",
         name(&page),
     ]);
-    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_measured(&output);
     let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let file = folder.path("chain.curves.yaml");
     let profiles = Profiles::read(&file).unwrap();
@@ -76,6 +82,10 @@ fn curves_are_written_printed_drawn_and_merged() {
     assert!(first.cache.is_none());
     let latency = first.latency.as_ref().unwrap();
     assert_eq!(document["file"], name(&file));
+    // The exit code and the document agree on whether there are doubts.
+    let doubts = document["doubts"].as_object().unwrap().values();
+    let has_doubts = doubts.into_iter().any(|number| number.as_u64().unwrap() > 0);
+    assert_eq!(output.status.code(), Some(if has_doubts { 4 } else { 0 }), "{document}");
     assert_eq!(document["latency"]["objective_us"], 50_000.0);
     let points = document["latency"]["points"].as_array().unwrap();
     assert_eq!(points.len(), latency.points.len());
@@ -92,7 +102,7 @@ fn curves_are_written_printed_drawn_and_merged() {
 
     // Other traffic adds another profile to the same file.
     let output = profile(&["latency", name(&chain), "--flows", "10", "--run-time", "20ms"]);
-    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_measured(&output);
     assert!(text(&output.stdout).contains("10 flows, frames of 60 bytes, seed 1"));
     assert!(text(&output.stdout).contains("\n  accounting "));
     let profiles = Profiles::read(&file).unwrap();
@@ -119,11 +129,13 @@ fn throughput_over_cache_is_measured_beside_a_pirate() {
         assert!(!folder.path("chain.curves.yaml").exists());
         return eprintln!("skipped: {stderr}");
     }
-    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_measured(&output);
     let profiles = Profiles::read(&folder.path("chain.curves.yaml")).unwrap();
     let cache = profiles.list[0].cache.as_ref().unwrap();
-    // With the whole cache there is nothing to hold.
-    assert_eq!(cache.points.last().unwrap().at, cache.most_units);
+    // The pirate is awake at every point, and its misses verify the share.
+    let verified = cache.verified.iter().map(|verified| verified.at);
+    assert!(verified.eq(cache.points.iter().map(|point| point.at)));
+    assert!(cache.points.iter().all(|point| point.at <= cache.most_units));
     let stdout = text(&output.stdout);
     assert!(stdout.contains("available (pirate)"), "{stdout}");
     assert!(stdout.contains("by pirate: selected by --cache-by"), "{stdout}");
@@ -142,8 +154,8 @@ fn what_is_documented_is_what_is_printed() {
     let output = profile(&["curves", name(&file)]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     let curves = text(&output.stdout);
-    assert!(curves.contains("throughput: [[2048, 1000], [16384, 1500]]"), "{curves}");
-    assert!(curves.contains("latency: [[0.1, 5.500], [1, 900.000]]"), "{curves}");
+    assert!(curves.contains("throughput: [[2048, 995], [16384, 1495]]"), "{curves}");
+    assert!(curves.contains("latency: [[0.1, 6.500], [1, 950.000]]"), "{curves}");
     // The output is valid input of `place`.
     let machine = Machine::of(default_core()).label();
     let indented: String = curves.lines().map(|line| format!("  {line}\n")).collect();

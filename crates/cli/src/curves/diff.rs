@@ -26,9 +26,18 @@ pub fn diff(args: &DiffArgs) -> Result<ExitCode, CliError> {
             args.second.display()
         ))
     })?;
-    // Hardly any difference is beyond such a noise.
+    // Hardly any difference is beyond such a noise, and interference is a difference of its own.
     for (path, profiles) in [(&args.first, &first), (&args.second, &second)] {
         for profile in &profiles.list {
+            let doubts = profile.doubts();
+            if doubts.disturbed() > 0 {
+                let file = one_line(&path.display().to_string());
+                let chain = &profile.key.chain;
+                complain(
+                    "notice",
+                    &format!("{file}: {chain}: measured with CPU interference: {doubts}"),
+                );
+            }
             for value in profile.unrepeatable() {
                 let file = one_line(&path.display().to_string());
                 let chain = &profile.key.chain;

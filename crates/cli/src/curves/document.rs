@@ -4,10 +4,11 @@ use crate::text::one_line;
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::path::Path;
+use tailwater_profile::cache::Method;
 use tailwater_profile::curve::{Measured, Point};
 use tailwater_profile::profiles::{
-    CacheProfile, ChainProfile, CostProfile, FunctionCost, LatencyProfile, MOST_LATENCY_NOISE, MOST_THROUGHPUT_NOISE,
-    Machine, Profiles,
+    CacheProfile, ChainProfile, CostProfile, Doubts, FunctionCost, LatencyProfile, MOST_LATENCY_NOISE,
+    MOST_THROUGHPUT_NOISE, Machine, Profiles,
 };
 
 /// Document of `--output json`. Field names are stable.
@@ -23,7 +24,18 @@ pub struct Document {
     latency: Option<LatencyDocument>,
     #[serde(skip_serializing_if = "Option::is_none")]
     costs: Option<CostDocument>,
+    doubts: DoubtsDocument,
     file: String,
+}
+
+/// Numbers of values that should not be relied on. The exit code is 4 if one is above 0.
+#[derive(Debug, Serialize)]
+struct DoubtsDocument {
+    unrepeatable_values: usize,
+    disturbed_values: usize,
+    disturbed_runs: u64,
+    disturbed_trials: u64,
+    hidden_bends: usize,
 }
 
 #[derive(Debug, Serialize)]
@@ -41,6 +53,9 @@ struct CacheDocument {
     #[serde(skip_serializing_if = "Option::is_none")]
     because: Option<String>,
     usable_bytes: u64,
+    /// State of the pirate during all points. Absent for other methods, and in files of version 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pirate: Option<&'static str>,
     points: Vec<CachePoint>,
     not_held: Vec<NotHeldPoint>,
 }
@@ -51,8 +66,15 @@ struct CachePoint {
     pps: f64,
     noise_pps: f64,
     runs: u32,
+    /// Number of these runs with CPU interference.
+    disturbed_runs: u32,
     /// `false` if the value is not used for placement.
     repeatable: bool,
+    /// `true` if noise hides whether the curve bends here.
+    bend_hidden: bool,
+    /// Highest share of the pirate's accesses that missed, or of occupancy beyond the share, in these runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    verified_misses: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     occupied_bytes: Option<u64>,
 }
@@ -68,6 +90,7 @@ struct NotHeldPoint {
 struct LatencyDocument {
     throughput_pps: f64,
     throughput_noise_pps: f64,
+    throughput_disturbed_runs: u32,
     throughput_repeatable: bool,
     percentile: f64,
     points: Vec<LoadPoint>,
@@ -76,6 +99,8 @@ struct LatencyDocument {
     non_drop_pps: Option<f64>,
     partial_drop_pps: Option<f64>,
     objective_pps: Option<f64>,
+    /// Trials of these rates with CPU interference.
+    disturbed_trials: u32,
 }
 
 #[derive(Debug, Serialize)]
@@ -84,8 +109,12 @@ struct LoadPoint {
     us: f64,
     noise_us: f64,
     runs: u32,
+    /// Number of these runs with CPU interference.
+    disturbed_runs: u32,
     /// `false` if the value is not used for placement.
     repeatable: bool,
+    /// `true` if noise hides whether the curve bends here.
+    bend_hidden: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -94,6 +123,7 @@ struct CostDocument {
     packet_noise_ns: f64,
     rest_ns: f64,
     runs: u32,
+    disturbed_runs: u32,
     functions: Vec<FunctionDocument>,
 }
 
@@ -107,6 +137,7 @@ struct FunctionDocument {
     packet_cycles: Option<f64>,
     share: f64,
     runs: u32,
+    disturbed_runs: u32,
 }
 
 impl Document {
@@ -130,8 +161,19 @@ impl Document {
             cache: profile.cache.as_ref().map(|cache| cache_document(cache, because)),
             latency: profile.latency.as_ref().map(latency_document),
             costs: profile.costs.as_ref().map(|costs| cost_document(costs, machine)),
+            doubts: doubts_document(&profile.doubts()),
             file: file.display().to_string(),
         }
+    }
+}
+
+fn doubts_document(doubts: &Doubts) -> DoubtsDocument {
+    DoubtsDocument {
+        unrepeatable_values: doubts.unrepeatable,
+        disturbed_values: doubts.disturbed_values,
+        disturbed_runs: doubts.disturbed_runs,
+        disturbed_trials: doubts.disturbed_trials,
+        hidden_bends: doubts.hidden_bends,
     }
 }
 
@@ -141,7 +183,10 @@ fn cache_document(cache: &CacheProfile, because: Option<String>) -> CacheDocumen
         pps: measured.value,
         noise_pps: measured.noise,
         runs: measured.runs,
+        disturbed_runs: measured.disturbed,
         repeatable: measured.is_repeatable(MOST_THROUGHPUT_NOISE),
+        bend_hidden: cache.hidden_bends.contains(at),
+        verified_misses: cache.verified(*at),
         occupied_bytes: cache.occupied(*at),
     });
     let not_held = cache.not_held.iter().map(|point| NotHeldPoint {
@@ -153,6 +198,7 @@ fn cache_document(cache: &CacheProfile, because: Option<String>) -> CacheDocumen
         method: cache.method.to_string(),
         because,
         usable_bytes: cache.bytes(cache.most_units),
+        pirate: (cache.method == Method::Pirate && !cache.verified.is_empty()).then_some("awake"),
         points: points.collect(),
         not_held: not_held.collect(),
     }
@@ -160,18 +206,26 @@ fn cache_document(cache: &CacheProfile, because: Option<String>) -> CacheDocumen
 
 fn latency_document(latency: &LatencyProfile) -> LatencyDocument {
     let points = latency.points.iter().map(|point| {
-        let Measured { value, noise, runs } = point.measured;
+        let Measured {
+            value,
+            noise,
+            runs,
+            disturbed,
+        } = point.measured;
         LoadPoint {
             load: f64::from(point.at) / 100.0,
             us: value,
             noise_us: noise,
             runs,
+            disturbed_runs: disturbed,
             repeatable: point.measured.is_repeatable(MOST_LATENCY_NOISE),
+            bend_hidden: latency.hidden_bends.contains(&point.at),
         }
     });
     LatencyDocument {
         throughput_pps: latency.throughput.value,
         throughput_noise_pps: latency.throughput.noise,
+        throughput_disturbed_runs: latency.throughput.disturbed,
         throughput_repeatable: latency.throughput.is_repeatable(MOST_THROUGHPUT_NOISE),
         percentile: latency.percentile,
         points: points.collect(),
@@ -180,6 +234,7 @@ fn latency_document(latency: &LatencyProfile) -> LatencyDocument {
         non_drop_pps: latency.ndr,
         partial_drop_pps: latency.pdr,
         objective_pps: latency.objective_rate,
+        disturbed_trials: latency.disturbed_trials,
     }
 }
 
@@ -193,6 +248,7 @@ fn cost_document(costs: &CostProfile, machine: &Machine) -> CostDocument {
             packet_cycles: machine.cycles(cost.value),
             share: *share,
             runs: cost.runs,
+            disturbed_runs: cost.disturbed,
         }
     });
     CostDocument {
@@ -200,6 +256,7 @@ fn cost_document(costs: &CostProfile, machine: &Machine) -> CostDocument {
         packet_noise_ns: costs.whole.noise,
         rest_ns: costs.rest(),
         runs: costs.whole.runs,
+        disturbed_runs: costs.whole.disturbed,
         functions: functions.collect(),
     }
 }

@@ -9,7 +9,7 @@ pub(crate) mod document;
 pub use args::{CURVES_EXAMPLES, CurvesArgs, DIFF_EXAMPLES, DiffArgs, MEASURE_EXAMPLES, MeasureArgs};
 pub use diff::diff;
 
-use crate::error::CliError;
+use crate::error::{CliError, DOUBTFUL};
 use crate::files::{ReportFile, check_output, check_writable, write_result};
 use crate::input::{self, LoadArgs, Traffic};
 use crate::output::{ReportOutput, complain, json, print};
@@ -124,11 +124,18 @@ pub fn measure(part: CurveSelection, args: &MeasureArgs) -> Result<ExitCode, Cli
     for value in profile.unrepeatable() {
         complain("notice", &format!("not repeatable: {value}"));
     }
+    let doubts = profile.doubts();
+    if doubts.disturbed() > 0 {
+        complain("notice", &format!("measured with CPU interference: {doubts}"));
+    }
     print(&match args.output {
         ReportOutput::Table => table::profile(&profile, because.as_deref(), &file),
         ReportOutput::Json => json(&Document::new(&profile, because, &file))?,
     })?;
-    Ok(ExitCode::SUCCESS)
+    Ok(match doubts.is_none() {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::from(DOUBTFUL),
+    })
 }
 
 /// Returns the traffic, and its name in profiles. Equal names mean equal traffic.

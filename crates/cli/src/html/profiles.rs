@@ -156,8 +156,12 @@ fn latency<'p>(shown: impl Iterator<Item = Shown<'p>>) -> Figure {
 
 fn words(point: &Point, figure: impl Fn(f64) -> String, unit: &str) -> String {
     let measured = &point.measured;
+    let disturbed = match measured.disturbed {
+        0 => String::new(),
+        runs => format!(", {runs} of them disturbed"),
+    };
     format!(
-        "{}{unit} ± {} ({} runs)",
+        "{}{unit} ± {} ({} runs{disturbed})",
         figure(measured.value),
         // `percent` formats shares of a whole, and a noise may exceed its value.
         format_args!("{} %", significant(measured.relative_noise() * 100.0, 3)),

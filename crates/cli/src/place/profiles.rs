@@ -152,6 +152,13 @@ impl Profiles for ProfileFiles {
         for machine in self.wanted(&fields)? {
             let (found, notice) = self.on(&machine, name, node, &left)?;
             notices.extend(notice);
+            let doubts = found.profile.doubts();
+            if doubts.disturbed() > 0 {
+                notices.push(format!(
+                    "chain {name} on machine {machine}: the profile in {} was measured with CPU interference: {doubts}",
+                    found.file
+                ));
+            }
             let key = &found.profile.key;
             let rising = Rising::of(&found.profile).map_err(|error| node.error(format!("{}: {error}", found.file)))?;
             if asked.is_some_and(|asked| asked != rising.percentile) || rising.percentile >= 100.0 {

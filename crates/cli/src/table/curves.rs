@@ -7,7 +7,7 @@ use tailwater_net::Nanos;
 use tailwater_profile::cache::Method;
 use tailwater_profile::curve::Measured;
 use tailwater_profile::profiles::{
-    CacheProfile, ChainProfile, CostProfile, FunctionCost, LatencyProfile, MOST_COST_NOISE, MOST_LATENCY_NOISE,
+    CacheProfile, ChainProfile, CostProfile, Doubts, FunctionCost, LatencyProfile, MOST_COST_NOISE, MOST_LATENCY_NOISE,
     MOST_THROUGHPUT_NOISE, Machine,
 };
 
@@ -28,16 +28,35 @@ pub fn profile(profile: &ChainProfile, because: Option<&str>, file: &Path) -> St
     if let Some(cache) = &profile.cache {
         self::cache(&mut table, cache, because);
     }
-    if let number @ 1.. = profile.unrepeatable().len() {
-        table.gap();
-        let values = count(number as u64, "value");
-        table.line(
-            "not repeatable",
-            &format!("{values}: `tailwater place` refuses this profile"),
-        );
-        table.line("", "measure again on a quiet machine, or with a longer --run-time");
-    }
+    doubts(&mut table, &profile.doubts());
     table.0
+}
+
+/// States what should not be relied on, and the consequence.
+fn doubts(table: &mut Table, doubts: &Doubts) {
+    if doubts.is_none() {
+        return;
+    }
+    table.gap();
+    let mut heading = "in doubt";
+    let mut line = |words: &str| {
+        table.line(heading, words);
+        heading = "";
+    };
+    if doubts.unrepeatable > 0 {
+        let values = count(doubts.unrepeatable as u64, "value");
+        line(&format!(
+            "{values} NOT REPEATABLE: `tailwater place` refuses this profile"
+        ));
+    }
+    if doubts.disturbed() > 0 {
+        line(&format!("CPU interference disturbed {doubts}"));
+    }
+    if doubts.hidden_bends > 0 {
+        let points = count(doubts.hidden_bends as u64, "point");
+        line(&format!("noise hides whether curves bend at {points} (BEND?)"));
+    }
+    line("measure again on a quiet machine, or with a longer --run-time");
 }
 
 fn latency(table: &mut Table, latency: &LatencyProfile) {
@@ -46,7 +65,8 @@ fn latency(table: &mut Table, latency: &LatencyProfile) {
     table.figure(&title, "", "at load; load 1 is the chain's throughput");
     for point in &latency.points {
         let load = f64::from(point.at) / 100.0;
-        let words = format!("{load:.2} {}", noise(&point.measured, MOST_LATENCY_NOISE));
+        let mut words = format!("{load:.2} {}", noise(&point.measured, MOST_LATENCY_NOISE));
+        words += hidden(&latency.hidden_bends, point.at);
         table.figure("", &fixed(point.measured.value), &words);
     }
     table.gap();
@@ -97,6 +117,12 @@ fn cache(table: &mut Table, cache: &CacheProfile, because: Option<&str>) {
         let words = format!("by {}: {because}", cache.method);
         table.line("cache divided", &one_line(&words));
     }
+    if cache.method == Method::Pirate && !cache.verified.is_empty() {
+        table.line(
+            "",
+            "the pirate was awake at all points; its own misses verify each share",
+        );
+    }
     let whole = cache.bytes(cache.most_units) >> 10;
     let words = format!(
         "with MiB of cache, of {:.1} available ({})",
@@ -110,6 +136,10 @@ fn cache(table: &mut Table, cache: &CacheProfile, because: Option<&str>) {
         if let Some(bytes) = cache.occupied(point.at) {
             words += &format!(", {:.1} filled", mebibytes(bytes >> 10));
         }
+        if let (Method::Pirate, Some(misses)) = (cache.method, cache.verified(point.at)) {
+            words += &format!(", missed {}", percent(misses));
+        }
+        words += hidden(&cache.hidden_bends, point.at);
         table.figure("", &short(point.measured.value), &words);
     }
     for point in &cache.not_held {
@@ -124,6 +154,14 @@ fn cache(table: &mut Table, cache: &CacheProfile, because: Option<&str>) {
     }
 }
 
+/// Marks a point at which noise hides whether the curve bends.
+fn hidden(bends: &[u32], at: u32) -> &'static str {
+    match bends.contains(&at) {
+        true => " BEND?",
+        false => "",
+    }
+}
+
 fn mebibytes(kibibytes: u64) -> f64 {
     kibibytes as f64 / 1024.0
 }
@@ -135,5 +173,9 @@ fn noise(measured: &Measured, most: f64) -> String {
         true => "",
         false => " NOT REPEATABLE",
     };
-    format!("(± {noise:.1} %, {} runs){mark}", measured.runs)
+    let disturbed = match measured.disturbed {
+        0 => String::new(),
+        runs => format!(", {runs} DISTURBED"),
+    };
+    format!("(± {noise:.1} %, {} runs{disturbed}){mark}", measured.runs)
 }

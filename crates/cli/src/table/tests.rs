@@ -495,8 +495,13 @@ fn too_few_packets_for_the_percentile_have_no_verdict() {
 }
 
 #[test]
-fn a_measurement_that_is_not_repeatable_is_marked() {
-    let measured = |value, noise| Measured { value, noise, runs: 5 };
+fn a_measurement_that_is_in_doubt_is_marked() {
+    let measured = |value, noise| Measured {
+        value,
+        noise,
+        runs: 5,
+        disturbed: 0,
+    };
     let profile = ChainProfile {
         key: Key {
             chain: "edge".to_owned(),
@@ -521,7 +526,10 @@ fn a_measurement_that_is_not_repeatable_is_marked() {
                 },
                 Point {
                     at: 100,
-                    measured: measured(10.0, 2.0),
+                    measured: Measured {
+                        disturbed: 2,
+                        ..measured(10.0, 2.0)
+                    },
                 },
             ],
             objective_us: 200.0,
@@ -529,16 +537,22 @@ fn a_measurement_that_is_not_repeatable_is_marked() {
             ndr: None,
             pdr: None,
             objective_rate: None,
+            hidden_bends: vec![99],
+            disturbed_trials: 1,
         }),
         costs: None,
     };
     let found = curves::profile(&profile, None, Path::new("edge.curves.yaml"));
-    assert!(found.contains("0.99 (± 7318.0 %, 5 runs) NOT REPEATABLE\n"), "{found}");
-    assert!(found.contains("1.00 (± 20.0 %, 5 runs)\n"), "{found}");
     assert!(
-        found.contains("not repeatable      1 value: `tailwater place` refuses this profile\n"),
+        found.contains("0.99 (± 7318.0 %, 5 runs) NOT REPEATABLE BEND?\n"),
         "{found}"
     );
+    assert!(found.contains("1.00 (± 20.0 %, 5 runs, 2 DISTURBED)\n"), "{found}");
+    let doubts = "in doubt            1 value NOT REPEATABLE: `tailwater place` refuses this profile\n\
+                  \u{20}                   CPU interference disturbed 2 runs of 1 value, 1 trial of rates\n\
+                  \u{20}                   noise hides whether curves bend at 1 point (BEND?)\n\
+                  \u{20}                   measure again on a quiet machine, or with a longer --run-time\n";
+    assert!(found.contains(doubts), "{found}");
     assert!(found.lines().all(|line| line.chars().count() <= 90), "{found}");
 }
 

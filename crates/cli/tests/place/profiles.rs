@@ -66,6 +66,23 @@ fn a_measurement_that_is_not_repeatable_admits_nothing() {
     assert!(stderr.contains(expected), "{stderr}");
 }
 
+/// SLOs were admitted by values that other programs had disturbed, without a notice.
+#[test]
+fn a_measurement_with_interference_is_told_and_one_of_nothing_else_admits_nothing() {
+    let (_folder, slos, cluster) = with(PROFILE, "[2, 7392000, 720000, 7]", "[2, 7392000, 720000, 7, 7]");
+    let (status, stdout, stderr) = place(&slos, &cluster, &[]);
+    assert_eq!(status, Some(0), "{stdout}{stderr}");
+    let expected = "was measured with CPU interference: 7 runs of 1 value";
+    assert!(stderr.contains(expected), "{stderr}");
+    let points = "[10, 8.639, 4.552, 5], [32, 20.607, 7.360000000000001, 5], [55, 24.575, 12.032, 5], \
+                  [100, 210.943, 65.024, 5]";
+    let (_folder, slos, cluster) = with(PROFILE, points, &points.replace(", 5]", ", 5, 5]"));
+    let (status, stdout, stderr) = place(&slos, &cluster, &[]);
+    assert_eq!((status, &*stdout), (Some(2), ""));
+    let expected = "CPU interference disturbed all runs of latency over load, so the profile is all noise";
+    assert!(stderr.contains(expected), "{stderr}");
+}
+
 #[test]
 fn a_folder_is_as_its_files_and_others_in_it_are_not_read() {
     let (folder, slos, cluster) = with("measured.yaml", "[acl-nat.curves.yaml]", "[measured]");
@@ -109,8 +126,8 @@ fn what_does_not_fit_is_told_with_its_place_and_what_would() {
         (
             PROFILE,
             "version: 1",
-            "version: 2",
-            "acl-nat.curves.yaml:5:12: spec.version: expected 1, the version that this program reads",
+            "version: 3",
+            "acl-nat.curves.yaml:5:12: spec.version: expected 1 or 2, the versions that this program reads",
         ),
         // Another machine.
         (hardware, "megahertz: 2596", "megahertz: 3500", "another machine in "),

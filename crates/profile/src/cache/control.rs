@@ -34,6 +34,11 @@ pub trait CacheControl {
     /// Returns the largest share of a chain, in bytes: a whole number of [units](Self::unit).
     fn most(&self) -> u64;
 
+    /// Returns `true` if dividing the cache keeps another core busy, which may lower the measured core's clock.
+    fn is_busy(&self) -> bool {
+        self.method() == Method::Pirate
+    }
+
     /// Returns the granularity of shares, in bytes.
     fn unit(&self) -> u64;
 

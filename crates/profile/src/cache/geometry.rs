@@ -34,16 +34,26 @@ impl Caches {
     }
 }
 
-/// Returns the other cores available to this process that share the last-level cache of `core`, in order.
+/// Returns the other cores available to this process that share the last-level cache of `core`, in order; its
+/// hyper-thread siblings last, since they share its arithmetic units and private caches, too.
 pub fn sharing(core: usize) -> Vec<usize> {
     let levels = levels(Path::new(&folder(core)));
     let last = levels.into_iter().max_by_key(|level| level.number);
     let cores = last.map(|level| level.cores).unwrap_or_default();
     let available = available();
+    let siblings = fs::read_to_string(format!(
+        "/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list"
+    ));
+    let siblings = siblings.ok().and_then(|list| parse_kernel_list(&list));
+    let others = cores.into_iter();
+    let others = others.filter(|other| *other != core && available.contains(other));
+    siblings_last(others.collect(), &siblings.unwrap_or_default())
+}
+
+fn siblings_last(mut cores: Vec<usize>, siblings: &[usize]) -> Vec<usize> {
+    // Stable: the order remains otherwise.
+    cores.sort_by_key(|core| siblings.contains(core));
     cores
-        .into_iter()
-        .filter(|other| *other != core && available.contains(other))
-        .collect()
 }
 
 fn folder(core: usize) -> String {
@@ -120,6 +130,13 @@ mod tests {
         assert_eq!(caches, Some(expected));
         assert!(levels.iter().all(|level| level.cores == [0, 1]));
         assert_eq!(Caches::read("/nonexistent"), None);
+    }
+
+    #[test]
+    fn a_hyper_thread_sibling_is_the_last_choice() {
+        assert_eq!(siblings_last(vec![0, 1, 2, 3], &[0, 4]), [1, 2, 3, 0]);
+        assert_eq!(siblings_last(vec![5], &[1, 5]), [5]);
+        assert_eq!(siblings_last(vec![1, 3], &[]), [1, 3]);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! It walks a buffer line by line, in an order that no prefetcher predicts, on several cycles at once. So its lines are
 //! accessed more often than those of others. From time to time it measures a few dependent accesses: a hit takes as
 //! long as in a small buffer, a miss as long as in a large one. This gives its miss ratio without hardware counters.
+//! It never sleeps: with the chain's largest share it holds the least with which its misses say anything.
 
 use super::control::{CacheControl, CacheError, Method, ShareResult};
 use super::geometry::{Caches, sharing};
@@ -184,11 +185,17 @@ impl Pirate {
             }
         }
         self.usable = stay * self.unit;
-        if self.usable < self.private + 2 * self.unit {
-            let bytes = self.private + 2 * self.unit;
+        if self.most() < 2 * self.unit {
+            let bytes = self.least_held() + 2 * self.unit;
             return Err(CacheError::Taken { bytes });
         }
-        self.hold(0)
+        self.hold(self.least_held())
+    }
+
+    /// Returns the least that the pirate holds, bytes: as much as its private level, and one unit of the shared one. It
+    /// never sleeps, so that all points of a curve are measured alike, and its misses verify each of them.
+    fn least_held(&self) -> u64 {
+        self.private + self.unit
     }
 
     /// Returns the access latency in a buffer of this size while nothing else runs, nanoseconds.
@@ -246,9 +253,9 @@ impl CacheControl for Pirate {
         Method::Pirate
     }
 
-    /// Returns the size that can be held, less the private level of the pirate's core.
+    /// Returns the size that can be held, without the least that the pirate holds.
     fn most(&self) -> u64 {
-        (self.usable - self.private) / self.unit * self.unit
+        self.usable.saturating_sub(self.least_held()) / self.unit * self.unit
     }
 
     fn unit(&self) -> u64 {
@@ -257,21 +264,10 @@ impl CacheControl for Pirate {
 
     fn set(&mut self, bytes: u64) -> Result<(), CacheError> {
         let bytes = (bytes / self.unit * self.unit).clamp(self.unit, self.most());
-        match bytes == self.most() {
-            // The chain gets the whole cache.
-            true => self.hold(0),
-            false => self.hold(self.most() + self.private - bytes),
-        }
+        self.hold(self.most() - bytes + self.least_held())
     }
 
     fn held(&mut self, run: Nanos) -> Result<ShareResult, CacheError> {
-        if self.holding == 0 {
-            return Ok(ShareResult {
-                held: true,
-                misses: 0.0,
-                occupied: None,
-            });
-        }
         let now = Instant::now();
         let before = |part: f64| {
             let time = Duration::from_nanos((run.0 as f64 * part) as u64);
@@ -535,8 +531,8 @@ mod tests {
             let held = pirate.held(Nanos::from_millis(10)).unwrap();
             assert!((0.0..=1.0).contains(&held.misses));
         }
-        // Nothing is held while the chain has the whole cache.
-        assert_eq!(pirate.holding, 0);
+        // The pirate stays awake with the largest share of the chain.
+        assert_eq!(pirate.holding, pirate.least_held());
         stop.store(true, Ordering::Relaxed);
         drop(pirate);
         let stopped = Pirate::new(core, None, &stop);

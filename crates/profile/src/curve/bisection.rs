@@ -8,12 +8,16 @@ use std::ops::RangeInclusive;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BisectionRule {
     /// Maximum distance of a point from the line between its neighbours, as a share of the measured value, before both
-    /// sides are refined. A distance within the noise of the three points does not count.
+    /// sides are refined. A larger distance within the noise of the three points is *hidden*: it takes further runs of
+    /// the noisiest of them.
     pub tolerance: f64,
     /// Maximum number of points, at least 3.
     pub most: usize,
-    /// Maximum number of them that locate the start of a curve whose left end cannot be measured.
+    /// Maximum number of them that locate the start of a curve whose left end cannot be measured, and of those that
+    /// locate the end of one whose right end cannot.
     pub most_edge: usize,
+    /// Maximum number of times that further runs are required for a hidden bend.
+    pub most_again: usize,
 }
 
 /// A point of a curve.
@@ -34,18 +38,32 @@ struct Span {
     bend: f64,
 }
 
+/// A point at which noise hides whether the curve bends.
+#[derive(Clone, Copy, Debug)]
+struct Hidden {
+    left: u32,
+    at: u32,
+    right: u32,
+    /// Number of times that further runs were required.
+    again: usize,
+}
+
 /// Chooses the points of a curve to measure: both ends, the middle, then the middles of the intervals at whose ends the
 /// curve bends most.
 ///
 /// Positions are whole steps. A point may turn out not to be measurable. If that is the left end, the curve starts
-/// further to the right, and some points are used to locate its start.
+/// further to the right, and some points are used to locate its start. If it is the right end, the curve ends a few
+/// steps further to the left, or there is none.
 #[derive(Clone, Debug)]
 pub struct Bisection {
     rule: BisectionRule,
     ends: RangeInclusive<u32>,
     points: BTreeMap<u32, Option<Measured>>,
     spans: Vec<Span>,
+    hidden: Vec<Hidden>,
     edge_points: usize,
+    /// Number of right ends that could not be measured.
+    lost_ends: usize,
 }
 
 impl Bisection {
@@ -56,7 +74,9 @@ impl Bisection {
             ends,
             points: BTreeMap::new(),
             spans: Vec::new(),
+            hidden: Vec::new(),
             edge_points: 0,
+            lost_ends: 0,
         }
     }
 
@@ -87,9 +107,14 @@ impl Bisection {
         }
         let beyond = self.leftmost().is_some_and(|left| at < left);
         self.points.insert(at, measured);
-        let Some(measured) = measured else {
+        if measured.is_none() {
+            let (left, right) = (*self.ends.start(), *self.ends.end());
+            if at == right && left < right && self.lost_ends < self.rule.most_edge {
+                self.lost_ends += 1;
+                self.ends = left..=right - 1;
+            }
             return;
-        };
+        }
         if beyond {
             // The bend here is unknown, so the middle is measured.
             self.edge_points += usize::from(at > *self.ends.start());
@@ -107,19 +132,82 @@ impl Bisection {
             return;
         };
         let span = self.spans.swap_remove(number);
-        let (Some(left), Some(right)) = (self.measured(span.left), self.measured(span.right)) else {
+        self.decide(Hidden {
+            left: span.left,
+            at,
+            right: span.right,
+            again: 0,
+        });
+    }
+
+    /// Returns a point that requires further runs, because noise hides a bend.
+    pub fn again(&self) -> Option<u32> {
+        let hidden = self.hidden.iter().find(|hidden| self.is_pending(hidden))?;
+        let noise = |at: &u32| self.measured(*at).map_or(0.0, |measured| measured.relative_noise());
+        let points = [hidden.left, hidden.at, hidden.right].into_iter();
+        points.max_by(|a, b| noise(a).total_cmp(&noise(b)))
+    }
+
+    /// Adds the value of a point after further runs.
+    pub fn tell_again(&mut self, at: u32, measured: Measured) {
+        let pending = self.hidden.iter().position(|hidden| self.is_pending(hidden));
+        if let Some(number) = pending {
+            self.hidden[number].again += 1;
+        }
+        self.replace(at, measured);
+        for hidden in std::mem::take(&mut self.hidden) {
+            self.decide(hidden);
+        }
+    }
+
+    /// Records that the required further runs gave no value.
+    pub fn give_up(&mut self, at: u32) {
+        if let Some(measured) = self.measured(at) {
+            self.tell_again(at, measured);
+        }
+    }
+
+    /// Replaces the value of a measured point, without another decision.
+    pub fn replace(&mut self, at: u32, measured: Measured) {
+        if let Some(there) = self.points.get_mut(&at) {
+            *there = Some(measured);
+        }
+    }
+
+    /// Returns the points at which noise hides whether the curve bends, from left to right.
+    pub fn hidden(&self) -> Vec<u32> {
+        let mut hidden: Vec<u32> = self.hidden.iter().map(|hidden| hidden.at).collect();
+        hidden.sort_unstable();
+        hidden
+    }
+
+    fn is_pending(&self, hidden: &Hidden) -> bool {
+        hidden.again < self.rule.most_again
+    }
+
+    /// Refines both sides of a point if the curve bends there beyond the noise.
+    fn decide(&mut self, hidden: Hidden) {
+        let Hidden { left, at, right, .. } = hidden;
+        let measured = [left, at, right].map(|at| self.measured(at));
+        let [Some(first), Some(middle), Some(last)] = measured else {
             return;
         };
-        let part = f64::from(at - span.left) / f64::from(span.right - span.left);
+        let part = f64::from(at - left) / f64::from(right - left);
         let line = |left: f64, right: f64| left + part * (right - left);
-        let off = (measured.value - line(left.value, right.value)).abs();
-        let noise = measured.noise + line(left.noise, right.noise);
-        let scale = measured.value.abs().max(f64::MIN_POSITIVE);
-        if off > (self.rule.tolerance * scale).max(noise) {
-            for (left, right) in [(span.left, at), (at, span.right)] {
-                let bend = off / scale;
-                self.spans.push(Span { left, right, bend });
-            }
+        let off = (middle.value - line(first.value, last.value)).abs();
+        // Noises of independent values.
+        let noise = middle.noise.hypot((1.0 - part) * first.noise).hypot(part * last.noise);
+        let scale = middle.value.abs().max(f64::MIN_POSITIVE);
+        if off <= self.rule.tolerance * scale {
+            return;
+        }
+        if off <= noise {
+            self.hidden.push(hidden);
+            return;
+        }
+        let bend = off / scale;
+        for (left, right) in [(left, at), (at, right)] {
+            self.spans.push(Span { left, right, bend });
         }
     }
 
@@ -168,6 +256,7 @@ mod tests {
         tolerance: 0.01,
         most: 12,
         most_edge: 3,
+        most_again: 1,
     };
 
     fn exact(value: f64) -> Measured {
@@ -175,6 +264,7 @@ mod tests {
             value,
             noise: 0.0,
             runs: 3,
+            disturbed: 0,
         }
     }
 
@@ -212,20 +302,56 @@ mod tests {
         assert_eq!(all(5..=6, RULE, |_| Some(exact(1.0))).points().len(), 2);
     }
 
+    fn noisy(at: u32, noise: f64) -> Measured {
+        let value = if at == 8 { 104.0 } else { 100.0 };
+        Measured { noise, ..exact(value) }
+    }
+
     #[test]
     fn noise_is_no_bend() {
-        let curve = |at: u32, noise| {
-            let value = if at == 8 { 104.0 } else { 100.0 };
-            Some(Measured { value, noise, runs: 3 })
-        };
-        assert_eq!(all(1..=16, RULE, |at| curve(at, 2.5)).points().len(), 3);
-        assert!(all(1..=16, RULE, |at| curve(at, 0.5)).points().len() > 3);
+        assert_eq!(all(1..=16, RULE, |at| Some(noisy(at, 3.5))).points().len(), 3);
+        assert!(all(1..=16, RULE, |at| Some(noisy(at, 0.5))).points().len() > 3);
+    }
+
+    /// A noise of 234 % at the right end let a curve pass as straight, without a word.
+    #[test]
+    fn a_bend_within_the_noise_takes_further_runs_or_is_told() {
+        let mut bisection = all(1..=16, RULE, |at| Some(noisy(at, if at == 16 { 9.0 } else { 1.0 })));
+        assert_eq!((bisection.again(), bisection.hidden()), (Some(16), vec![8]));
+        // Further runs show the bend.
+        let mut shown = bisection.clone();
+        shown.tell_again(16, noisy(16, 1.0));
+        assert_eq!((shown.again(), shown.hidden()), (None, vec![]));
+        assert!(shown.next().is_some());
+        // Or that there is none.
+        let mut straight = bisection.clone();
+        straight.tell_again(
+            16,
+            Measured {
+                noise: 1.0,
+                ..exact(107.0)
+            },
+        );
+        assert_eq!(
+            (straight.again(), straight.hidden(), straight.next()),
+            (None, vec![], None)
+        );
+        // Or nothing: it stays hidden.
+        bisection.tell_again(16, noisy(16, 8.9));
+        assert_eq!(
+            (bisection.again(), bisection.hidden(), bisection.next()),
+            (None, vec![8], None)
+        );
     }
 
     #[test]
     fn a_curve_without_its_right_end_is_none() {
-        let bisection = all(1..=16, RULE, |at| (at < 16).then_some(exact(1.0)));
+        let bisection = all(1..=16, RULE, |at| (at < 13).then_some(exact(1.0)));
         assert!(bisection.points().is_empty());
+        // Close to the end, another one will do.
+        let bisection = all(1..=16, RULE, |at| (at < 15).then_some(exact(1.0)));
+        let at: Vec<u32> = bisection.points().iter().map(|point| point.at).collect();
+        assert_eq!(at, [1, 7, 14]);
     }
 
     #[test]

@@ -216,5 +216,6 @@ fn interpolated(points: &[Point], at: u32) -> Option<Measured> {
         value: line(left.measured.value, point.measured.value),
         noise: line(left.measured.noise, point.measured.noise),
         runs: left.measured.runs.min(point.measured.runs),
+        disturbed: left.measured.disturbed.max(point.measured.disturbed),
     })
 }

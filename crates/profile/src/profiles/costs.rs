@@ -1,6 +1,6 @@
 //! Cost per packet by function.
 
-use super::values::{MAX_TEXT, Quoted, numbers};
+use super::values::{MAX_TEXT, Quoted, Value, numbers_and_count};
 use crate::curve::Measured;
 use std::fmt;
 use tailwater_api::SpecError;
@@ -67,32 +67,30 @@ pub(super) fn read(node: &Located<'_>) -> Result<CostProfile, SpecError> {
 }
 
 fn cost(node: &Located<'_>) -> Result<Measured, SpecError> {
-    let [value, noise, runs] = numbers(node)?;
-    match (1.0..=1e6).contains(&runs) && runs.fract() == 0.0 {
+    let ([value, noise, runs], disturbed) = numbers_and_count(node)?;
+    match (1.0..=1e6).contains(&runs) && runs.fract() == 0.0 && f64::from(disturbed) <= runs {
         true => Ok(Measured {
             value,
             noise,
             runs: runs as u32,
+            disturbed,
         }),
         false => Err(node.error("expected nanoseconds, their noise, and of how many runs")),
     }
 }
 
 pub(super) fn write(f: &mut fmt::Formatter<'_>, costs: &CostProfile) -> fmt::Result {
-    let Measured { value, noise, runs } = costs.whole;
-    writeln!(f, "      costs:\n        # nanoseconds a packet, noise, runs")?;
-    writeln!(f, "        whole: [{value}, {noise}, {runs}]")?;
+    writeln!(
+        f,
+        "      costs:\n        # nanoseconds a packet, noise, runs, disturbed runs"
+    )?;
+    writeln!(f, "        whole: [{}]", Value(&costs.whole))?;
     writeln!(f, "        functions:")?;
-    for FunctionCost {
-        function,
-        cost: Measured { value, noise, runs },
-        share,
-    } in &costs.functions
-    {
-        let name = Quoted(function);
+    for FunctionCost { function, cost, share } in &costs.functions {
+        let (name, cost) = (Quoted(function), Value(cost));
         writeln!(
             f,
-            "          - {{function: {name}, nanoseconds: [{value}, {noise}, {runs}], share: {share}}}"
+            "          - {{function: {name}, nanoseconds: [{cost}], share: {share}}}"
         )?;
     }
     Ok(())

@@ -2,6 +2,7 @@
 
 use super::values::Quoted;
 use super::{ChainProfile, LatencyProfile, Machine, Profiles};
+use crate::curve::Point;
 use std::fmt::Write as _;
 
 /// Reasons for which profiles cannot be turned into curves.
@@ -44,6 +45,19 @@ pub enum CurvesError {
         first: String,
         /// Number of further ones.
         more: usize,
+    },
+    /// All values of a curve were measured with interference.
+    #[error(
+        "chain {chain} with traffic \"{traffic}\": CPU interference disturbed all runs of {curve}, so the profile is \
+         all noise; measure it again on a quiet machine (`tailwater profile all`)"
+    )]
+    Disturbed {
+        /// The chain.
+        chain: String,
+        /// The traffic.
+        traffic: String,
+        /// The curve.
+        curve: &'static str,
     },
     /// One chain was measured with several configurations or kinds of traffic.
     #[error("there are several profiles of chain {chain} on this machine: expected one, choose with --traffic")]
@@ -110,6 +124,7 @@ fn list(points: impl Iterator<Item = String>) -> String {
 }
 
 /// Monotonic curves for placement: throughput does not fall with more cache, and latency does not fall with more load.
+/// They are derated by the values' intervals: throughput is the lower end, latency the upper end.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rising {
     /// Throughput: cache in KiB, packets per second.
@@ -121,11 +136,12 @@ pub struct Rising {
 }
 
 impl Rising {
-    /// Makes the curves of a profile monotonic. Deviations are noise and are removed conservatively: throughput is
-    /// lowered, latency is raised.
+    /// Derates the curves of a profile and makes them monotonic. Deviations are noise and are removed conservatively:
+    /// throughput is lowered, latency is raised.
     ///
     /// # Errors
-    /// A curve is missing, or a value of it is not [repeatable](super::Unrepeatable).
+    /// A curve is missing, a value of it is not [repeatable](super::Unrepeatable), or all of its values were measured
+    /// with interference.
     pub fn of(profile: &ChainProfile) -> Result<Rising, CurvesError> {
         let missing = |curve, command| CurvesError::Missing {
             chain: profile.key.chain.clone(),
@@ -147,17 +163,30 @@ impl Rising {
                 more: more.len(),
             });
         }
+        let is_disturbed = |points: &[Point]| points.iter().all(|point| point.measured.is_all_disturbed());
+        for (curve, points) in [
+            ("throughput over cache", &cache.points),
+            ("latency over load", &latency.points),
+        ] {
+            if is_disturbed(points) {
+                return Err(CurvesError::Disturbed {
+                    chain: profile.key.chain.clone(),
+                    traffic: profile.key.traffic.clone(),
+                    curve,
+                });
+            }
+        }
         let mut least = f64::INFINITY;
         let mut throughput: Vec<(u64, f64)> = Vec::new();
         for point in cache.points.iter().rev() {
-            least = least.min(point.measured.value);
+            least = least.min(point.measured.lower());
             let kibibytes = u64::from(point.at) * u64::from(cache.unit_kibibytes);
             throughput.push((kibibytes, least.round().max(1.0)));
         }
         throughput.reverse();
         let mut most: f64 = 0.001;
         let points = latency.points.iter().map(|point| {
-            most = most.max(point.measured.value);
+            most = most.max(point.measured.upper());
             (f64::from(point.at) / 100.0, most)
         });
         Ok(Rising {

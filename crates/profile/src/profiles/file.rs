@@ -1,8 +1,10 @@
 //! Files of profiles: YAML, in the form of all Tailwater objects. `docs/reference/profile-files.md` describes every
 //! field.
 
-use super::values::{MAX_POINTS, MAX_PROFILES, MAX_TEXT, Quoted, VERSION, numbers, one};
-use super::{CacheProfile, ChainProfile, Key, LatencyProfile, Machine, NotHeld, Occupied, Profiles, costs};
+use super::values::{
+    MAX_POINTS, MAX_PROFILES, MAX_TEXT, OLDEST_VERSION, Quoted, VERSION, Value, numbers, numbers_and_count, one,
+};
+use super::{CacheProfile, ChainProfile, Key, LatencyProfile, Machine, NotHeld, Occupied, Profiles, Verified, costs};
 use crate::cache::Method;
 use crate::curve::{Measured, Point};
 use std::fmt::{self, Write as _};
@@ -39,14 +41,15 @@ fn profiles(document: &Document) -> Result<Profiles, SpecError> {
         .entries("version, profiles")?
         .iter()
         .find(|(name, _)| *name == "version")
-        && node.number("a version")? != VERSION as f64
+        && !is_read(node.number("a version")?)
     {
-        return Err(node.expected(&format!("{VERSION}, the version that this program reads")));
+        let message = format!("{OLDEST_VERSION} or {VERSION}, the versions that this program reads");
+        return Err(node.expected(&message));
     }
     let fields = spec.fields(&["version", "profiles"])?;
     fields
         .required("version", &VERSION.to_string())?
-        .whole(VERSION..=VERSION)?;
+        .whole(OLDEST_VERSION..=VERSION)?;
     let mut profiles = Profiles::default();
     let nodes = fields.required("profiles", "a list of profiles")?;
     for node in nodes.list("profiles", MAX_PROFILES)? {
@@ -59,6 +62,10 @@ fn profiles(document: &Document) -> Result<Profiles, SpecError> {
         profiles.list.push(profile);
     }
     Ok(profiles)
+}
+
+fn is_read(version: f64) -> bool {
+    (OLDEST_VERSION..=VERSION).any(|read| read as f64 == version)
 }
 
 fn profile(node: &Located<'_>) -> Result<ChainProfile, SpecError> {
@@ -123,18 +130,27 @@ impl Machine {
 }
 
 fn cache(node: &Located<'_>) -> Result<CacheProfile, SpecError> {
-    let fields = node.fields(&["method", "unitKibibytes", "mostUnits", "points", "notHeld", "occupied"])?;
+    let fields = node.fields(&[
+        "method",
+        "unitKibibytes",
+        "mostUnits",
+        "points",
+        "notHeld",
+        "occupied",
+        "verified",
+        "hiddenBends",
+    ])?;
     let method = fields.required("method", "pirate or resctrl")?;
     let unit = fields.required("unitKibibytes", "a whole number")?;
     let most = fields.required("mostUnits", "a whole number")?;
     let most_units = most.whole(1..=1 << 16)? as u32;
-    let what = "a list of [units of cache, packets per second, noise, runs]";
+    let what = "a list of [units of cache, packets per second, noise, runs, disturbed runs]";
     let points = points(&fields.required("points", what)?, most_units)?;
     let mut not_held = Vec::new();
     if let Some(list) = fields.optional("notHeld") {
         for node in list.list("points", MAX_POINTS)? {
-            let [at, misses, value, noise, runs] = numbers(&node)?;
-            let point = point(&node, [at, value, noise, runs], most_units)?;
+            let ([at, misses, value, noise, runs], disturbed) = numbers_and_count(&node)?;
+            let point = point(&node, ([at, value, noise, runs], disturbed), most_units)?;
             if misses > 1.0 || not_held.last().is_some_and(|last: &NotHeld| last.at >= point.at) {
                 return Err(node.error("expected points by units, and misses from 0 to 1"));
             }
@@ -162,6 +178,18 @@ fn cache(node: &Located<'_>) -> Result<CacheProfile, SpecError> {
             });
         }
     }
+    let mut verified: Vec<Verified> = Vec::new();
+    if let Some(list) = fields.optional("verified") {
+        for node in list.list("points", MAX_POINTS)? {
+            let [at, misses] = numbers(&node)?;
+            let least = verified.last().map_or(1.0, |last| f64::from(last.at) + 1.0);
+            let is_place = at.fract() == 0.0 && (least..=f64::from(most_units)).contains(&at);
+            if !is_place || misses > 1.0 {
+                return Err(node.error("expected [units, share] by units, and shares from 0 to 1"));
+            }
+            verified.push(Verified { at: at as u32, misses });
+        }
+    }
     Ok(CacheProfile {
         method: method.word(&Method::ALL)?,
         unit_kibibytes: unit.whole(1..=1 << 24)? as u32,
@@ -169,7 +197,24 @@ fn cache(node: &Located<'_>) -> Result<CacheProfile, SpecError> {
         points,
         not_held,
         occupied,
+        verified,
+        hidden_bends: places(&fields, "hiddenBends", most_units)?,
     })
+}
+
+/// Reads an optional list of positions in increasing order.
+fn places(fields: &Fields<'_>, name: &'static str, most: u32) -> Result<Vec<u32>, SpecError> {
+    let mut places: Vec<u32> = Vec::new();
+    if let Some(list) = fields.optional(name) {
+        for node in list.list("positions", MAX_POINTS)? {
+            let least = places.last().map_or(1, |last| u64::from(*last) + 1);
+            if least > u64::from(most) {
+                return Err(node.error(format!("expected positions in increasing order, up to {most}")));
+            }
+            places.push(node.whole(least..=u64::from(most))? as u32);
+        }
+    }
+    Ok(places)
 }
 
 fn latency(node: &Located<'_>) -> Result<LatencyProfile, SpecError> {
@@ -182,9 +227,11 @@ fn latency(node: &Located<'_>) -> Result<LatencyProfile, SpecError> {
         "nonDropRate",
         "partialDropRate",
         "objectiveRate",
+        "hiddenBends",
+        "disturbedTrials",
     ])?;
-    let throughput = fields.required("throughput", "[packets per second, noise, runs]")?;
-    let [value, noise, runs] = numbers(&throughput)?;
+    let throughput = fields.required("throughput", "[packets per second, noise, runs, disturbed runs]")?;
+    let (numbers, disturbed) = numbers_and_count(&throughput)?;
     let number = |name| {
         let node = fields.required(name, "a number")?;
         one(&node)
@@ -198,9 +245,11 @@ fn latency(node: &Located<'_>) -> Result<LatencyProfile, SpecError> {
         }
     };
     let rate = |name| fields.optional(name).map(|node| one(&node)).transpose();
-    let what = "a list of [load in percent, microseconds, noise, runs]";
+    let trials = fields.optional("disturbedTrials");
+    let trials = trials.map(|node| node.whole(0..=u64::from(u32::MAX))).transpose()?;
+    let what = "a list of [load in percent, microseconds, noise, runs, disturbed runs]";
     Ok(LatencyProfile {
-        throughput: measured(&throughput, [value, noise, runs])?,
+        throughput: measured(&throughput, numbers, disturbed)?,
         percentile: percentile("percentile")?,
         points: points(&fields.required("points", what)?, 100)?,
         objective_us: number("objectiveMicroseconds")?,
@@ -208,6 +257,8 @@ fn latency(node: &Located<'_>) -> Result<LatencyProfile, SpecError> {
         ndr: rate("nonDropRate")?,
         pdr: rate("partialDropRate")?,
         objective_rate: rate("objectiveRate")?,
+        hidden_bends: places(&fields, "hiddenBends", 100)?,
+        disturbed_trials: trials.unwrap_or(0) as u32,
     })
 }
 
@@ -217,26 +268,30 @@ fn words(fields: &Fields<'_>, name: &'static str) -> Result<String, SpecError> {
     Ok(line(&node, MAX_TEXT)?.to_owned())
 }
 
-fn measured(node: &Located<'_>, [value, noise, runs]: [f64; 3]) -> Result<Measured, SpecError> {
-    let fits = value > 0.0 && (1.0..=1e6).contains(&runs) && runs.fract() == 0.0;
+fn measured(node: &Located<'_>, [value, noise, runs]: [f64; 3], disturbed: u32) -> Result<Measured, SpecError> {
+    let fits = value > 0.0 && (1.0..=1e6).contains(&runs) && runs.fract() == 0.0 && f64::from(disturbed) <= runs;
     match fits {
         true => Ok(Measured {
             value,
             noise,
             runs: runs as u32,
+            disturbed,
         }),
-        false => Err(node.error("expected a value above 0, its noise, and of how many runs")),
+        false => Err(node.error("expected a value above 0, its noise, of how many runs, and how many disturbed ones")),
     }
 }
 
-fn point(node: &Located<'_>, [at, value, noise, runs]: [f64; 4], most: u32) -> Result<Point, SpecError> {
+/// A point's numbers, and its disturbed runs.
+type Numbers = ([f64; 4], u32);
+
+fn point(node: &Located<'_>, ([at, value, noise, runs], disturbed): Numbers, most: u32) -> Result<Point, SpecError> {
     if at.fract() != 0.0 || !(1.0..=f64::from(most)).contains(&at) {
         let message = format!("expected a whole number from 1 to {most} as first number");
         return Err(node.error(message));
     }
     Ok(Point {
         at: at as u32,
-        measured: measured(node, [value, noise, runs])?,
+        measured: measured(node, [value, noise, runs], disturbed)?,
     })
 }
 
@@ -244,7 +299,7 @@ fn point(node: &Located<'_>, [at, value, noise, runs]: [f64; 4], most: u32) -> R
 fn points(node: &Located<'_>, most: u32) -> Result<Vec<Point>, SpecError> {
     let mut points: Vec<Point> = Vec::new();
     for node in node.list("points", MAX_POINTS)? {
-        let point = point(&node, numbers(&node)?, most)?;
+        let point = point(&node, numbers_and_count(&node)?, most)?;
         if points.last().is_some_and(|last| last.at >= point.at) {
             return Err(node.error("expected points in increasing order"));
         }
@@ -261,8 +316,7 @@ impl fmt::Display for Listed<'_> {
         f.write_char('[')?;
         for (i, Point { at, measured }) in self.0.iter().enumerate() {
             let comma = if i == 0 { "" } else { ", " };
-            let Measured { value, noise, runs } = measured;
-            write!(f, "{comma}[{at}, {value}, {noise}, {runs}]")?;
+            write!(f, "{comma}[{at}, {}]", Value(measured))?;
         }
         f.write_char(']')
     }
@@ -291,6 +345,10 @@ impl fmt::Display for Profiles {
             for value in profile.unrepeatable() {
                 writeln!(f, "      # not repeatable, and not used for placement: {value}")?;
             }
+            let doubts = profile.doubts();
+            if doubts.disturbed() > 0 {
+                writeln!(f, "      # measured with CPU interference: {doubts}")?;
+            }
             let machine = &key.machine;
             writeln!(
                 f,
@@ -314,12 +372,15 @@ fn write_cache(f: &mut fmt::Formatter<'_>, cache: &CacheProfile) -> fmt::Result 
     writeln!(f, "      cache:\n        method: {}", cache.method)?;
     writeln!(f, "        unitKibibytes: {}", cache.unit_kibibytes)?;
     writeln!(f, "        mostUnits: {}", cache.most_units)?;
-    writeln!(f, "        # [units of cache, packets per second, noise, runs]")?;
+    writeln!(
+        f,
+        "        # [units of cache, packets per second, noise, runs, disturbed runs]"
+    )?;
     writeln!(f, "        points: {}", Listed(&cache.points))?;
     if !cache.not_held.is_empty() {
         writeln!(
             f,
-            "        # [units, share of {}, packets per second, noise, runs]",
+            "        # [units, share of {}, packets per second, noise, runs, disturbed runs]",
             match cache.method {
                 Method::Pirate => "the pirate's misses",
                 Method::Resctrl => "the memory beyond the cache",
@@ -328,12 +389,8 @@ fn write_cache(f: &mut fmt::Formatter<'_>, cache: &CacheProfile) -> fmt::Result 
         write!(f, "        notHeld: [")?;
         for (i, point) in cache.not_held.iter().enumerate() {
             let comma = if i == 0 { "" } else { ", " };
-            let NotHeld {
-                at,
-                misses,
-                measured: Measured { value, noise, runs },
-            } = point;
-            write!(f, "{comma}[{at}, {misses}, {value}, {noise}, {runs}]")?;
+            let NotHeld { at, misses, measured } = point;
+            write!(f, "{comma}[{at}, {misses}, {}]", Value(measured))?;
         }
         writeln!(f, "]")?;
     }
@@ -345,15 +402,46 @@ fn write_cache(f: &mut fmt::Formatter<'_>, cache: &CacheProfile) -> fmt::Result 
         }
         writeln!(f, "]")?;
     }
-    Ok(())
+    if !cache.verified.is_empty() {
+        write!(
+            f,
+            "        # [units, highest share of {}]\n        verified: [",
+            match cache.method {
+                Method::Pirate => "the pirate's misses while it held the rest",
+                Method::Resctrl => "the memory beyond the share",
+            }
+        )?;
+        for (i, Verified { at, misses }) in cache.verified.iter().enumerate() {
+            let comma = if i == 0 { "" } else { ", " };
+            write!(f, "{comma}[{at}, {misses}]")?;
+        }
+        writeln!(f, "]")?;
+    }
+    write_places(f, &cache.hidden_bends)
+}
+
+/// Writes the positions of hidden bends, if there are any.
+fn write_places(f: &mut fmt::Formatter<'_>, places: &[u32]) -> fmt::Result {
+    match places.is_empty() {
+        true => Ok(()),
+        false => writeln!(
+            f,
+            "        # noise hides whether the curve bends there\n        hiddenBends: {places:?}"
+        ),
+    }
 }
 
 fn write_latency(f: &mut fmt::Formatter<'_>, latency: &LatencyProfile) -> fmt::Result {
-    let Measured { value, noise, runs } = latency.throughput;
-    writeln!(f, "      latency:\n        # packets per second, noise, runs")?;
-    writeln!(f, "        throughput: [{value}, {noise}, {runs}]")?;
+    writeln!(
+        f,
+        "      latency:\n        # packets per second, noise, runs, disturbed runs"
+    )?;
+    writeln!(f, "        throughput: [{}]", Value(&latency.throughput))?;
     writeln!(f, "        percentile: {}", latency.percentile)?;
-    writeln!(f, "        # [load in percent, microseconds, noise, runs]")?;
+    writeln!(
+        f,
+        "        # [load in percent, microseconds, noise, runs, disturbed runs]"
+    )?;
     writeln!(f, "        points: {}", Listed(&latency.points))?;
     writeln!(f, "        objectiveMicroseconds: {}", latency.objective_us)?;
     writeln!(f, "        objectivePercentile: {}", latency.objective_percentile)?;
@@ -364,5 +452,8 @@ fn write_latency(f: &mut fmt::Formatter<'_>, latency: &LatencyProfile) -> fmt::R
     ] {
         rate.iter().try_for_each(|rate| writeln!(f, "        {name}: {rate}"))?;
     }
-    Ok(())
+    if latency.disturbed_trials > 0 {
+        writeln!(f, "        disturbedTrials: {}", latency.disturbed_trials)?;
+    }
+    write_places(f, &latency.hidden_bends)
 }

@@ -13,8 +13,8 @@ pub use compare::{Change, Curve, Difference, compare};
 pub use costs::{CostProfile, FunctionCost};
 pub use curves::{CurvesError, Rising, placement};
 pub use machine::Machine;
-pub use repeatable::{MOST_COST_NOISE, MOST_LATENCY_NOISE, MOST_THROUGHPUT_NOISE, Unrepeatable};
-pub use values::{MAX_POINTS, MAX_PROFILES, MAX_TEXT, VERSION};
+pub use repeatable::{Doubts, MOST_COST_NOISE, MOST_LATENCY_NOISE, MOST_THROUGHPUT_NOISE, Unrepeatable};
+pub use values::{MAX_POINTS, MAX_PROFILES, MAX_TEXT, OLDEST_VERSION, VERSION};
 
 use crate::cache::Method;
 use crate::curve::{Measured, Point};
@@ -71,12 +71,22 @@ pub struct CacheProfile {
     pub not_held: Vec<NotHeld>,
     /// Occupancy of the share by units, where the processor counts it.
     pub occupied: Vec<Occupied>,
+    /// Verification of the share by units; absent in files of version 1.
+    pub verified: Vec<Verified>,
+    /// Units at which noise hides whether the curve bends.
+    pub hidden_bends: Vec<u32>,
 }
 
 impl CacheProfile {
     /// Converts units to bytes.
     pub fn bytes(&self, units: u32) -> u64 {
         u64::from(units) * u64::from(self.unit_kibibytes) * 1024
+    }
+
+    /// Returns the degree to which this share was exceeded at most, if it was verified.
+    pub fn verified(&self, units: u32) -> Option<f64> {
+        let found = self.verified.iter().find(|verified| verified.at == units);
+        found.map(|verified| verified.misses)
     }
 
     /// Returns the chain's occupancy at this share, bytes, if it was counted.
@@ -93,6 +103,15 @@ pub struct Occupied {
     pub at: u32,
     /// Occupancy, KiB.
     pub kibibytes: u32,
+}
+
+/// A share that was held during all runs that count.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Verified {
+    /// Share, units.
+    pub at: u32,
+    /// [Degree](crate::cache::ShareResult::misses) to which it was exceeded: the maximum of the runs.
+    pub misses: f64,
 }
 
 /// A share that was not held, and so is not a point of the curve.
@@ -125,6 +144,10 @@ pub struct LatencyProfile {
     pub pdr: Option<f64>,
     /// Highest rate that meets the objective.
     pub objective_rate: Option<f64>,
+    /// Loads at which noise hides whether the curve bends, percent.
+    pub hidden_bends: Vec<u32>,
+    /// Trials of these rates with interference, because no others could be had.
+    pub disturbed_trials: u32,
 }
 
 /// Profiles of a file, each with its own identity.

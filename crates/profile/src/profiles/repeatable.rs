@@ -1,6 +1,7 @@
-//! Measurements that are not repeatable: their noise leaves nothing of the value.
+//! Doubts about measurements: values that are not repeatable, since their noise leaves nothing of them, and values and
+//! rates that were measured with interference.
 
-use super::{CacheProfile, ChainProfile, Curve, LatencyProfile};
+use super::{CacheProfile, ChainProfile, CostProfile, Curve, LatencyProfile};
 use crate::curve::Measured;
 use std::fmt;
 
@@ -35,7 +36,76 @@ impl fmt::Display for Unrepeatable {
     }
 }
 
+/// Numbers of values that a profile's reader should not rely on without a look.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Doubts {
+    /// Values that are not [repeatable](Unrepeatable).
+    pub unrepeatable: usize,
+    /// Values of which some runs had interference.
+    pub disturbed_values: usize,
+    /// These runs.
+    pub disturbed_runs: u64,
+    /// Trials of rates with interference.
+    pub disturbed_trials: u64,
+    /// Points at which noise hides whether a curve bends.
+    pub hidden_bends: usize,
+}
+
+impl Doubts {
+    /// Returns `true` if there are none.
+    pub fn is_none(&self) -> bool {
+        *self == Doubts::default()
+    }
+
+    /// Returns the number of runs and trials with interference.
+    pub fn disturbed(&self) -> u64 {
+        self.disturbed_runs + self.disturbed_trials
+    }
+
+    fn add(&mut self, measured: &Measured) {
+        self.disturbed_values += usize::from(measured.disturbed > 0);
+        self.disturbed_runs += u64::from(measured.disturbed);
+    }
+}
+
+/// Formats the interference.
+impl fmt::Display for Doubts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let s = |number: u64| if number == 1 { "" } else { "s" };
+        let (runs, values, trials) = (self.disturbed_runs, self.disturbed_values as u64, self.disturbed_trials);
+        write!(f, "{runs} run{} of {values} value{}", s(runs), s(values))?;
+        match trials {
+            0 => Ok(()),
+            trials => write!(f, ", {trials} trial{} of rates", s(trials)),
+        }
+    }
+}
+
 impl ChainProfile {
+    /// Counts the values that a reader should not rely on.
+    pub fn doubts(&self) -> Doubts {
+        let mut doubts = Doubts {
+            unrepeatable: self.unrepeatable().len(),
+            ..Doubts::default()
+        };
+        if let Some(cache) = &self.cache {
+            cache.points.iter().for_each(|point| doubts.add(&point.measured));
+            cache.not_held.iter().for_each(|point| doubts.add(&point.measured));
+            doubts.hidden_bends += cache.hidden_bends.len();
+        }
+        if let Some(latency) = &self.latency {
+            doubts.add(&latency.throughput);
+            latency.points.iter().for_each(|point| doubts.add(&point.measured));
+            doubts.hidden_bends += latency.hidden_bends.len();
+            doubts.disturbed_trials += u64::from(latency.disturbed_trials);
+        }
+        if let Some(CostProfile { whole, functions }) = &self.costs {
+            doubts.add(whole);
+            functions.iter().for_each(|of| doubts.add(&of.cost));
+        }
+        doubts
+    }
+
     /// Returns the values of both curves that are not repeatable.
     pub fn unrepeatable(&self) -> Vec<Unrepeatable> {
         let latency = self.latency.iter().flat_map(LatencyProfile::unrepeatable);

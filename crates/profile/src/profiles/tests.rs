@@ -12,7 +12,12 @@ fn machine() -> Machine {
 }
 
 fn measured() -> impl Strategy<Value = Measured> {
-    (1e-3f64..1e12, 0.0f64..1e9, 1u32..100).prop_map(|(value, noise, runs)| Measured { value, noise, runs })
+    (1e-3f64..1e12, 0.0f64..1e9, 1u32..100, 0u32..100).prop_map(|(value, noise, runs, disturbed)| Measured {
+        value,
+        noise,
+        runs,
+        disturbed: disturbed.min(runs),
+    })
 }
 
 fn points(most: u32) -> impl Strategy<Value = Vec<Point>> {
@@ -23,8 +28,11 @@ fn points(most: u32) -> impl Strategy<Value = Vec<Point>> {
 }
 
 prop_compose! {
-    fn cache()(unit in 1u32..1 << 20, points in points(16), not_held in points(16), misses in 0.0f64..1.0, pirate in any::<bool>(),
-               occupied in proptest::collection::btree_map(1u32..=16, any::<u32>(), 0..4)) -> CacheProfile {
+    fn cache()(unit in 1u32..1 << 20, points in points(16), not_held in points(16), misses in 0.0f64..1.0,
+               pirate in any::<bool>(),
+               occupied in proptest::collection::btree_map(1u32..=16, any::<u32>(), 0..4),
+               verified in proptest::collection::btree_map(1u32..=16, 0.0f64..=1.0, 0..4),
+               hidden_bends in proptest::collection::btree_set(1u32..=16, 0..4)) -> CacheProfile {
         CacheProfile {
             method: if pirate { Method::Pirate } else { Method::Resctrl },
             unit_kibibytes: unit,
@@ -38,12 +46,19 @@ prop_compose! {
                 .into_iter()
                 .map(|(at, kibibytes)| Occupied { at, kibibytes })
                 .collect(),
+            verified: verified
+                .into_iter()
+                .map(|(at, misses)| Verified { at, misses })
+                .collect(),
+            hidden_bends: hidden_bends.into_iter().collect(),
         }
     }
 }
 
 prop_compose! {
-    fn latency()(throughput in measured(), points in points(100), rates in [0.0f64..1e9, 0.0..1e9], pdr in any::<bool>()) -> LatencyProfile {
+    fn latency()(throughput in measured(), points in points(100), rates in [0.0f64..1e9, 0.0..1e9],
+                 pdr in any::<bool>(), hidden_bends in proptest::collection::btree_set(1u32..=100, 0..4),
+                 trials in 0u32..4) -> LatencyProfile {
         LatencyProfile {
             throughput,
             percentile: 99.9,
@@ -53,6 +68,8 @@ prop_compose! {
             ndr: Some(rates[0]),
             pdr: pdr.then_some(rates[1]),
             objective_rate: None,
+            hidden_bends: hidden_bends.into_iter().collect(),
+            disturbed_trials: trials,
         }
     }
 }
@@ -129,7 +146,12 @@ proptest! {
 fn point(at: u32, value: f64, noise: f64) -> Point {
     Point {
         at,
-        measured: Measured { value, noise, runs: 3 },
+        measured: Measured {
+            value,
+            noise,
+            runs: 3,
+            disturbed: 0,
+        },
     }
 }
 
@@ -147,6 +169,8 @@ fn one(points: Vec<Point>) -> Profiles {
         points,
         not_held: Vec::new(),
         occupied: vec![Occupied { at: 9, kibibytes: 2000 }],
+        verified: vec![Verified { at: 9, misses: 0.25 }],
+        hidden_bends: vec![9],
     };
     Profiles {
         list: vec![ChainProfile {
@@ -231,6 +255,8 @@ fn curves_for_placement_rise_and_are_of_one_machine() {
         ndr: None,
         pdr: None,
         objective_rate: None,
+        hidden_bends: Vec::new(),
+        disturbed_trials: 0,
     });
     let text = placement(&profiles, Some(&machine()), "here").unwrap();
     assert!(
@@ -257,11 +283,11 @@ fn wrong_files_are_refused_with_their_place() {
     let text = one(vec![point(1, 100.0, 3.0), point(9, 180.0, 3.0)]).to_string();
     for (from, to, expected) in [
         (
-            "version: 1\n",
             "version: 2\n",
-            "f:5:12: spec.version: expected 1, the version that this program reads, found 2",
+            "version: 3\n",
+            "f:5:12: spec.version: expected 1 or 2, the versions that this program reads, found 3",
         ),
-        ("version: 1\n", "", "spec.version: missing"),
+        ("version: 2\n", "", "spec.version: missing"),
         (
             "[9, 180, 3, 3]",
             "[1, 180, 3, 3]",
@@ -271,7 +297,7 @@ fn wrong_files_are_refused_with_their_place() {
         (
             "[9, 180, 3, 3]",
             "[9, 180, 3]",
-            "points[1]: expected 4 numbers, found 3",
+            "points[1]: expected 4 or 5 numbers, found 3",
         ),
         (
             "[9, 180, 3, 3]",
@@ -279,6 +305,24 @@ fn wrong_files_are_refused_with_their_place() {
             "expected a number from 0 up, found -180",
         ),
         ("[9, 180, 3, 3]", "[9, 0, 3, 3]", "expected a value above 0"),
+        ("[9, 180, 3, 3]", "[9, 180, 3, 3, 4]", "and how many disturbed ones"),
+        ("[9, 180, 3, 3]", "[9, 180, 3, 3, 0.5]", "expected a whole number"),
+        ("verified: [[9, 0.25]]", "verified: [[9, 1.25]]", "shares from 0 to 1"),
+        (
+            "verified: [[9, 0.25]]",
+            "verified: [[13, 0.25]]",
+            "expected [units, share]",
+        ),
+        (
+            "hiddenBends: [9]",
+            "hiddenBends: [9, 9]",
+            "hiddenBends[1]: expected a whole number",
+        ),
+        (
+            "hiddenBends: [9]",
+            "hiddenBends: [12, 9]",
+            "expected positions in increasing order",
+        ),
         (
             "method: pirate",
             "method: cat",
@@ -372,7 +416,7 @@ fn wrong_costs_are_told_with_their_place() {
     for (from, to, expected) in [
         ("share: 1", "share: 1.5", "expected a number from 0 to 1"),
         ("\"nat\"", "\"acl\"", "expected each function once"),
-        ("[10, 0.5, 3]", "[10, 0.5]", "expected 3 numbers, found 2"),
+        ("[10, 0.5, 3]", "[10, 0.5]", "expected 3 or 4 numbers, found 2"),
         ("[50, 0.5, 3]", "[50, 0.5, 0]", "of how many runs"),
         ("[50, 0.5, 3]", "[-1, 0.5, 3]", "a number from 0 up"),
         ("        whole:", "        hole:", "hole"),
@@ -395,11 +439,13 @@ fn what_is_not_repeatable_is_told_and_no_curve_for_placement() {
         ndr: None,
         pdr: None,
         objective_rate: None,
+        hidden_bends: Vec::new(),
+        disturbed_trials: 0,
     };
     profiles.list[0].latency = Some(latency);
     assert_eq!(profiles.list[0].unrepeatable(), []);
     let text = placement(&profiles, None, "m").expect("curves");
-    assert!(text.contains("latency: [[0.1, 8.000]"), "{text}");
+    assert!(text.contains("latency: [[0.1, 16.000]"), "{text}");
     assert!(!profiles.to_string().contains("not repeatable"));
     let refused = |change: &dyn Fn(&mut ChainProfile), what: &str| {
         let mut profiles = profiles.clone();
@@ -428,6 +474,7 @@ fn what_is_not_repeatable_is_told_and_no_curve_for_placement() {
         value: 8.0,
         noise: 0.0,
         runs: 1,
+        disturbed: 0,
     };
     refused(
         &|profile| latency(profile, Point { at: 10, measured: once }),
@@ -441,4 +488,85 @@ fn what_is_not_repeatable_is_told_and_no_curve_for_placement() {
         &|profile| profile.latency.as_mut().expect("latency").throughput = point(1, 180.0, 91.0).measured,
         "throughput (± 51 %, 3 runs)",
     );
+}
+
+/// Placement admitted by the values, whatever their noise.
+#[test]
+fn curves_for_placement_are_derated_by_the_interval() {
+    let mut profiles = one(vec![point(1, 100.0, 10.0), point(9, 180.0, 3.0)]);
+    profiles.list[0].latency = Some(LatencyProfile {
+        throughput: point(1, 180.0, 3.0).measured,
+        percentile: 99.0,
+        points: vec![point(10, 8.0, 2.0), point(50, 7.5, 4.0), point(100, 90.0, 5.0)],
+        objective_us: 200.0,
+        objective_percentile: 99.0,
+        ndr: None,
+        pdr: None,
+        objective_rate: None,
+        hidden_bends: Vec::new(),
+        disturbed_trials: 0,
+    });
+    let curves = Rising::of(&profiles.list[0]).expect("curves");
+    assert_eq!(curves.throughput, [(2048, 90.0), (18_432, 177.0)]);
+    assert_eq!(curves.latency, [(0.1, 10.0), (0.5, 11.5), (1.0, 95.0)]);
+}
+
+/// A profile of 256 kpps where the chain has 1.1 Mpps was used like any other.
+#[test]
+fn interference_is_told_and_a_curve_of_nothing_else_is_refused() {
+    let mut profiles = one(vec![point(1, 100.0, 1.0), point(9, 180.0, 3.0)]);
+    let profile = &mut profiles.list[0];
+    profile.latency = Some(LatencyProfile {
+        throughput: point(1, 180.0, 3.0).measured,
+        percentile: 99.0,
+        points: vec![point(10, 8.0, 2.0), point(100, 90.0, 5.0)],
+        objective_us: 200.0,
+        objective_percentile: 99.0,
+        ndr: None,
+        pdr: None,
+        objective_rate: None,
+        hidden_bends: vec![10, 100],
+        disturbed_trials: 1,
+    });
+    let points = &mut profile.cache.as_mut().expect("a curve").points;
+    points[0].measured.disturbed = 3;
+    let doubts = profiles.list[0].doubts();
+    let expected = Doubts {
+        unrepeatable: 0,
+        disturbed_values: 1,
+        disturbed_runs: 3,
+        disturbed_trials: 1,
+        hidden_bends: 3,
+    };
+    assert_eq!((doubts, doubts.is_none()), (expected, false));
+    let text = profiles.to_string();
+    assert!(
+        text.contains("# measured with CPU interference: 3 runs of 1 value, 1 trial of rates\n"),
+        "{text}"
+    );
+    assert!(text.contains("[[1, 100, 1, 3, 3], [9, 180, 3, 3]]"), "{text}");
+    assert!(placement(&profiles, None, "m").is_ok());
+    let points = &mut profiles.list[0].cache.as_mut().expect("a curve").points;
+    points[1].measured.disturbed = 3;
+    let error = placement(&profiles, None, "m").expect_err("all noise").to_string();
+    assert!(
+        error.contains("CPU interference disturbed all runs of throughput over cache, so the profile is all noise"),
+        "{error}"
+    );
+}
+
+#[test]
+fn files_of_version_1_are_read() {
+    let profiles = one(vec![point(1, 100.0, 3.0), point(9, 180.0, 3.0)]);
+    let text = profiles.to_string().replace("version: 2\n", "version: 1\n");
+    let new_fields = ["verified: [[9, 0.25]]", "hiddenBends: [9]"];
+    let old: String = text
+        .lines()
+        .filter(|line| !new_fields.contains(&line.trim()))
+        .map(|line| format!("{line}\n"))
+        .collect();
+    let read = Profiles::parse(&old, "file").expect("an older file");
+    let cache = read.list[0].cache.as_ref().expect("a curve");
+    assert_eq!((cache.verified(9), &cache.hidden_bends), (None, &Vec::new()));
+    assert!(cache.points.iter().all(|point| point.measured.disturbed == 0));
 }

@@ -1,21 +1,24 @@
 //! Curve of throughput over cache.
 
-use super::runs::{Sweep, rounded};
+use super::runs::{Saturated, Sweep, rounded};
+use super::sampling::Purpose;
 use super::{CURVE, SweepError, SweepOptions, THROUGHPUT};
 use crate::cache::CacheControl;
-use crate::curve::{Bisection, Measured, Repeats};
-use crate::profiles::{CacheProfile, NotHeld, Occupied};
+use crate::curve::{Attempts, Bisection, Measured};
+use crate::profiles::{CacheProfile, NotHeld, Occupied, Verified};
 use crate::train::Step;
+use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 use tailwater_functions::spec::ChainSpec;
 use tailwater_traffic::Trace;
 
 /// Number of runs without the full share after which a point counts as not held.
-const NOT_HELD: u32 = 2;
+const NOT_HELD: usize = 2;
 
 /// Measures throughput over cache: a saturated chain on one core, with `control` setting its share of the cache. The
 /// traffic is repeated with the same flows; the first pass does not count. Points at which the share was not held are
-/// [not part](CacheProfile::not_held) of the curve.
+/// [not part](CacheProfile::not_held) of the curve. Runs with [interference](crate::interference) are replaced as far
+/// as time permits.
 ///
 /// # Errors
 /// See [`SweepError`].
@@ -36,78 +39,118 @@ pub fn cache_curve(
         of: CURVE.most,
     };
     progress(step(0));
-    let sweep = Sweep::new(spec, traffic, options, stop)?;
+    let sweep = Sweep::new(spec, traffic, options, control.is_busy(), stop)?;
     let mut curve = Bisection::new(least_units..=most_units, CURVE);
-    let (mut not_held, mut occupied) = (Vec::new(), Vec::new());
-    let mut done = 0;
-    while let Some(units) = curve.next() {
-        progress(step(done));
-        done += 1;
-        match sweep.with_cache(control, u64::from(units) * unit)? {
-            Share::Held(measured, bytes) => {
-                curve.tell(units, Some(measured));
-                occupied.extend(bytes.map(|bytes| Occupied {
-                    at: units,
-                    kibibytes: u32::try_from(bytes / 1024).unwrap_or(u32::MAX),
-                }));
-            }
-            Share::Lost { misses, measured } => {
-                curve.tell(units, None);
-                not_held.push(NotHeld {
-                    at: units,
-                    misses,
-                    measured,
-                });
-            }
+    let mut shares: BTreeMap<u32, Share> = BTreeMap::new();
+    sweep.sample(&mut curve, |units, purpose| {
+        if purpose == Purpose::First {
+            progress(step(shares.len()));
         }
-    }
-    not_held.sort_by_key(|point| point.at);
-    occupied.sort_by_key(|point| point.at);
+        let share = shares.entry(units).or_insert_with(Share::new);
+        if purpose == Purpose::HiddenBend {
+            share.attempts.extend(sweep.watch.best());
+        }
+        sweep.with_cache(&mut *control, u64::from(units) * unit, share, purpose)
+    })?;
+    let points = curve.points();
+    let held: Vec<(u32, &Share)> = points.iter().map(|point| (point.at, &shares[&point.at])).collect();
+    let not_held = shares.iter().filter_map(|(at, share)| {
+        let is_point = points.iter().any(|point| point.at == *at);
+        Some(NotHeld {
+            at: *at,
+            misses: share.lost_misses,
+            measured: rounded(share.lost.outcome(sweep.watch.best()).filter(|_| !is_point)?),
+        })
+    });
     Ok(CacheProfile {
         method: control.method(),
         unit_kibibytes: (unit / 1024).max(1) as u32,
         most_units,
-        points: curve.points(),
-        not_held,
-        occupied,
+        not_held: not_held.collect(),
+        occupied: held
+            .iter()
+            .filter_map(|(at, share)| {
+                share.occupied.map(|bytes| Occupied {
+                    at: *at,
+                    kibibytes: u32::try_from(bytes / 1024).unwrap_or(u32::MAX),
+                })
+            })
+            .collect(),
+        verified: held
+            .iter()
+            .map(|(at, share)| Verified {
+                at: *at,
+                misses: (share.misses * 1e4).round() / 1e4,
+            })
+            .collect(),
+        hidden_bends: curve.hidden(),
+        points,
     })
 }
 
-/// Result for one share of the cache.
-enum Share {
-    /// Throughput, and the most bytes that the chain occupied, if they were counted.
-    Held(Measured, Option<u64>),
-    Lost {
-        misses: f64,
-        measured: Measured,
-    },
+/// Measurements with one share of the cache.
+struct Share {
+    attempts: Attempts,
+    /// Highest degree to which the share was exceeded, of the runs in which it was held.
+    misses: f64,
+    /// Most bytes that the chain occupied, if they were counted.
+    occupied: Option<u64>,
+    /// Runs in which the share was not held, and their lowest degree.
+    lost: Attempts,
+    lost_misses: f64,
+}
+
+impl Share {
+    fn new() -> Share {
+        Share {
+            attempts: Attempts::new(THROUGHPUT),
+            misses: 0.0,
+            occupied: None,
+            lost: Attempts::new(THROUGHPUT),
+            lost_misses: 1.0,
+        }
+    }
 }
 
 impl Sweep<'_> {
-    /// Measures throughput with a share of the cache. After each run, checks that the chain had it.
-    fn with_cache(&self, control: &mut dyn CacheControl, bytes: u64) -> Result<Share, SweepError> {
-        control.set(bytes)?;
-        let mut held = Repeats::new(THROUGHPUT);
-        let (mut lost, mut misses) = (Repeats::new(THROUGHPUT), f64::INFINITY);
-        let mut occupied = None;
-        while !held.enough() {
-            let (rate, length) = self.saturated()?;
-            let share = control.held(length)?;
-            if share.held {
-                held.tell(rate);
-                occupied = occupied.max(share.occupied);
+    /// Measures throughput with a share of the cache. After each run, checks that the chain had it. Returns `None` if
+    /// it had not.
+    fn with_cache(
+        &self,
+        control: &mut dyn CacheControl,
+        bytes: u64,
+        share: &mut Share,
+        purpose: Purpose,
+    ) -> Result<Option<Measured>, SweepError> {
+        let enough = |share: &Share| share.attempts.enough(self.watch.best(), self.watch.may_repeat());
+        if !enough(share) {
+            control.set(bytes)?;
+        }
+        let mut lost = 0;
+        while !enough(share) {
+            let Saturated { rate, conditions } = self.saturated()?;
+            let result = control.held(conditions.length)?;
+            let is_disturbed = self.spend_if_disturbed(&conditions);
+            if purpose == Purpose::HiddenBend {
+                self.watch.spend(conditions.length);
+            }
+            if result.held {
+                share.attempts.tell(rate, conditions);
+                share.misses = share.misses.max(result.misses);
+                share.occupied = share.occupied.max(result.occupied);
                 continue;
             }
-            lost.tell(rate);
-            misses = misses.min(share.misses);
-            if let Some(measured) = lost.outcome()
-                && measured.runs >= NOT_HELD
-            {
-                let measured = rounded(measured);
-                return Ok(Share::Lost { misses, measured });
+            share.lost.tell(rate, conditions);
+            share.lost_misses = share.lost_misses.min(result.misses);
+            // Others on the pirate's core, too, may take the share.
+            if is_disturbed && self.watch.may_repeat() {
+                continue;
+            }
+            lost += 1;
+            if lost >= NOT_HELD {
+                return Ok(None);
             }
         }
-        let measured = held.outcome().ok_or(SweepError::Nothing(self.saturated))?;
-        Ok(Share::Held(rounded(measured), occupied))
+        self.outcome(&share.attempts).map(|measured| Some(rounded(measured)))
     }
 }

@@ -2,7 +2,8 @@
 
 use super::runs::{Sweep, TRIES};
 use super::{SweepError, SweepOptions};
-use crate::curve::{Measured, RepeatRule, Repeats};
+use crate::curve::{Attempts, MOST_DISTURBED, Measured, RepeatRule};
+use crate::interference::Conditions;
 use crate::measurement_core::Setting;
 use crate::profiles::{CostProfile, FunctionCost};
 use crate::train::Step;
@@ -37,45 +38,46 @@ pub fn function_costs(
         of: COSTS.most,
     };
     progress(step(0));
-    let sweep = Sweep::new(spec, traffic, options, stop)?;
-    let mut whole = Repeats::new(COSTS);
-    let mut functions: Vec<(String, Repeats, f64)> = Vec::new();
-    for done in 1..=COSTS.most {
-        let (rate, times) = sweep.timed()?;
+    let sweep = Sweep::new(spec, traffic, options, false, stop)?;
+    let mut whole = Attempts::new(COSTS);
+    let mut functions: Vec<(String, Attempts, f64)> = Vec::new();
+    for done in 1..=COSTS.most + MOST_DISTURBED {
+        let (rate, times, conditions) = sweep.timed()?;
+        sweep.spend_if_disturbed(&conditions);
         let most = times.iter().map(|of| of.packets).max().unwrap_or(0);
         if functions.is_empty() {
             let names = times.iter().map(|of| of.function.clone());
-            functions.extend(names.map(|name| (name, Repeats::new(COSTS), 0.0)));
+            functions.extend(names.map(|name| (name, Attempts::new(COSTS), 0.0)));
         }
-        whole.tell(1e9 / rate);
+        whole.tell(1e9 / rate, conditions);
         for (of, (_, cost, share)) in times.iter().zip(&mut functions) {
             // A function without packets costs nothing.
-            cost.tell(of.time.0 as f64 / of.timed.max(1) as f64);
+            cost.tell(of.time.0 as f64 / of.timed.max(1) as f64, conditions);
             *share = of.packets as f64 / most.max(1) as f64;
         }
-        progress(step(done));
-        if whole.enough() && functions.iter().all(|(_, cost, _)| cost.enough()) {
+        progress(step(done.min(COSTS.most)));
+        let enough = |attempts: &Attempts| attempts.enough(sweep.watch.best(), sweep.watch.may_repeat());
+        if enough(&whole) && functions.iter().all(|(_, cost, _)| enough(cost)) {
             break;
         }
     }
-    let outcome = |repeats: &Repeats| repeats.outcome().ok_or(SweepError::Nothing(options.run_time));
     let functions = functions.iter().map(|(name, cost, share)| {
         Ok(FunctionCost {
             function: name.clone(),
-            cost: to_hundredths(outcome(cost)?),
+            cost: to_hundredths(sweep.outcome(cost)?),
             share: (share * 1e4).round() / 1e4,
         })
     });
     Ok(CostProfile {
         functions: functions.collect::<Result<_, SweepError>>()?,
-        whole: to_hundredths(outcome(&whole)?),
+        whole: to_hundredths(sweep.outcome(&whole)?),
     })
 }
 
 impl Sweep<'_> {
-    /// Returns the saturated throughput, packets per second, and the time of each function in the second half of the
-    /// run. If the core is preempted for a whole run, retries with longer ones.
-    fn timed(&self) -> Result<(f64, Vec<FunctionTime>), SweepError> {
+    /// Returns the saturated throughput, packets per second, the time of each function in the second half of the run,
+    /// and its conditions. If the core is preempted for a whole run, retries with longer ones.
+    fn timed(&self) -> Result<(f64, Vec<FunctionTime>, Conditions), SweepError> {
         for longer in 0..TRIES {
             let length = Nanos(self.saturated.0 << longer);
             let setting = Setting {
@@ -83,10 +85,11 @@ impl Sweep<'_> {
                 ..Setting::default()
             };
             let (traffic, half) = (self.traffic.clone(), Nanos(length.0 / 2));
-            let (report, times) = self.lab.timed(&self.spec, traffic, &setting, half)?;
+            let run = || self.lab.timed(&self.spec, traffic, &setting, half);
+            let ((report, times), conditions) = self.watch.run(run, |(report, _)| report)?;
             let rate = self.rate(&report);
             if rate > 0.0 && times.iter().any(|of| of.packets > 0) {
-                return Ok((rate, times));
+                return Ok((rate, times, conditions));
             }
         }
         Err(SweepError::Nothing(self.saturated))

@@ -1,11 +1,14 @@
 //! Curve of latency over load, and the highest rates that meet objectives.
 
 use super::runs::{BASE_RATE, Sweep, median, rounded};
+use super::sampling::Purpose;
 use super::{CURVE, SweepError, SweepOptions, THROUGHPUT};
-use crate::curve::{Bisection, Goal, RateSearch, RepeatRule, Trial};
+use crate::curve::{Attempts, Bisection, Goal, Measured, RateSearch, RepeatRule, Trial};
+use crate::interference::Conditions;
 use crate::measurement_core::Setting;
 use crate::profiles::LatencyProfile;
 use crate::train::Step;
+use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 use tailwater_dataplane::report::{LatencyReport, NoVerdict, RunReport, WindowReport, packets_required};
 use tailwater_dataplane::trace_nic::Pacing;
@@ -34,7 +37,8 @@ const LONGEST_WINDOW: f64 = 10.0;
 const SEVERAL_WINDOWS: u64 = 12;
 
 /// Measures latency over load, and the highest rates that meet objectives, with evenly spaced packets. Windows with CPU
-/// interference, and those after them, are excluded if others remain.
+/// interference, and those after them, are excluded if others remain; runs with [interference](crate::interference) are
+/// replaced as far as time permits.
 ///
 /// # Errors
 /// See [`SweepError`].
@@ -47,38 +51,60 @@ pub fn load_curve(
 ) -> Result<LatencyProfile, SweepError> {
     let step = |name, done, of| Step { name, done, of };
     progress(step("throughput", 0, 1));
-    let sweep = Sweep::new(spec, traffic, options, stop)?;
-    let throughput = sweep.repeated(THROUGHPUT, || sweep.throughput())?;
+    let sweep = Sweep::new(spec, traffic, options, false, stop)?;
+    let mut saturated = Attempts::new(THROUGHPUT);
+    sweep.go_on(&mut saturated, || sweep.throughput())?;
+    let throughput = sweep.outcome(&saturated)?;
     let percentile = reported(spec.slo.percentile);
     let mut curve = Bisection::new(LEAST_LOAD..=WHOLE_LOAD, CURVE);
-    let mut done = 0;
-    while let Some(load) = curve.next() {
-        progress(step("latency over load", done, CURVE.most));
-        done += 1;
+    let mut points: BTreeMap<u32, Attempts> = BTreeMap::new();
+    sweep.sample(&mut curve, |load, purpose| {
+        if purpose == Purpose::First {
+            progress(step("latency over load", points.len(), CURVE.most));
+        }
+        let attempts = points.entry(load).or_insert_with(|| Attempts::new(LATENCY));
+        if purpose == Purpose::HiddenBend {
+            attempts.extend(sweep.watch.best());
+        }
         let rate = throughput.value * f64::from(load) / f64::from(WHOLE_LOAD);
-        let latency = sweep.repeated(LATENCY, || {
-            let report = sweep.paced(rate)?;
+        sweep.go_on(attempts, || {
+            let (report, conditions) = sweep.paced(rate)?;
             has_delivered(&report)?;
+            if purpose == Purpose::HiddenBend {
+                sweep.watch.spend(conditions.length);
+            }
             let windows = sweep.settled(&report);
             let latencies = windows.iter().map(|window| at(&window.latency_us, percentile));
-            Ok(median(latencies).unwrap_or(f64::NAN))
+            Ok((median(latencies).unwrap_or(f64::NAN), conditions))
         })?;
-        curve.tell(load, Some(latency));
-    }
+        sweep.outcome(attempts).map(Some)
+    })?;
     let goals = [Goal::Loss(0.0), Goal::Loss(PARTIAL), Goal::Objective];
     let lowest = LOWEST_RATE * throughput.value;
     let mut search = RateSearch::new(lowest, throughput.value, PRECISION, &goals);
-    let mut done = 0;
+    sweep.watch.renew();
+    let (mut done, mut disturbed_trials) = (0, 0);
     while let Some(rate) = search.next() {
         progress(step("rates that meet the objective", done, done + 1));
         done += 1;
-        let report = sweep.paced(rate)?;
+        let (report, conditions) = sweep.paced(rate)?;
+        if sweep.spend_if_disturbed(&conditions) {
+            // Another trial replaces it.
+            if sweep.watch.may_repeat() {
+                continue;
+            }
+            disturbed_trials += 1;
+        }
         search.tell(sweep.trial(&report));
     }
     let rates = search.rates();
     let rate = |goal: usize| rates.get(goal).copied().flatten().map(f64::round);
     Ok(LatencyProfile {
-        throughput: rounded(throughput),
+        throughput: rounded(Measured {
+            // By the best speed that is known now. All loads are shares of the value, so that stays.
+            disturbed: sweep.outcome(&saturated)?.disturbed.min(throughput.runs),
+            ..throughput
+        }),
         percentile,
         points: curve.points(),
         objective_us: spec.slo.budget().as_micros_f64(),
@@ -86,12 +112,14 @@ pub fn load_curve(
         ndr: rate(0),
         pdr: rate(1),
         objective_rate: rate(2),
+        hidden_bends: curve.hidden(),
+        disturbed_trials,
     })
 }
 
 impl Sweep<'_> {
     /// Runs the traffic at `rate` packets per second.
-    fn paced(&self, rate: f64) -> Result<RunReport, SweepError> {
+    fn paced(&self, rate: f64) -> Result<(RunReport, Conditions), SweepError> {
         let mut traffic = self.traffic.clone();
         traffic.scale_rate(rate / BASE_RATE)?;
         let length = self.length(rate);
@@ -101,7 +129,8 @@ impl Sweep<'_> {
             window: self.window(rate, length),
             ..Setting::default()
         };
-        Ok(self.lab.measured(&self.spec, traffic, &setting)?)
+        let run = || self.lab.measured(&self.spec, traffic, &setting);
+        Ok(self.watch.run(run, |report| report)?)
     }
 
     /// Returns the length of a window with enough packets for the objective's percentile, as far as a run of this

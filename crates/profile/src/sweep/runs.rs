@@ -1,7 +1,9 @@
 //! Runs of a chain at a given load, and the windows of them that count.
 
+use super::watch::Watch;
 use super::{SweepError, SweepOptions};
-use crate::curve::{Measured, RepeatRule, Repeats};
+use crate::curve::Measured;
+use crate::interference::Conditions;
 use crate::measurement_core::{MeasurementCore, SATURATED_WINDOW, Setting, evaluated_windows};
 use crate::traffic::evenly;
 use crate::train::without_files;
@@ -32,13 +34,23 @@ pub(super) struct Sweep<'a> {
     pub(super) run_time: Nanos,
     /// Length of a saturated run.
     pub(super) saturated: Nanos,
+    pub(super) watch: Watch,
+}
+
+/// A saturated run.
+pub(super) struct Saturated {
+    /// Packets per second.
+    pub(super) rate: f64,
+    pub(super) conditions: Conditions,
 }
 
 impl<'a> Sweep<'a> {
+    /// Prepares a sweep; `beside` if another core is kept busy meanwhile.
     pub(super) fn new(
         spec: &ChainSpec,
         traffic: &Trace,
         options: &SweepOptions,
+        beside: bool,
         stop: &'a AtomicBool,
     ) -> Result<Sweep<'a>, SweepError> {
         let lab = MeasurementCore {
@@ -52,8 +64,9 @@ impl<'a> Sweep<'a> {
             traffic: evenly(&mut traffic.source(), BASE_RATE)?,
             run_time: options.run_time,
             saturated: options.run_time,
+            watch: Watch::new(options.core, beside, options.run_time),
         };
-        let rate = sweep.throughput()?;
+        let rate = sweep.saturated()?.rate;
         sweep.saturated = sweep.length(rate);
         Ok(sweep)
     }
@@ -65,53 +78,41 @@ impl<'a> Sweep<'a> {
         self.run_time.max(wanted)
     }
 
-    /// Repeats a measurement until its noise is low enough.
-    pub(super) fn repeated(
-        &self,
-        rule: RepeatRule,
-        run: impl Fn() -> Result<f64, SweepError>,
-    ) -> Result<Measured, SweepError> {
-        let mut repeats = Repeats::new(rule);
-        // Runs without a figure do not count; the loop bounds their number.
-        for _ in 0..2 * rule.most {
-            repeats.tell(run()?);
-            if repeats.enough() {
-                break;
-            }
-        }
-        repeats.outcome().ok_or(SweepError::Nothing(self.run_time))
+    /// Returns the saturated throughput, packets per second, with the run's conditions.
+    pub(super) fn throughput(&self) -> Result<(f64, Conditions), SweepError> {
+        self.saturated().map(|run| (run.rate, run.conditions))
     }
 
-    /// Returns the saturated throughput, packets per second.
-    pub(super) fn throughput(&self) -> Result<f64, SweepError> {
-        self.saturated().map(|(rate, _)| rate)
-    }
-
-    /// Returns the saturated throughput, and the length of the run. If the core is preempted for a whole run, retries
-    /// with longer ones.
-    pub(super) fn saturated(&self) -> Result<(f64, Nanos), SweepError> {
+    /// Measures the saturated throughput. If the core is preempted for a whole run, retries with longer ones.
+    pub(super) fn saturated(&self) -> Result<Saturated, SweepError> {
         for longer in 0..TRIES {
-            let (rate, length) = self.saturated_for(Nanos(self.saturated.0 << longer))?;
-            if rate > 0.0 {
-                return Ok((rate, length));
+            let run = self.saturated_for(Nanos(self.saturated.0 << longer))?;
+            if run.rate > 0.0 {
+                return Ok(run);
             }
         }
         Err(SweepError::Nothing(self.saturated))
     }
 
-    fn saturated_for(&self, length: Nanos) -> Result<(f64, Nanos), SweepError> {
+    fn saturated_for(&self, length: Nanos) -> Result<Saturated, SweepError> {
         let setting = Setting {
             duration: Some(length),
             ..Setting::default()
         };
-        let report = self.lab.measured(&self.spec, self.traffic.clone(), &setting)?;
-        Ok((self.rate(&report), Nanos::from_secs_f64(report.duration_s)))
+        let traffic = self.traffic.clone();
+        let run = || self.lab.measured(&self.spec, traffic, &setting);
+        let (report, conditions) = self.watch.run(run, |report| report)?;
+        Ok(Saturated {
+            rate: self.rate(&report),
+            conditions,
+        })
     }
 
-    /// Returns the packets per second of a saturated run.
+    /// Returns the packets per second of a saturated run: the mean of the middle half of its windows. Their median
+    /// would come in steps of a batch.
     pub(super) fn rate(&self, report: &RunReport) -> f64 {
         let windows = self.settled(report);
-        let packets = median(windows.iter().map(|window| window.offered as f64));
+        let packets = middle_mean(windows.iter().map(|window| window.offered as f64));
         match packets {
             Some(packets) if windows.len() >= ENOUGH => packets / SATURATED_WINDOW.as_secs_f64(),
             _ => report.packets.offered as f64 / report.duration_s.max(1e-9),
@@ -137,6 +138,15 @@ impl<'a> Sweep<'a> {
     }
 }
 
+/// Returns the mean of the middle half of the figures above 0, if there are any.
+pub(super) fn middle_mean(figures: impl Iterator<Item = f64>) -> Option<f64> {
+    let mut figures: Vec<f64> = figures.filter(|figure| *figure > 0.0).collect();
+    figures.sort_by(f64::total_cmp);
+    let outside = figures.len() / 4;
+    let middle = &figures[outside..figures.len() - outside];
+    (!middle.is_empty()).then(|| middle.iter().sum::<f64>() / middle.len() as f64)
+}
+
 /// Returns the median of the figures above 0, if there are any.
 pub(super) fn median(figures: impl Iterator<Item = f64>) -> Option<f64> {
     let mut figures: Vec<f64> = figures.filter(|figure| *figure > 0.0).collect();
@@ -150,5 +160,20 @@ pub(super) fn rounded(measured: Measured) -> Measured {
         value: measured.value.round().max(1.0),
         noise: measured.noise.round(),
         ..measured
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_middle_half_has_a_mean() {
+        let mean = |figures: &[f64]| middle_mean(figures.iter().copied());
+        assert_eq!(mean(&[]), None);
+        assert_eq!(mean(&[0.0, 7.0]), Some(7.0));
+        assert_eq!(mean(&[1.0, 2.0, 3.0]), Some(2.0));
+        // A quarter at either end does not count, whatever it is.
+        assert_eq!(mean(&[1e9, 32.0, 64.0, 1.0]), Some(48.0));
     }
 }

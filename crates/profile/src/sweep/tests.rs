@@ -76,7 +76,12 @@ fn what_is_not_held_is_marked_and_left_out() {
     assert_eq!(profile.occupied(8), Some(4096));
     assert!(profile.not_held.iter().all(|point| point.at < 3 && point.misses == 0.5));
     assert_eq!(profile.not_held[0].at, 1);
+    control.asked.sort_unstable();
+    control.asked.dedup();
     assert!(control.asked.len() <= CURVE.most);
+    // Each point says that its share was held, and to what degree.
+    let verified = profile.verified.iter().map(|verified| (verified.at, verified.misses));
+    assert!(verified.eq(profile.points.iter().map(|point| (point.at, 0.0))));
 }
 
 #[test]
