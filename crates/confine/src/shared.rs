@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -16,10 +16,26 @@ use crate::schedule;
 use crate::stopped::{End, Limit, Status, Stopped};
 
 /// State shared by the supervisor thread and the holder of the [`Child`](crate::Child).
+///
+/// The holder may be a thread of high priority that must act in time. Killing the program, and asking whether it has
+/// ended, take no lock: a thread of ordinary priority could hold one, and wait for the kernel or for a core that the
+/// program keeps.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    state: Mutex<State>,
-    ended: Condvar,
+    /// The child.
+    process: Option<OwnedFd>,
+    /// The program, if the child is its runtime: without a process namespace the program would outlive the runtime.
+    program: OnceLock<OwnedFd>,
+    /// The program's groups, until its end.
+    group: Mutex<Option<Group>>,
+    stopped: OnceLock<Stopped>,
+    /// `true`: the program ended by itself, and its runtime was killed before it could report the status.
+    status_lost: AtomicBool,
+    /// Set once no process of the program is left.
+    end: OnceLock<End>,
+    /// `true`: groups and directories are removed, too.
+    cleaned_up: Mutex<bool>,
+    cleaning: Condvar,
     /// `true`: the program has loaded, and further loading is refused.
     sealed: AtomicBool,
     /// `true`: the program has loaded its code, and no more is mapped.
@@ -28,45 +44,27 @@ pub(crate) struct Shared {
     supervisor: Pid,
 }
 
-#[derive(Debug)]
-struct State {
-    /// The child; none once it is reaped, because its number is free then.
-    process: Option<OwnedFd>,
-    /// The program, if the child is its runtime: without a process namespace the program would outlive the runtime.
-    program: Option<OwnedFd>,
-    group: Option<Group>,
-    stopped: Option<Stopped>,
-    /// `true`: the program ended by itself, and its runtime was killed before it could report the status.
-    status_lost: bool,
-    /// Set once no process of the program is left.
-    end: Option<End>,
-    /// `true`: groups and directories are removed, too.
-    cleaned_up: bool,
-}
-
 impl Shared {
     /// Creates the state. Must be called on the supervisor thread.
     pub(crate) fn new(process: Option<OwnedFd>, group: Group) -> Shared {
         Shared {
-            state: Mutex::new(State {
-                process,
-                program: None,
-                group: Some(group),
-                stopped: None,
-                status_lost: false,
-                end: None,
-                cleaned_up: false,
-            }),
-            ended: Condvar::new(),
+            process,
+            program: OnceLock::new(),
+            group: Mutex::new(Some(group)),
+            stopped: OnceLock::new(),
+            status_lost: AtomicBool::new(false),
+            end: OnceLock::new(),
+            cleaned_up: Mutex::new(false),
+            cleaning: Condvar::new(),
             sealed: AtomicBool::new(false),
             has_code: AtomicBool::new(false),
             supervisor: gettid(),
         }
     }
 
-    /// Locks the state. No step leaves it half-done, so a poisoned lock is usable.
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Locks the groups. No step leaves them half-done, so a poisoned lock is usable.
+    fn lock(&self) -> MutexGuard<'_, Option<Group>> {
+        self.group.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn seal(&self) {
@@ -97,104 +95,92 @@ impl Shared {
 
     /// Records the program that the child, a runtime, has started.
     pub(crate) fn set_program(&self, program: OwnedFd) {
-        self.lock().program = Some(program);
+        let _ = self.program.set(program);
     }
 
     /// Calls `act` with the program's groups, or with `None` if they are gone.
     pub(crate) fn with_group<T>(&self, act: impl FnOnce(Option<&Group>) -> T) -> T {
-        act(self.lock().group.as_ref())
+        act(self.lock().as_ref())
     }
 
     /// Records the end of the child: kills what is left in its groups, determines what stopped it, and publishes both.
     /// The caller drops the returned groups, which removes them, before it calls
     /// [`mark_cleaned_up`](Shared::mark_cleaned_up).
     pub(crate) fn record_end(&self, status: Status) -> Option<Group> {
-        let mut state = self.lock();
-        let status = match state.status_lost {
+        let status = match self.status_lost.load(Ordering::SeqCst) {
             true => Status::Unknown,
             false => status,
         };
-        state.process = None;
-        let program = state.program.take();
-        let group = state.group.take();
-        if state.stopped.is_none() {
+        let group = self.lock().take();
+        let stopped = self.stopped.get().copied().or_else(|| {
             let killed = status == Status::Signal(libc::SIGKILL);
-            state.stopped = match &group {
+            match &group {
                 Some(group) if killed && group.ran_out_of_memory() => Some(Stopped::Limit(Limit::Memory)),
                 _ => Stopped::from_status(status),
-            };
-        }
-        let stopped = state.stopped;
-        // Emptying the groups may take long, and must not hold the lock.
-        drop(state);
+            }
+        });
         if let Some(group) = &group {
             group.empty();
         }
-        if let Some(program) = program {
+        if let Some(program) = self.program.get() {
             // A group no longer lists a process that is exiting.
-            wait_for_end(&program);
+            wait_for_end(program);
         }
-        self.lock().end = Some(End { status, stopped });
+        let _ = self.end.set(End { status, stopped });
         group
     }
 
     /// Marks the program as cleaned up, and wakes waiting threads.
     pub(crate) fn mark_cleaned_up(&self) {
-        self.lock().cleaned_up = true;
-        self.ended.notify_all();
+        *self.cleaned_up.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.cleaning.notify_all();
     }
 
     /// Returns how the program ended, once no process of it is left.
     pub(crate) fn ended(&self) -> Option<End> {
-        self.lock().end
+        self.end.get().copied()
     }
 
     /// Kills the program and records `why`, unless another reason is recorded.
     pub(crate) fn stop(&self, why: Stopped) {
-        let mut state = self.lock();
+        let Some(process) = self.process.as_ref().filter(|process| !has_ended(process)) else {
+            return;
+        };
         // The program may have just ended by itself, with its runtime still to report that.
-        let gone = state.program.as_ref().is_some_and(has_ended);
-        if let Some(process) = &state.process
-            && !has_ended(process)
-            && pidfd_send_signal(process, Signal::KILL).is_ok()
-        {
-            if let Some(program) = &state.program {
-                let _ = pidfd_send_signal(program, Signal::KILL);
-            }
-            match gone {
-                true => state.status_lost = true,
-                false => drop(state.stopped.get_or_insert(why)),
-            }
+        match self.program.get() {
+            Some(program) if has_ended(program) => self.status_lost.store(true, Ordering::SeqCst),
+            _ => drop(self.stopped.set(why)),
+        }
+        // Reasons come first: the supervisor reads them when the child has ended.
+        for process in self.program.get().into_iter().chain([process]) {
+            let _ = pidfd_send_signal(process, Signal::KILL);
         }
     }
 
     /// Calls `act` while the process number belongs to the program. Does nothing if the program has ended.
     pub(crate) fn while_there(&self, act: impl FnOnce(Option<&Group>) -> Result<(), Error>) -> Result<(), Error> {
-        let state = self.lock();
         // A runtime ends after its program.
-        let program = state.program.as_ref().or(state.process.as_ref());
+        let program = self.program.get().or(self.process.as_ref());
         match program.is_some_and(|program| !has_ended(program)) {
-            true => act(state.group.as_ref()),
+            true => act(self.lock().as_ref()),
             false => Ok(()),
         }
     }
 
     /// Waits until `deadline` for the program to be cleaned up, and returns its end.
     pub(crate) fn end(&self, deadline: Option<Instant>) -> Option<End> {
-        let mut state = self.lock();
-        loop {
-            if let (Some(end), true) = (state.end, state.cleaned_up) {
-                return Some(end);
-            }
-            state = match deadline {
-                None => self.ended.wait(state).unwrap_or_else(PoisonError::into_inner),
+        let mut cleaned_up = self.cleaned_up.lock().unwrap_or_else(PoisonError::into_inner);
+        while !*cleaned_up {
+            cleaned_up = match deadline {
+                None => self.cleaning.wait(cleaned_up).unwrap_or_else(PoisonError::into_inner),
                 Some(deadline) => {
                     let left = deadline.checked_duration_since(Instant::now())?;
-                    let waited = self.ended.wait_timeout(state, left);
+                    let waited = self.cleaning.wait_timeout(cleaned_up, left);
                     waited.unwrap_or_else(PoisonError::into_inner).0
                 }
             };
         }
+        self.ended()
     }
 }
 

@@ -142,8 +142,15 @@ impl<F, P> Dispatcher<F, P> {
     /// auxiliary cores work for it, the packets that it does or offloads are counted. If they are
     /// clearly fewer than this core would process alone, auxiliary cores are not used for a while. Returns `true` if
     /// that was found.
+    ///
+    /// Not while a flow is split: what auxiliary cores do for it is no whole packet, and without them the flow would
+    /// exceed this core.
     #[inline]
     pub fn turned(&mut self, now: Nanos, is_waiting: bool) -> bool {
+        if self.backlog.has_splits() {
+            self.benefit.skip();
+            return false;
+        }
         let is_busy = is_waiting || self.backlog.waiting() > 0;
         self.benefit
             .turned(now, self.backlog.off_hands(), (is_busy, self.backlog.is_helped()))

@@ -63,6 +63,36 @@ fn dispatchers_own_several_cores_load_while_the_server_has_cores_to_spare() {
     assert_eq!(dedicated(6400.0), 64);
 }
 
+/// Packets of a bucket that exceeds a core are late until auxiliary cores take functions of it, which there were none
+/// to: all cores became dedicated.
+#[test]
+fn cores_are_left_to_a_bucket_that_exceeds_one() {
+    let after = |divides: bool, whale: f64, late: f64, periods: usize| {
+        let buckets: Vec<_> = (0..512)
+            .map(|bucket| (0, 1.0, if bucket == 0 { whale } else { 100.0 / 511.0 }))
+            .collect();
+        let config = TailwaterServerConfig {
+            divides,
+            ..TailwaterServerConfig::default()
+        };
+        let mut mapper = TailwaterServerMapper::new(config, RateFrontier::constant(100.0));
+        let mut server = Server::new(8, &buckets);
+        server.late = late;
+        (0..periods).for_each(|_| drop(server.period(&mut mapper).to_vec()));
+        server.dedicated()
+    };
+    assert_eq!(after(false, 150.0, 0.1, 2), 8);
+    // Its load takes three cores divided, and another is for bursts.
+    assert_eq!(after(true, 150.0, 0.1, 20), 4);
+    assert_eq!(after(true, 105.0, 0.1, 20), 5);
+    assert_eq!(after(true, 90.0, 0.1, 2), 8);
+    // It did not help.
+    assert_eq!(after(true, 150.0, 0.5, 2), 4);
+    assert_eq!(after(true, 150.0, 0.5, 4), 8);
+    // Nearly full.
+    assert_eq!(after(true, 700.0, 0.1, 2), 8);
+}
+
 proptest! {
     /// For any previous distribution, two cores differ afterwards by at most two buckets plus the tolerated imbalance.
     #[test]

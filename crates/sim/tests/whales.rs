@@ -5,10 +5,11 @@ mod common;
 use common::{MS, Random, SLO, checked, costs};
 use std::sync::Arc;
 use tailwater_net::Nanos;
-use tailwater_policy::capacity::{SplitPoint, SplitProfile};
+use tailwater_policy::capacity::{RateFrontier, SplitPoint, SplitProfile};
 use tailwater_policy::core::{
     CoreMapper, Destination, Flowlet, Loads, MakeMapper, Plan, Review, SplitFlow, Unit, View,
 };
+use tailwater_policy::server::{TailwaterServerConfig, TailwaterServerMapper};
 use tailwater_policy::tailwater::{TailwaterMapper, TailwaterOptions};
 use tailwater_sim::policies::Steered;
 use tailwater_sim::{ChainModel, ChainReport, Rack, RackPolicy, Recording, SplitCost};
@@ -199,6 +200,42 @@ fn parts_are_joined_when_the_load_has_fallen_and_divided_when_it_rises() {
         // Two auxiliary cores for 40 %, and most of the rest none.
         assert!(report.cores.auxiliary < 1.3, "{line}");
     }
+}
+
+/// The server mapper made all cores dedicated, as the whale's packets were late: none was left that could take functions
+/// of it, and they stayed late. Parts on cores that became dedicated stayed there.
+#[test]
+fn a_whale_is_divided_on_a_server_that_maps_its_cores() {
+    let model = model(3);
+    let packets = traffic(400 * MS, |_| 105, 100);
+    let of = |divides| {
+        let config = TailwaterServerConfig {
+            period: Nanos::from_millis(20),
+            backlog: Nanos::from_millis(5),
+            // All cores, as after late packets.
+            fill: 0.5,
+            reclaim_fill: 0.48,
+            divides,
+            ..TailwaterServerConfig::default()
+        };
+        let rates = RateFrontier::constant(1e9 / PACKET as f64);
+        let policy = RackPolicy {
+            steered: Steered::Rack(Some(Box::new(TailwaterServerMapper::new(config, rates)))),
+            ..policy(&model, Splits::AsCoresAllow, Unit::Bucket)
+        };
+        checked(&Rack::of_one(4), model.clone(), policy, &packets)
+    };
+    let [without, with] = [false, true].map(of);
+    let line = format!(
+        "late {:.4} and {:.4}, {:?} and {:?}",
+        share_late(&without),
+        share_late(&with),
+        without.cores,
+        with.cores
+    );
+    println!("{line}");
+    assert!(share_late(&without) > 0.3, "{line}");
+    assert!(share_late(&with) < 0.05, "{line}");
 }
 
 /// A core that has no cheaper part to give keeps the whale as it is, and no core is taken for nothing.

@@ -79,6 +79,7 @@ impl Policy {
             Policy::Tailwater => {
                 let config = TailwaterServerConfig {
                     pooled: if others_help { pooled(profile) } else { 1.0 },
+                    divides: others_help && !profile.splits.points().is_empty(),
                     ..TailwaterServerConfig::default()
                 };
                 let rates = profile.rates.clone();

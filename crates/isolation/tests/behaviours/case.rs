@@ -58,7 +58,8 @@ impl Case {
         }
     }
 
-    /// Returns the case of a seed. `longer` cases take as many times the time of the short form.
+    /// Returns the case of a seed. `longer` cases take as many times the time of the short form. Of cheap behaviours
+    /// they have even more turns.
     pub(crate) fn of_seed(seed: u64, longer: u32) -> Case {
         let mut random = Random(seed);
         let functions = 2 + random.below(MOST_FUNCTIONS - 1);
@@ -68,8 +69,9 @@ impl Case {
         let packets = [1, 2, 8, 8, 32, 70, 256][random.below(7)];
         let script = script(&mut random);
         let cost = 20 + packets as u64 + nominal_cost(&script);
-        let most = [100, 1_000, 20_000][random.below(3)];
-        let batches = (SHORT / cost).clamp(20, most) as u32;
+        let longer = u64::from(longer);
+        let most = [100, 1_000, 20_000][random.below(3)] * longer * longer;
+        let batches = (longer * SHORT / cost).clamp(20 * longer, most) as u32;
         Case {
             name: format!("seed {seed}"),
             seed,
@@ -77,7 +79,7 @@ impl Case {
             hostile,
             script,
             packets,
-            batches: batches * longer,
+            batches,
         }
     }
 

@@ -10,7 +10,6 @@
 //! One dispatcher fills them one after the other, so only the last of them is not full. As a server fills up, fewer
 //! cores are left to share, and more of its cores become dedicated. At half the server's capacity, every second core in
 //! use is dedicated.
-
 //!
 //! **Headroom.** How full cores may be depends on how bursty the traffic is, what the chain costs at its worst, and how
 //! often the machine takes a core away. None of it is known beforehand. So the share to which cores are filled is
@@ -20,6 +19,11 @@
 //! packets are late nevertheless, all cores get the same number of buckets for a while, whatever their rates. Where a
 //! few flows exceed a core, or all of them all cores, equal rates make every packet late instead of some.
 //!
+//! **Whales.** More dedicated cores are no use to a bucket that exceeds one: it is on one of them whatever their number.
+//! If auxiliary cores can take [functions](TailwaterServerConfig::divides) of it, as many cores as it exceeds its own by
+//! stay auxiliary, whatever is late, and one more for bursts of the others. Not if the server is nearly full, nor for a
+//! while after a large share of the packets was late nevertheless.
+//!
 //! **Giving back.** A core is given back once the loads of all of the last eight periods would have fit on fewer. What
 //! it costs to take it again, tens of milliseconds of late packets, is more than it saves between two waves of load.
 //!
@@ -27,7 +31,7 @@
 //! auxiliary cores are for, does not wait for the period's end: after a start at full load, for example. Such a
 //! decision dedicates cores and relieves full ones, and never gives a core back.
 
-use super::{CoreNumber, Move, ServerMapper, ServerView};
+use super::{BucketLoad, CoreNumber, Move, ServerMapper, ServerView};
 use crate::capacity::RateFrontier;
 use tailwater_net::Nanos;
 
@@ -42,6 +46,8 @@ pub struct TailwaterServerConfig {
     pub reclaim_fill: f64,
     /// Load, in cores, that a dedicated core can own if auxiliary cores process most of it.
     pub pooled: f64,
+    /// Auxiliary cores can run functions of a bucket that exceeds a core.
+    pub divides: bool,
     /// Excess of a core's load over the average, as a share of the average, above which buckets move.
     pub uneven: f64,
     /// Excess of a core's load over the average up to which buckets are spread evenly once all cores are dedicated.
@@ -61,6 +67,7 @@ impl Default for TailwaterServerConfig {
             fill: 0.97,
             reclaim_fill: 0.93,
             pooled: 1.0,
+            divides: false,
             uneven: 0.02,
             spread: 0.2,
             late: 0.003,
@@ -81,6 +88,14 @@ const FULL: f64 = 0.6;
 const LEAST_FILL: f64 = 0.1;
 /// Multiple of the tolerated share of late packets from which on all cores are dedicated.
 const MANY: f64 = 7.0;
+/// Share of a core's capacity from which on a bucket needs another core.
+const WHALE: f64 = 0.95;
+/// Share of late packets from which on leaving cores to whales has not helped, and number of periods in a row.
+const HOPELESS: (f64, u32) = (0.3, 3);
+/// Cores that a whale takes divided, as a multiple of its load: parts differ, and handing over costs time.
+const DIVIDED: f64 = 1.35;
+/// Share of the capacity of all cores beyond which none is left to whales.
+const NEARLY_FULL: f64 = 0.9;
 /// Shortest and longest time without late packets after which the share grows, in periods.
 const HOLD: std::ops::RangeInclusive<u32> = 4..=64;
 
@@ -94,6 +109,9 @@ pub struct TailwaterServerMapper {
     /// Periods without late packets until it grows, and the length of this time after the next failure.
     hold: u32,
     next_hold: u32,
+    /// Periods in a row in which leaving cores to whales did not help, and periods for which none are left to them.
+    hopeless: u32,
+    without_whales: u32,
     /// Periods for which all cores get the same number of buckets, whatever their rates.
     even: u32,
     /// Cores that the last periods' loads would have left.
@@ -130,6 +148,8 @@ impl TailwaterServerMapper {
             fill: config.fill,
             hold: 0,
             next_hold: *HOLD.start(),
+            hopeless: 0,
+            without_whales: 0,
             even: 0,
             enough: [usize::MAX; PERIODS],
             last_call: None,
@@ -163,7 +183,38 @@ impl TailwaterServerMapper {
         load / (each * pooled)
     }
 
-    /// Learns from a period in which `had` cores were filled to `full`, and a share `late` of the packets was late.
+    /// Returns the most cores that may be dedicated of `all`: the others are left to buckets that exceed a core.
+    fn room(&self, buckets: &[BucketLoad], all: usize) -> usize {
+        let cores = |bucket: &BucketLoad| {
+            let capacity = self.capacity.rate(bucket.flows.max(1.0)).max(f64::MIN_POSITIVE);
+            bucket.rate.max(0.0) / capacity
+        };
+        let sum: f64 = buckets.iter().map(cores).sum();
+        if !self.config.divides || self.without_whales > 0 || sum > NEARLY_FULL * all as f64 {
+            return all;
+        }
+        let excess = buckets.iter().map(cores).filter(|cores| *cores > WHALE);
+        let excess: f64 = excess.map(|cores| (cores * DIVIDED).ceil()).sum();
+        // Bursts of the others would take the last one from a whale.
+        let spare = if excess > 0.0 { 1.0 } else { 0.0 };
+        all.saturating_sub((excess + spare) as usize).max(1)
+    }
+
+    /// Learns from a period in which a share `late` of the packets was late, and cores were `left` to whales or not.
+    fn judge_room(&mut self, late: f64, left: bool) {
+        self.without_whales = self.without_whales.saturating_sub(1);
+        self.hopeless = if left && late > HOPELESS.0 {
+            self.hopeless + 1
+        } else {
+            0
+        };
+        if self.hopeless == HOPELESS.1 {
+            (self.hopeless, self.without_whales) = (0, *HOLD.end());
+        }
+    }
+
+    /// Learns from a period in which `had` cores, of at most `most`, were filled to `full`, and a share `late` of the
+    /// packets was late.
     fn learn(&mut self, full: f64, late: f64, (had, most): (usize, usize)) {
         let was_even = self.even > 0;
         self.even = self.even.saturating_sub(1);
@@ -279,10 +330,14 @@ impl ServerMapper for TailwaterServerMapper {
         let flows: f64 = view.buckets.iter().map(|b| b.flows.max(0.0)).sum();
         let all: f64 = self.rates.iter().sum();
         let had = self.dedicated.iter().filter(|d| **d).count();
-        let most = view.cores.len();
+        let most = self.room(view.buckets, view.cores.len());
         if !is_early || late > MANY * self.config.late {
             let full = self.fullness(flows, all, had, most);
             self.learn(full, late, (had, most));
+            if most < view.cores.len() {
+                self.even = 0;
+            }
+            self.judge_room(late, most < view.cores.len());
         }
         let needed = self.fewest(flows, all, self.fill, most);
         let reclaim_fill = self.fill * self.config.reclaim_fill / self.config.fill;
@@ -296,8 +351,9 @@ impl ServerMapper for TailwaterServerMapper {
             true => had.max(needed),
             false => had.max(needed).min(enough.max(needed)),
         };
+        let cores = cores.min(most);
         self.changed = cores != had;
-        for core in 0..most {
+        for core in 0..view.cores.len() {
             let count = self.dedicated.iter().filter(|d| **d).count();
             if count < cores && !self.dedicated[core] {
                 self.dedicated[core] = true;
@@ -322,7 +378,7 @@ impl ServerMapper for TailwaterServerMapper {
         }
         let mean = all / cores as f64;
         let limit = mean * (1.0 + self.config.uneven);
-        if cores == most && self.spread_evenly(view, if self.even > 0 { f64::MAX } else { mean }) {
+        if cores == view.cores.len() && self.spread_evenly(view, if self.even > 0 { f64::MAX } else { mean }) {
             self.order = order;
             self.append_moves(view, moves);
             return;

@@ -102,6 +102,10 @@ impl TailwaterMapper {
         let Some(cuts) = self.divisions.cuts(split.parts.iter().map(|part| part.last_functions)) else {
             return Review::Keep;
         };
+        if split.parts.iter().any(|part| split.auxiliaries[part.auxiliary].taken) {
+            // It got a port queue of its own, or another use. The flow is divided anew, without it.
+            return Review::Join;
+        }
         let packets = [split.queued].into_iter();
         let packets = packets.chain(split.parts.iter().map(|part| part.packets));
         let times = self.divisions.parts(cuts).zip(packets.clone());

@@ -9,6 +9,8 @@ pub struct Server {
     pub buckets: Vec<BucketLoad>,
     pub cores: Vec<CoreLoad>,
     pub moves: Vec<Move>,
+    /// Share of late packets.
+    pub late: f64,
 }
 
 impl Server {
@@ -20,6 +22,7 @@ impl Server {
             buckets: buckets.iter().map(load).collect(),
             cores: vec![CoreLoad::default(); cores],
             moves: Vec::new(),
+            late: 0.0,
         };
         server.dedicate();
         server
@@ -41,7 +44,7 @@ impl Server {
                 now,
                 buckets,
                 cores,
-                late: 0.0,
+                late: self.late,
             },
             &mut self.moves,
         );

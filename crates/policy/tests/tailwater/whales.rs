@@ -103,6 +103,23 @@ fn a_part_that_is_late_is_divided() {
     assert_eq!(review(late, 0, &[part(3, 0, 400)], &auxiliaries), Review::Keep);
 }
 
+/// The part stayed where it was for as long as the whale had packets, beside all that the core had to do for others.
+#[test]
+fn parts_on_a_core_that_is_needed_elsewhere_are_joined() {
+    let mut mapper = mapper(three_functions());
+    let late = Nanos::from_micros(1100);
+    let parts = [part(2, 0, 400), part(1, 1, 4)];
+    let withdrawn = AuxiliaryCore {
+        taken: true,
+        ..working(400)
+    };
+    let idle = AuxiliaryCore::default();
+    for auxiliaries in [[withdrawn, working(4), idle], [working(400), withdrawn, idle]] {
+        let review = mapper.review(&split((late, 1000), (0, &parts), &auxiliaries));
+        assert_eq!(review, Review::Join);
+    }
+}
+
 #[test]
 fn a_late_whale_that_cannot_be_divided_is_reported() {
     let mut mapper = mapper(three_functions());

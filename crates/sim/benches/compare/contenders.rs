@@ -335,6 +335,7 @@ impl Values {
                 chosen if chosen > 0.0 => chosen,
                 _ => pooled(profile),
             },
+            divides: !profile.splits.points().is_empty(),
             ..default
         };
         let (rates, splits) = (profile.rates.clone(), profile.splits.clone());
