@@ -136,9 +136,10 @@ bench-placement: ## machines for the SLO mixes of ResQ's evaluation by all sched
 	else echo "without HiGHS (cmake, a C++ compiler, libclang), its rows are omitted" >&2; \
 	cargo bench --locked -p tailwater-baselines --bench placement; fi
 
-bench-prediction: ## errors of contention models: on published co-runs, each predicted by a model of the others; needs TAILWATER_TEST_DATA
+bench-prediction: ## errors of contention models: on published co-runs (needs TAILWATER_TEST_DATA), and on the modelled socket; PREDICTION="--quick" for a short run, or sections
 	@tools/deps.sh build bench
 	@cargo bench --locked -p tailwater-predict --bench yala
+	@cargo bench --locked -p tailwater-predict --bench socket -- $(PREDICTION)
 
 bench-state: ## cost of flow state in Redis: a packet's time on the worker, its waiting time, updates per second
 	@tools/deps.sh build bench

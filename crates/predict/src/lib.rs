@@ -4,6 +4,8 @@
 //! competitors' *vector* V of metrics, the target's performance (its *sensitivity*), and the target's own vector (its
 //! *contentiousness*). From then on:
 //!
+//! - [`CampaignPlan`] says which co-run is measured next, and when there are enough: settings that fill a
+//!   [`design::Space`].
 //! - [`Campaign`] holds observations of one target, on one machine, from one [`Source`] of metrics.
 //! - [`ContentionModel`] is trained on a campaign, and is a file. It holds a [`Sensitivity`] model of the throughput,
 //!   one of the p99, and the function's [`Contentiousness`].
@@ -40,14 +42,17 @@ mod attribution;
 mod campaign;
 mod compose;
 mod dataset;
+pub mod design;
 mod extrapolate;
 pub mod few_shot;
 mod file;
 pub mod metric;
 mod model;
+mod plan;
 mod predictor;
 mod random;
 pub mod resources;
+mod response;
 mod select;
 mod sensitivity;
 mod validate;
@@ -60,6 +65,7 @@ pub use extrapolate::{Change, PUBLISHED_ADDED_ERROR, PUBLISHED_LIMIT, extrapolat
 pub use file::VERSION;
 pub use metric::{Metric, MetricError, Schema, Source, Vector};
 pub use model::{FitError, Kind, MIN_ROWS, Regressor};
+pub use plan::{CampaignPlan, End, Next, PlanError, PlanOptions, Point};
 pub use predictor::{ContentionModel, PredictOptions, Prediction, predict};
 pub use select::{Selection, correlations, importances};
 pub use sensitivity::{Estimate, PredictError, Sensitivity, TrainOptions};

@@ -111,7 +111,7 @@ impl Default for PredictOptions {
     fn default() -> Self {
         PredictOptions {
             confidence: 0.9,
-            composition: Composition::CoRun,
+            composition: Composition::Equilibrium,
             properties: Vec::new(),
         }
     }
@@ -172,7 +172,7 @@ pub fn predict(
     let parts: Vec<&Contentiousness> = competitors.iter().map(|of| &of.contentiousness).collect();
     // Only the models' inputs are composed: metrics that they do not use may be missing.
     let estimate = |model: &Sensitivity| {
-        let mut vector = compose(&model.schema, &parts, options.composition)?;
+        let mut vector = compose(&model.schema, &target.contentiousness, &parts, options.composition)?;
         for (name, value) in &options.properties {
             vector.set(name, *value);
         }

@@ -23,7 +23,6 @@ impl Random {
     }
 
     /// Returns a number from 0 to below 1.
-    #[cfg(test)]
     pub(crate) fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }

@@ -42,18 +42,18 @@ fn contentious(values: &[(u32, f64, f64)]) -> Contentiousness {
 fn competitors_are_composed_by_sum_or_mean_at_their_number_of_co_runners() {
     let b = contentious(&[(0, 100.0, 0.9), (1, 80.0, 0.8), (2, 60.0, 0.7)]);
     let c = contentious(&[(0, 10.0, 0.5), (1, 8.0, 0.4), (3, 4.0, 0.2)]);
-    let composed = |how| compose(&two_metrics(), &[&b, &c], how).unwrap().values().to_vec();
+    let composed = |how| compose(&two_metrics(), &b, &[&b, &c], how).unwrap().values().to_vec();
     // C was measured beside 1 and 3, so 2 lies between.
     assert_eq!(
         composed(Composition::CoRun),
         [Some(66.0), Some((0.7 + (0.4 + 0.2) / 2.0) / 2.0), None]
     );
     assert_eq!(composed(Composition::Solo), [Some(110.0), Some(0.7), None]);
-    let alone = compose(&two_metrics(), &[&b], Composition::CoRun).unwrap();
+    let alone = compose(&two_metrics(), &b, &[&b], Composition::CoRun).unwrap();
     assert_eq!(alone.get(ACCESS_RATE), Some(80.0));
-    let none = compose(&two_metrics(), &[], Composition::CoRun).unwrap();
+    let none = compose(&two_metrics(), &b, &[], Composition::CoRun).unwrap();
     assert_eq!(none.values(), [None, None, None]);
-    match compose(&two_metrics(), &[&b, &c, &c], Composition::CoRun) {
+    match compose(&two_metrics(), &b, &[&b, &c, &c], Composition::CoRun) {
         Err(PredictError::OutsideRange { what, value, high, .. }) => {
             assert_eq!((what.as_str(), value, high), ("the number of co-runners", 3.0, 2.0));
         }

@@ -218,7 +218,20 @@ macro_rules! files {
     };
 }
 
-files!["accounting", "forward"];
+files![
+    "accounting",
+    "acl",
+    "acl-lb-accounting",
+    "acl-nat",
+    "dns-guard",
+    "firewall",
+    "flow-stats",
+    "forward",
+    "load-balancer",
+    "nat",
+    "policer-flows",
+    "url-filter",
+];
 
 /// Names of the recorded patterns.
 pub fn recorded_names() -> impl Iterator<Item = &'static str> {

@@ -48,12 +48,14 @@ pub(super) fn campaign(document: &Document) -> Result<Campaign, SpecError> {
     let (_, fields) = fields(document, KIND, &[&known[..], &KEY[..]].concat())?;
     let schema = schema(&fields)?;
     let mut campaign = Campaign::new(key(&fields)?, schema.clone());
-    let nodes = fields.required("observations", "a list of observations")?;
-    for node in nodes.list("observations", MAX_OBSERVATIONS)? {
-        let observation = observation(&node, &schema)?;
-        campaign
-            .push(observation)
-            .map_err(|error| node.error(error.to_string()))?;
+    // A campaign that was interrupted before its first observation has none.
+    if let Some(nodes) = fields.optional("observations") {
+        for node in nodes.list("observations", MAX_OBSERVATIONS)? {
+            let observation = observation(&node, &schema)?;
+            campaign
+                .push(observation)
+                .map_err(|error| node.error(error.to_string()))?;
+        }
     }
     check(&fields, &campaign.checksum())?;
     Ok(campaign)
@@ -106,7 +108,9 @@ fn write(text: &mut String, campaign: &Campaign) -> fmt::Result {
         text,
         "  # packets per second, microseconds; vectors in the order of the metrics"
     )?;
-    writeln!(text, "  observations:")?;
+    if !campaign.observations().is_empty() {
+        writeln!(text, "  observations:")?;
+    }
     for of in campaign.observations() {
         let (group, competitors, throughput) = (of.group, of.competitors, of.throughput);
         write!(

@@ -6,6 +6,7 @@
 mod campaign;
 mod fitted;
 mod model;
+mod response;
 mod values;
 
 pub use values::VERSION;

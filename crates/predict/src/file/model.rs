@@ -4,7 +4,7 @@ use super::values::{
     KEY, MAX_TEXT, Quoted, check, checksum, fields, key, list, number, numbers, positive, schema, text, with_head,
     write_scope,
 };
-use super::{campaign, fitted};
+use super::{campaign, fitted, response};
 use crate::campaign::{MAX_COMPETITORS, Solo};
 use crate::compose::Contentiousness;
 use crate::metric::{MAX_METRICS, Metric, Schema, Words};
@@ -77,6 +77,7 @@ fn model(document: &Document) -> Result<ContentionModel, SpecError> {
         "soloP99Microseconds",
         "soloMeasured",
         "contentiousness",
+        "response",
         "throughput",
         "p99",
     ];
@@ -118,7 +119,12 @@ fn contentiousness(fields: &Fields<'_>, schema: &Arc<Schema>) -> Result<Contenti
             }
         }
     }
-    Contentiousness::with(schema.clone(), values).map_err(|error| fields.error(error.to_string()))
+    let mut contentiousness =
+        Contentiousness::with(schema.clone(), values).map_err(|error| fields.error(error.to_string()))?;
+    if let Some(node) = fields.optional("response") {
+        contentiousness.response = Some(response::read(&node, schema)?);
+    }
+    Ok(contentiousness)
 }
 
 fn sensitivity(node: &Located<'_>, all: &Arc<Schema>) -> Result<Sensitivity, SpecError> {
@@ -198,6 +204,9 @@ fn write(text: &mut String, model: &ContentionModel) -> fmt::Result {
     for (co_runners, values) in model.contentiousness.values() {
         let vector = list(values.iter().copied());
         writeln!(text, "    - {{coRunners: {co_runners}, vector: {vector}}}")?;
+    }
+    if let Some(response) = &model.contentiousness.response {
+        response::write(text, response, model.schema())?;
     }
     write_sensitivity(text, "throughput", &model.throughput)?;
     if let Some(p99) = &model.p99 {

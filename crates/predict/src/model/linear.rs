@@ -87,8 +87,13 @@ pub(super) fn ridge(training: &Training<'_>, rows: &[usize], penalty: f64) -> Li
 }
 
 /// Solves a system whose matrix is symmetric and positive definite, by Cholesky's decomposition.
-pub(crate) fn solve(mut matrix: Vec<Vec<f64>>, mut right: Vec<f64>) -> Vec<f64> {
-    let width = right.len();
+pub(crate) fn solve(matrix: Vec<Vec<f64>>, right: Vec<f64>) -> Vec<f64> {
+    solve_all(matrix, vec![right]).pop().unwrap_or_default()
+}
+
+/// Solves several systems of one matrix.
+pub(crate) fn solve_all(mut matrix: Vec<Vec<f64>>, mut rights: Vec<Vec<f64>>) -> Vec<Vec<f64>> {
+    let width = matrix.len();
     for row in 0..width {
         for column in 0..=row {
             let inner: f64 = (0..column).map(|at| matrix[row][at] * matrix[column][at]).sum();
@@ -99,15 +104,17 @@ pub(crate) fn solve(mut matrix: Vec<Vec<f64>>, mut right: Vec<f64>) -> Vec<f64> 
             };
         }
     }
-    for row in 0..width {
-        let inner: f64 = (0..row).map(|at| matrix[row][at] * right[at]).sum();
-        right[row] = (right[row] - inner) / matrix[row][row];
+    for right in &mut rights {
+        for row in 0..width {
+            let inner: f64 = (0..row).map(|at| matrix[row][at] * right[at]).sum();
+            right[row] = (right[row] - inner) / matrix[row][row];
+        }
+        for row in (0..width).rev() {
+            let inner: f64 = (row + 1..width).map(|at| matrix[at][row] * right[at]).sum();
+            right[row] = (right[row] - inner) / matrix[row][row];
+        }
     }
-    for row in (0..width).rev() {
-        let inner: f64 = (row + 1..width).map(|at| matrix[at][row] * right[at]).sum();
-        right[row] = (right[row] - inner) / matrix[row][row];
-    }
-    right
+    rights
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ mod trees;
 
 pub(crate) use curve::Curve;
 pub(crate) use kernel::{Axis, Kernel, MAX_CENTRES};
-pub(crate) use linear::{Linear, solve};
+pub(crate) use linear::{Linear, solve, solve_all};
 pub use training::Regressor;
 pub(crate) use training::{Training, Tuned};
 pub(crate) use trees::{Tree, Trees, finite};

@@ -148,7 +148,18 @@ pub fn writer() {
 }
 
 /// Throughput of the recorded functions at 10k and 1M flows, in Mpps: `docs/lab/performance.md`.
-const MEASURED_MPPS: [(&str, f64, f64); 2] = [("forward", 89.2, 93.4), ("accounting", 31.8, 21.1)];
+const MEASURED_MPPS: [(&str, f64, f64); 10] = [
+    ("forward", 89.2, 93.4),
+    ("accounting", 31.8, 21.1),
+    ("acl", 33.8, 23.4),
+    ("nat", 30.1, 20.6),
+    ("load-balancer", 26.1, 18.8),
+    ("flow-stats", 32.5, 20.6),
+    ("url-filter", 30.9, 20.6),
+    ("policer-flows", 29.2, 20.6),
+    ("firewall", 27.1, 20.7),
+    ("dns-guard", 11.9, 4.7),
+];
 
 pub fn flows() {
     let config = SocketConfig::reference_machine();
