@@ -149,7 +149,7 @@ impl Hosts {
     /// Asserts that this number of pings is answered. With a count alone, `ping` would wait for the last response no
     /// longer than an interval, which is too short on a busy machine.
     pub fn assert_pings(&self, host: usize, to: &str, answers: u32) {
-        let ping = self.on(host, &format!("ping -q -c {answers} -i 0.1 -w 30 {to}"));
+        let ping = self.on(host, &format!("ping -q -c {answers} -i 0.02 -w 30 {to}"));
         assert!(ping.status.success(), "{}", text(&ping.stdout));
     }
 

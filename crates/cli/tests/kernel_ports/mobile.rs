@@ -140,7 +140,7 @@ fn pings(hosts: &Hosts) {
         for (host, from, to) in [(0, USER, SERVER), (1, SERVER, USER)] {
             for size in [1, 64, 1300] {
                 let (from, to) = (from[version], to[version]);
-                let ping = format!("ping -q -c 2 -i 0.1 -w 30 -s {size} -I {from} {to}");
+                let ping = format!("ping -q -c 2 -i 0.02 -w 30 -s {size} -I {from} {to}");
                 hosts.must_on(host, &ping);
             }
         }

@@ -241,7 +241,7 @@ fn pings_and_pages(cipher: Cipher) {
             for (host, other) in [(0, inside[1]), (1, inside[0])] {
                 for size in [1, 2, 3, 1200] {
                     let from = inside[host];
-                    let ping = format!("ping -q -c 2 -i 0.1 -w 30 -s {size} -I {from} {other}");
+                    let ping = format!("ping -q -c 2 -i 0.02 -w 30 -s {size} -I {from} {other}");
                     set(hosts, host, &ping);
                 }
             }
