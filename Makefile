@@ -7,7 +7,7 @@ TRAFFIC ?= bursty
 MINUTES ?= 10
 
 .DEFAULT_GOAL := help
-# Tests build HiGHS with few optimisations, which takes minutes less. Benchmarks have it as it is.
+# Tests build HiGHS without optimisations, which takes minutes less. Benchmarks have it as it is.
 check test quick: export CMAKE_TOOLCHAIN_FILE := $(CURDIR)/tools/highs-for-tests.cmake
 # Cargo itself uses all cores; two of them would wait for each other's lock.
 .NOTPARALLEL:
