@@ -11,7 +11,7 @@ MINUTES ?= 10
 check test quick: export CMAKE_TOOLCHAIN_FILE := $(CURDIR)/tools/highs-for-tests.cmake
 # Cargo itself uses all cores; two of them would wait for each other's lock.
 .NOTPARALLEL:
-.PHONY: help deps build demo test quick mutants soak chaos loom check bench bench-chains bench-functions bench-ids bench-changes bench-isolation bench-ports bench-external bench-papers bench-compare bench-scaling bench-sim bench-socket bench-state bench-live-vs-sim bench-profile bench-placement bench-prediction clean
+.PHONY: help deps build demo test quick mutants soak chaos loom check bench bench-chains bench-functions bench-ids bench-changes bench-isolation bench-ports bench-external bench-papers bench-compare bench-scaling bench-sim bench-socket bench-state bench-live-vs-sim bench-profile bench-contention bench-placement bench-prediction clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -135,6 +135,10 @@ bench-placement: ## machines for the SLO mixes of ResQ's evaluation by all sched
 	@if tools/features.sh milp; then cargo bench --locked -p tailwater-baselines --features milp --bench placement; \
 	else echo "without HiGHS (cmake, a C++ compiler, libclang), its rows are omitted" >&2; \
 	cargo bench --locked -p tailwater-baselines --bench placement; fi
+
+bench-contention: ## co-runs of chains with synthetic loads and with each other on two cores, predicted from probes; six minutes on a quiet machine; CONTENTION="--again" evaluates the last ones
+	@tools/deps.sh build bench
+	@cargo bench --locked -p tailwater-profile --bench contention -- $(CONTENTION)
 
 bench-prediction: ## errors of contention models: on published co-runs (needs TAILWATER_TEST_DATA), and on the modelled socket; PREDICTION="--quick" for a short run, or sections
 	@tools/deps.sh build bench

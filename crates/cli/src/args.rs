@@ -1,5 +1,6 @@
 //! Commands of the program. Each command's arguments are in its own module.
 
+use crate::contention::{CONTENTION_EXAMPLES, ContentionArgs};
 use crate::curves::{CURVES_EXAMPLES, CurvesArgs, DIFF_EXAMPLES, DiffArgs, MEASURE_EXAMPLES, MeasureArgs};
 use crate::demo::{DEMO_EXAMPLES, DemoArgs};
 use crate::doctor::{DOCTOR_EXAMPLES, DoctorArgs};
@@ -102,6 +103,9 @@ pub enum ProfileCommand {
     /// Measure both: latency over load, throughput over cache
     #[command(after_help = MEASURE_EXAMPLES)]
     All(MeasureArgs),
+    /// Measure how much programs beside the chain slow it down, and how much it slows others, for `tailwater predict`
+    #[command(after_help = CONTENTION_EXAMPLES)]
+    Contention(ContentionArgs),
     /// Compare two files of curves, and print differences beyond their noise
     #[command(after_help = DIFF_EXAMPLES)]
     Diff(DiffArgs),

@@ -10,6 +10,7 @@ use tailwater_dataplane::port::OpenError;
 use tailwater_files::stop_requested;
 use tailwater_isolation::server::IsolationError;
 use tailwater_profile::cache::CacheError;
+use tailwater_profile::contention::{ContentionError, SourceError};
 use tailwater_profile::{SweepError, TrainError};
 use tailwater_traffic::TrafficError;
 
@@ -45,6 +46,9 @@ pub enum CliError {
     /// Measuring a chain's curves failed.
     #[error("no curves: {0}")]
     Sweep(SweepError),
+    /// Measuring contention failed.
+    #[error("no campaign: {0}")]
+    Contention(#[from] ContentionError),
     /// The result cannot be printed.
     #[error("cannot write to standard output: {0}")]
     Output(io::Error),
@@ -114,6 +118,15 @@ impl CliError {
             TrainError::Run(error) => run(error),
             TrainError::Stopped | TrainError::CorePreempted { .. } | TrainError::NoCapacity { .. } => false,
         };
+        let sweep = |error: &SweepError| match error {
+            SweepError::Run(error) => train(error),
+            SweepError::Cache(error) => matches!(
+                error,
+                CacheError::Alone { .. } | CacheError::NoChoice { .. } | CacheError::Resctrl(_)
+            ),
+            SweepError::AllDropped { .. } => true,
+            SweepError::Nothing(_) => false,
+        };
         if self.is_of_the_machine() || stop_requested().load(Ordering::Relaxed) {
             return ExitCode::FAILURE;
         }
@@ -121,14 +134,17 @@ impl CliError {
             CliError::Spec(_) | CliError::Traffic(_) | CliError::Input(_) => true,
             CliError::Run(error) => run(error),
             CliError::Train(error) => train(error),
-            CliError::Sweep(error) => match error {
-                SweepError::Run(error) => train(error),
-                SweepError::Cache(error) => matches!(
-                    error,
-                    CacheError::Alone { .. } | CacheError::NoChoice { .. } | CacheError::Resctrl(_)
-                ),
-                SweepError::AllDropped { .. } => true,
-                SweepError::Nothing(_) => false,
+            CliError::Sweep(error) => sweep(error),
+            CliError::Contention(error) => match error {
+                ContentionError::Sweep(error) => sweep(error),
+                ContentionError::Source(error) => {
+                    matches!(error, SourceError::NoCounters { .. } | SourceError::Unread { .. })
+                }
+                ContentionError::Plan(_) | ContentionError::Alone { .. } | ContentionError::Competitors { .. } => true,
+                ContentionError::Spec(_)
+                | ContentionError::Campaign(_)
+                | ContentionError::NoPackets { .. }
+                | ContentionError::Thread(_) => false,
             },
             CliError::Output(_)
             | CliError::Exhausted(_)

@@ -1,7 +1,8 @@
 //! The `tailwater` command.
 
 mod args;
-pub(crate) mod curves;
+pub(crate) mod contention;
+mod curves;
 pub(crate) mod demo;
 mod doctor;
 mod error;
@@ -71,6 +72,7 @@ fn main() -> ExitCode {
         Command::Profile(ProfileCommand::Latency(args)) => curves::measure(CurveSelection::Latency, &args),
         Command::Profile(ProfileCommand::Cache(args)) => curves::measure(CurveSelection::Cache, &args),
         Command::Profile(ProfileCommand::All(args)) => curves::measure(CurveSelection::All, &args),
+        Command::Profile(ProfileCommand::Contention(args)) => contention::contention(&args),
         Command::Profile(ProfileCommand::Diff(args)) => curves::diff(&args),
         Command::Profile(ProfileCommand::Curves(args)) => curves::curves(&args),
         Command::Simulate(args) => simulate::simulate(&args),

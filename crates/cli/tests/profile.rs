@@ -336,6 +336,10 @@ fn every_flag_is_documented_and_every_documented_flag_is_there() {
             &["profile", "all"],
             include_str!("../../../docs/reference/commands/profile-curves.md"),
         ),
+        (
+            &["profile", "contention"],
+            include_str!("../../../docs/reference/commands/profile-contention.md"),
+        ),
     ] {
         let output = tailwater().arg("help").args(command).output().unwrap();
         assert!(output.status.success());

@@ -17,12 +17,15 @@
 //! The machine may be shared. Windows and epochs with CPU interference are excluded if others remain
 //! ([`training`](tailwater_policy::training)). Runs of curves that had [`interference`] are measured again, or flagged.
 //!
+//! [`contention`] measures how much programs that share the machine slow each other down.
+//!
 //! [`fingerprint`] and [`machine`] identify the scope of a profile.
 
 #![forbid(unsafe_code)]
 
 mod batches;
 pub mod cache;
+pub mod contention;
 mod costs;
 pub mod curve;
 mod detail;

@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tailwater_chain::chain::FunctionTime;
 use tailwater_dataplane::batches::{BatchRecorder, BatchTimes};
 use tailwater_dataplane::report::{RunReport, WindowReport};
+use tailwater_dataplane::run::Progress;
 use tailwater_dataplane::scaling::ScalingConfig;
 use tailwater_dataplane::trace_nic::{Pacing, TraceNicConfig};
-use tailwater_dataplane::{RunConfig, RunControl, RunPlan, run};
+use tailwater_dataplane::{RunConfig, RunControl, RunError, RunPlan, run};
 use tailwater_functions::spec::ChainSpec;
 use tailwater_handover::park::Mode;
 use tailwater_net::Nanos;
@@ -53,6 +54,20 @@ impl MeasurementCore<'_> {
         notes: Option<&BatchRecorder>,
     ) -> Result<RunReport, TrainError> {
         self.check()?;
+        let plan = self.plan(spec, nic, window, scaling)?;
+        let report = run(&plan, trace, RunControl::new(self.stop).with_batches(notes))?;
+        // A stopped run has no result.
+        self.check()?;
+        Ok(report)
+    }
+
+    fn plan(
+        &self,
+        spec: &ChainSpec,
+        nic: TraceNicConfig,
+        window: Nanos,
+        scaling: Option<ScalingConfig>,
+    ) -> Result<RunPlan, RunError> {
         let config = RunConfig {
             nic,
             window,
@@ -60,11 +75,24 @@ impl MeasurementCore<'_> {
             scaling,
             ..RunConfig::new(vec![self.core])
         };
-        let plan = RunPlan::new(spec.clone(), config)?;
-        let report = run(&plan, trace, RunControl::new(self.stop).with_batches(notes))?;
-        // A stopped run has no result.
-        self.check()?;
-        Ok(report)
+        RunPlan::new(spec.clone(), config)
+    }
+
+    /// Runs the chain with these settings until it is stopped, which is how such a run ends. Calls `progress` a few
+    /// times per second.
+    ///
+    /// # Errors
+    /// The run fails.
+    pub fn until_stopped(
+        &self,
+        spec: &ChainSpec,
+        trace: Trace,
+        setting: &Setting,
+        progress: impl FnMut(&Progress),
+    ) -> Result<RunReport, TrainError> {
+        let plan = self.plan(spec, setting.nic(), setting.window, setting.scaling.clone())?;
+        let control = RunControl::new(self.stop).with_progress(progress);
+        Ok(run(&plan, trace, control)?)
     }
 
     /// Checks for a stop request.
@@ -117,16 +145,8 @@ impl MeasurementCore<'_> {
         setting: &Setting,
         notes: Option<&BatchRecorder>,
     ) -> Result<RunReport, TrainError> {
-        let nic = TraceNicConfig {
-            pacing: setting.pacing,
-            duration: setting.duration,
-            in_parts: setting.in_parts,
-            ring: setting.ring,
-            renumber: false,
-            ..TraceNicConfig::default()
-        };
         let scaling = setting.scaling.clone();
-        self.run(spec, trace, nic, setting.window, scaling, notes)
+        self.run(spec, trace, setting.nic(), setting.window, scaling, notes)
     }
 
     /// Like [`measured`](MeasurementCore::measured), with the time of each function from `from` after the start on.
@@ -237,6 +257,19 @@ pub(crate) struct Setting {
     pub ring: usize,
     pub window: Nanos,
     pub scaling: Option<ScalingConfig>,
+}
+
+impl Setting {
+    fn nic(&self) -> TraceNicConfig {
+        TraceNicConfig {
+            pacing: self.pacing,
+            duration: self.duration,
+            in_parts: self.in_parts,
+            ring: self.ring,
+            renumber: false,
+            ..TraceNicConfig::default()
+        }
+    }
 }
 
 impl Default for Setting {

@@ -11,7 +11,9 @@ mod watch;
 
 pub use cache::cache_curve;
 pub use costs::function_costs;
+pub(crate) use load::at;
 pub use load::load_curve;
+pub(crate) use runs::{Sweep, median};
 
 use crate::cache::CacheError;
 use crate::curve::{BisectionRule, RepeatRule};

@@ -80,7 +80,13 @@ pub fn measure(part: CurveSelection, args: &MeasureArgs) -> Result<ExitCode, Cli
         CurveSelection::Cache | CurveSelection::All => Some(Division::choose(core, args)?),
     };
     let because = division.as_mut().map(|division| std::mem::take(&mut division.because));
-    let (trace, name) = load(args, traffic, &spec)?;
+    let choice = TrafficChoice {
+        flows: args.flows,
+        frame: args.frame,
+        seed: args.seed,
+        skip_bad_packets: args.skip_bad_packets,
+    };
+    let (trace, name) = choice.load(traffic, &spec)?;
     let stop = stop_on_signals()?;
     let options = SweepOptions {
         core,
@@ -138,36 +144,54 @@ pub fn measure(part: CurveSelection, args: &MeasureArgs) -> Result<ExitCode, Cli
     })
 }
 
-/// Returns the traffic, and its name in profiles. Equal names mean equal traffic.
-fn load(args: &MeasureArgs, traffic: Option<Traffic>, spec: &ChainSpec) -> Result<(Trace, String), CliError> {
-    let Some(traffic) = traffic else {
-        let (flows, frame) = (args.flows.unwrap_or(1), args.frame.unwrap_or(FRAME));
-        let name = format!("{flows} flows, frames of {frame} bytes, seed {}", args.seed);
-        return Ok((uniform(flows, frame, args.seed)?, name));
-    };
-    let load = LoadArgs {
-        skip_bad_packets: args.skip_bad_packets,
-        ..as_it_is(args.seed)
-    };
-    let untimed = matches!(traffic, Traffic::File(_));
-    let loaded = input::load(traffic, &load, Some(GENERATED), untimed, &spec.match_)?;
-    let told = loaded.notices.iter();
-    told.for_each(|notice| complain("notice", notice));
-    let trace = loaded.trace;
-    let name = match untimed {
-        false => format!("{}, seed {}", trace.name(), args.seed),
-        true => {
-            let mut contents = Fnv::default();
-            (0..trace.len()).for_each(|packet| contents.bytes(trace.packet(packet)));
-            let name = Path::new(trace.name()).file_name().unwrap_or_default();
-            let name = name.to_string_lossy().replace(char::is_control, "?");
-            let most = MAX_TEXT - 32;
-            let end = (0..=name.len().min(most)).rev();
-            let end = end.into_iter().find(|end| name.is_char_boundary(*end));
-            format!("{}, contents {contents}", &name[..end.unwrap_or(0)])
-        }
-    };
-    Ok((trace, name))
+/// Traffic with which a chain is measured, as of the command line.
+#[derive(Clone, Copy, Debug)]
+pub struct TrafficChoice {
+    /// Uniform traffic of so many flows.
+    pub flows: Option<u32>,
+    /// Length of its frames.
+    pub frame: Option<u16>,
+    /// Seed of generated packets.
+    pub seed: u64,
+    /// Skips packets of captures that cannot be replayed.
+    pub skip_bad_packets: bool,
+}
+
+impl TrafficChoice {
+    /// Returns the traffic, and its name in profiles. Equal names mean equal traffic. Without `traffic` it is uniform.
+    ///
+    /// # Errors
+    /// The traffic cannot be read or generated.
+    pub fn load(&self, traffic: Option<Traffic>, spec: &ChainSpec) -> Result<(Trace, String), CliError> {
+        let Some(traffic) = traffic else {
+            let (flows, frame) = (self.flows.unwrap_or(1), self.frame.unwrap_or(FRAME));
+            let name = format!("{flows} flows, frames of {frame} bytes, seed {}", self.seed);
+            return Ok((uniform(flows, frame, self.seed)?, name));
+        };
+        let load = LoadArgs {
+            skip_bad_packets: self.skip_bad_packets,
+            ..as_it_is(self.seed)
+        };
+        let untimed = matches!(traffic, Traffic::File(_));
+        let loaded = input::load(traffic, &load, Some(GENERATED), untimed, &spec.match_)?;
+        let told = loaded.notices.iter();
+        told.for_each(|notice| complain("notice", notice));
+        let trace = loaded.trace;
+        let name = match untimed {
+            false => format!("{}, seed {}", trace.name(), self.seed),
+            true => {
+                let mut contents = Fnv::default();
+                (0..trace.len()).for_each(|packet| contents.bytes(trace.packet(packet)));
+                let name = Path::new(trace.name()).file_name().unwrap_or_default();
+                let name = name.to_string_lossy().replace(char::is_control, "?");
+                let most = MAX_TEXT - 32;
+                let end = (0..=name.len().min(most)).rev();
+                let end = end.into_iter().find(|end| name.is_char_boundary(*end));
+                format!("{}, contents {contents}", &name[..end.unwrap_or(0)])
+            }
+        };
+        Ok((trace, name))
+    }
 }
 
 /// Returns the default path of a chain's curves: `edge.curves.yaml` for `edge.yaml`.

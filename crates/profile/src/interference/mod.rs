@@ -16,8 +16,9 @@ mod host;
 mod monitor;
 mod reference;
 
-pub(crate) use monitor::Monitor;
+pub(crate) use monitor::{Monitor, Steal};
 
+use std::fmt;
 use tailwater_net::Nanos;
 
 /// Tolerated slowdown of the arithmetic loop: the clock of an undisturbed core varies less.
@@ -80,6 +81,18 @@ pub enum Interference {
     FewWindows,
 }
 
+impl fmt::Display for Interference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Interference::SlowCore => "the core was slow",
+            Interference::SlowCache => "the core's private cache was slow",
+            Interference::Stolen => "the hypervisor ran other guests",
+            Interference::Preempted => "the worker was preempted",
+            Interference::FewWindows => "nearly all windows had CPU interference",
+        })
+    }
+}
+
 /// Observations beside a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Conditions {
@@ -98,11 +111,10 @@ pub struct Conditions {
 impl Conditions {
     /// Returns the interference of the run, given the core's best speed.
     pub fn interference(&self, best: Option<Speed>) -> Option<Interference> {
-        let part = |share: f64| Nanos((self.length.0 as f64 * share) as u64);
-        if self.stolen > part(MOST_LOST).max(LEAST_STOLEN) {
+        if self.stolen > most_stolen(self.length) {
             return Some(Interference::Stolen);
         }
-        if self.lost > part(MOST_LOST) {
+        if self.lost > share(self.length, MOST_LOST) {
             return Some(Interference::Preempted);
         }
         if self.has_few_windows {
@@ -110,6 +122,15 @@ impl Conditions {
         }
         slowdown(self.speed?, best?)
     }
+}
+
+fn share(length: Nanos, share: f64) -> Nanos {
+    Nanos((length.0 as f64 * share) as u64)
+}
+
+/// Returns the tolerated steal in a time.
+fn most_stolen(length: Nanos) -> Nanos {
+    share(length, MOST_LOST).max(LEAST_STOLEN)
 }
 
 /// Returns the loop that was slower than at the core's best speed.

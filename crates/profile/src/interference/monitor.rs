@@ -2,10 +2,11 @@
 
 use super::host::stolen;
 use super::reference::Loops;
-use super::{Conditions, Speed, slowdown};
+use super::{Conditions, Speed, most_stolen, slowdown};
 use crate::error::TrainError;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
 use tailwater_dataplane::cores::{CoreError, pin_to};
 use tailwater_net::Nanos;
 
@@ -30,6 +31,30 @@ pub(crate) struct Monitor {
 pub(crate) struct Before {
     speed: Speed,
     stolen: Nanos,
+}
+
+/// Watches the time that the hypervisor takes from a core.
+pub(crate) struct Steal {
+    core: usize,
+    stolen: Nanos,
+    start: Instant,
+}
+
+impl Steal {
+    /// Starts to watch a core.
+    pub(crate) fn watch(core: usize) -> Steal {
+        Steal {
+            core,
+            stolen: stolen(core),
+            start: Instant::now(),
+        }
+    }
+
+    /// Returns `true` if the hypervisor took more than is tolerated since the start.
+    pub(crate) fn is_beyond_limit(&self) -> bool {
+        let length = Nanos(self.start.elapsed().as_nanos() as u64);
+        stolen(self.core).saturating_sub(self.stolen) > most_stolen(length)
+    }
 }
 
 impl Monitor {

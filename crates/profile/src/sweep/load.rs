@@ -119,7 +119,7 @@ pub fn load_curve(
 
 impl Sweep<'_> {
     /// Runs the traffic at `rate` packets per second.
-    fn paced(&self, rate: f64) -> Result<(RunReport, Conditions), SweepError> {
+    pub(crate) fn paced(&self, rate: f64) -> Result<(RunReport, Conditions), SweepError> {
         let mut traffic = self.traffic.clone();
         traffic.scale_rate(rate / BASE_RATE)?;
         let length = self.length(rate);
@@ -175,7 +175,7 @@ pub(super) fn reported(percentile: f64) -> f64 {
 }
 
 /// Returns the latency at a percentile that reports have, µs.
-pub(super) fn at(latency: &LatencyReport, percentile: f64) -> f64 {
+pub(crate) fn at(latency: &LatencyReport, percentile: f64) -> f64 {
     match percentile {
         50.0 => latency.p50,
         90.0 => latency.p90,

@@ -3,7 +3,7 @@
 use super::watch::Watch;
 use super::{SweepError, SweepOptions};
 use crate::curve::Measured;
-use crate::interference::Conditions;
+use crate::interference::{Conditions, Interference};
 use crate::measurement_core::{MeasurementCore, SATURATED_WINDOW, Setting, evaluated_windows};
 use crate::traffic::evenly;
 use crate::train::without_files;
@@ -26,11 +26,11 @@ const ROUNDS: f64 = 2.0;
 pub(super) const BASE_RATE: f64 = 1e6;
 
 /// A chain and its traffic.
-pub(super) struct Sweep<'a> {
-    pub(super) lab: MeasurementCore<'a>,
-    pub(super) spec: ChainSpec,
+pub(crate) struct Sweep<'a> {
+    pub(crate) lab: MeasurementCore<'a>,
+    pub(crate) spec: ChainSpec,
     /// Evenly spaced at a million packets per second.
-    pub(super) traffic: Trace,
+    pub(crate) traffic: Trace,
     pub(super) run_time: Nanos,
     /// Length of a saturated run.
     pub(super) saturated: Nanos,
@@ -46,7 +46,7 @@ pub(super) struct Saturated {
 
 impl<'a> Sweep<'a> {
     /// Prepares a sweep; `beside` if another core is kept busy meanwhile.
-    pub(super) fn new(
+    pub(crate) fn new(
         spec: &ChainSpec,
         traffic: &Trace,
         options: &SweepOptions,
@@ -79,8 +79,13 @@ impl<'a> Sweep<'a> {
     }
 
     /// Returns the saturated throughput, packets per second, with the run's conditions.
-    pub(super) fn throughput(&self) -> Result<(f64, Conditions), SweepError> {
+    pub(crate) fn throughput(&self) -> Result<(f64, Conditions), SweepError> {
         self.saturated().map(|run| (run.rate, run.conditions))
+    }
+
+    /// Returns the interference of a run, by the core's best speed so far.
+    pub(crate) fn interference(&self, conditions: &Conditions) -> Option<Interference> {
+        conditions.interference(self.watch.best())
     }
 
     /// Measures the saturated throughput. If the core is preempted for a whole run, retries with longer ones.
@@ -121,7 +126,7 @@ impl<'a> Sweep<'a> {
 
     /// Returns the windows to evaluate: after the first pass over the traffic, or in the second half if that is
     /// incomplete.
-    pub(super) fn settled<'r>(&self, report: &'r RunReport) -> Vec<&'r WindowReport> {
+    pub(crate) fn settled<'r>(&self, report: &'r RunReport) -> Vec<&'r WindowReport> {
         let mut came = 0;
         let warm = report.windows.list.iter().find(|window| {
             came += window.offered;
@@ -148,7 +153,7 @@ pub(super) fn middle_mean(figures: impl Iterator<Item = f64>) -> Option<f64> {
 }
 
 /// Returns the median of the figures above 0, if there are any.
-pub(super) fn median(figures: impl Iterator<Item = f64>) -> Option<f64> {
+pub(crate) fn median(figures: impl Iterator<Item = f64>) -> Option<f64> {
     let mut figures: Vec<f64> = figures.filter(|figure| *figure > 0.0).collect();
     figures.sort_by(f64::total_cmp);
     figures.get(figures.len() / 2).copied()
