@@ -11,7 +11,7 @@ MINUTES ?= 10
 check test quick: export CMAKE_TOOLCHAIN_FILE := $(CURDIR)/tools/highs-for-tests.cmake
 # Cargo itself uses all cores; two of them would wait for each other's lock.
 .NOTPARALLEL:
-.PHONY: help deps build demo test quick mutants soak chaos loom check bench bench-chains bench-functions bench-ids bench-changes bench-isolation bench-ports bench-external bench-papers bench-compare bench-scaling bench-sim bench-socket bench-state bench-live-vs-sim bench-profile bench-contention bench-placement bench-prediction clean
+.PHONY: help deps build release demo test quick mutants soak chaos loom check bench bench-chains bench-functions bench-ids bench-changes bench-isolation bench-ports bench-external bench-papers bench-compare bench-scaling bench-sim bench-socket bench-state bench-live-vs-sim bench-profile bench-contention bench-placement bench-prediction clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -22,6 +22,10 @@ deps: ## install missing dependencies: Debian packages, and Rust if cargo is mis
 build: ## the `tailwater` program and libtailwater_nf, optimised
 	@tools/deps.sh build
 	@cargo build --release --locked -p tailwater -p tailwater-sdk-c
+
+release: ## the program with the solver of `place --optimal` in it, packed as target/tailwater-VERSION-MACHINE.tar.gz; builds HiGHS first, which takes minutes
+	@tools/deps.sh build milp
+	@tools/release.sh
 
 # The demo needs none of the optional features, whose dependencies take long to build. A chain of one's own may need them.
 demo: ## bursts on one core, and with an auxiliary core by two policies: a table and charts; CHAIN=file and TRAFFIC=file run a chain of your own
@@ -132,6 +136,7 @@ bench-profile: ## agreement of repeated curves of a chain, and the duration of m
 bench-placement: ## machines for the SLO mixes of ResQ's evaluation by all schedulers, and the time of decisions; builds HiGHS first, which takes minutes
 	@tools/deps.sh build milp
 	@cargo bench --locked -p tailwater-placement --bench on_demand
+	@cargo bench --locked -p tailwater-placement --bench co_run
 	@if tools/features.sh milp; then cargo bench --locked -p tailwater-baselines --features milp --bench placement; \
 	else echo "without HiGHS (cmake, a C++ compiler, libclang), its rows are omitted" >&2; \
 	cargo bench --locked -p tailwater-baselines --bench placement; fi

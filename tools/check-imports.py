@@ -20,7 +20,8 @@ FLOORS = """
     api sdk-c
     chain
     functions state dpdk
-    policy placement predict
+    policy predict
+    placement
     baselines dispatch
     isolation
     dataplane sim

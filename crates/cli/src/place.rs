@@ -1,7 +1,9 @@
 //! `tailwater place`: admission of SLOs on a cluster, and placement of their instances.
 
 mod args;
+mod models;
 mod optimal;
+mod predicted;
 mod profiles;
 mod progress;
 mod state_file;
@@ -11,8 +13,9 @@ pub use args::{PLACE_EXAMPLES, PlaceArgs};
 use crate::error::{CliError, SLO_MISSED};
 use crate::output::{ReportOutput, complain, json, print};
 use crate::text::{one_line, short_at_most};
-use args::PlaceScheduler;
+use args::{PlacePredictor, PlaceScheduler};
 use optimal::{Optimal, available, optimal};
+use predicted::Predicted;
 use profiles::{ProfileFiles, of_curves};
 use progress::Progress;
 use serde::Serialize;
@@ -25,6 +28,7 @@ use tailwater_baselines::schedulers::ResqGreedy;
 use tailwater_net::Nanos;
 use tailwater_placement::admit::{Answer, Denial, Nearest, Reason};
 use tailwater_placement::check::check;
+use tailwater_placement::co_run::scheduler::CoRunScheduler;
 use tailwater_placement::demand::Unfit;
 use tailwater_placement::plan::{Plan, Resource};
 use tailwater_placement::policing::{Policed, policed};
@@ -65,6 +69,9 @@ struct Document {
     /// Result of `--optimal`.
     #[serde(skip_serializing_if = "Option::is_none")]
     optimal: Option<Optimal>,
+    /// Predictor of `--predictor`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    predictor: Option<predicted::Document>,
 }
 
 /// Chain whose data has changed.
@@ -97,6 +104,12 @@ struct Row {
     /// Lowest latency that would be admitted now.
     #[serde(skip_serializing_if = "Option::is_none")]
     fitting_latency_nanoseconds: Option<u64>,
+    /// Predicted packets per second beside others, within the latency objective.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    predicted_packets_per_second: Option<predicted::Rate>,
+    /// Reasons why it may not share other nodes that have room, the first few.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    conflicts: Vec<predicted::ConflictRow>,
 }
 
 /// A placed instance.
@@ -105,6 +118,7 @@ struct Placed {
     server: String,
     node: u16,
     cores: u16,
+    /// Its cache partition; 0 if the cache is shared.
     ways: u16,
     /// Configuration of the `policer` in front of the chain, if the SLO has a cap.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -143,7 +157,18 @@ pub fn place(args: &PlaceArgs) -> Result<ExitCode, CliError> {
     }
     let mut profiles = ProfileFiles::of(&args.slos);
     let ClusterSpec { name, cluster } = ClusterSpec::read(&args.cluster, &mut profiles)?;
-    let set = SloSet::read(&args.slos, &mut profiles)?;
+    let mut set = SloSet::read(&args.slos, &mut profiles)?;
+    let predicted = args
+        .predictor
+        .map(|PlacePredictor::Slomo| Predicted::read(args, &cluster, &set.slos, &set.chains, &profiles));
+    let predicted = predicted.transpose()?;
+    let cluster = match &predicted {
+        None => cluster,
+        Some(predicted) => {
+            (set.slos, set.chains) = (predicted.slos.clone(), predicted.chains.clone());
+            predicted.cluster.clone()
+        }
+    };
     let file = args.state.as_deref();
     let file = file.map(|path| StateFile::open(path, &[&args.slos, &args.cluster]));
     let file = file.transpose()?;
@@ -151,17 +176,28 @@ pub fn place(args: &PlaceArgs) -> Result<ExitCode, CliError> {
         None => State::default(),
         Some(file) => file.read(&name)?,
     };
-    let scheduler: &dyn Scheduler = match args.scheduler {
-        PlaceScheduler::Tailwater => &Tailwater,
-        PlaceScheduler::ResqGreedy => &ResqGreedy,
+    let by_prediction = predicted.as_ref().map(|of| CoRunScheduler::new(&of.slomo));
+    let scheduler: &dyn Scheduler = match (&by_prediction, args.scheduler) {
+        (Some(scheduler), _) => scheduler,
+        (None, PlaceScheduler::Tailwater) => &Tailwater,
+        (None, PlaceScheduler::ResqGreedy) => &ResqGreedy,
     };
     let mut progress = Progress::read(args, &mut earlier)?;
+    if predicted.is_some() && !progress.pending().steps.is_empty() && !args.abandon {
+        return Err(CliError::Input(
+            "--predictor: the state has a migration, whose steps were not checked by predictions; finish it, or add \
+             --abandon"
+                .to_owned(),
+        ));
+    }
     let mut outcome = reconcile(&cluster, &earlier.slos, &set.slos, &set.chains, scheduler);
     // Checks that the plan meets every SLO by the curves before it is applied.
-    if let Some(violation) = check(&cluster, outcome.plan.placed()).first() {
+    let violation = check(&cluster, outcome.plan.placed()).first().map(ToString::to_string);
+    let unmet = scheduler.unmet(&outcome.plan).first().cloned();
+    if let Some(violation) = violation.or(unmet.map(|slo| format!("{slo}: not met by its predicted rate"))) {
         return Err(CliError::System {
             what: "the plan violates an SLO and is not applied",
-            source: std::io::Error::other(violation.to_string()),
+            source: std::io::Error::other(violation),
         });
     }
     progress.go_on(&outcome.plan, args.abandon);
@@ -180,12 +216,24 @@ pub fn place(args: &PlaceArgs) -> Result<ExitCode, CliError> {
         }
     }
     profiles.notices.iter().for_each(|notice| complain("notice", notice));
-    let document = Document {
+    if let Some(predicted) = &predicted {
+        predicted.notices().for_each(|notice| complain("notice", &notice));
+    }
+    let mut document = Document {
         optimal: better,
+        predictor: predicted.as_ref().map(Predicted::document),
         changed_chains: changed(&earlier.chains, &set.chains),
         migration: progress.document(),
         ..document(&outcome, &name, scheduler.name())
     };
+    if let Some(predicted) = &predicted {
+        for (row, (rate, conflicts)) in document.slos.iter_mut().zip(predicted.rows(&outcome.plan)) {
+            (row.predicted_packets_per_second, row.conflicts) = (rate, conflicts);
+            if predicted.is_shared() {
+                row.instances.iter_mut().for_each(|instance| instance.ways = 0);
+            }
+        }
+    }
     if let Some(file) = file {
         let chains = known(&outcome.plan);
         let state = StateSpec::new(&outcome.plan, &name, chains, progress.pending());
@@ -220,6 +268,7 @@ fn document(outcome: &Reconciled, cluster: &str, scheduler: &'static str) -> Doc
         changed_chains: Vec::new(),
         migration: None,
         optimal: None,
+        predictor: None,
     }
 }
 
@@ -289,6 +338,8 @@ fn row(answered: &Answered, plan: &Plan) -> Row {
             Nearest::Latency(latency) => Some(latency.0 as f64),
         })
         .map(|nanos| nanos as u64),
+        predicted_packets_per_second: None,
+        conflicts: Vec::new(),
     }
 }
 
@@ -323,6 +374,7 @@ fn reason(denial: &Denial) -> String {
                 Resource::Cache => "cache",
                 Resource::Classes => "cache classes",
                 Resource::Servers => "separate servers",
+                Resource::Quiet => "nodes with less contention",
             });
             format!("insufficient {}", names.collect::<Vec<_>>().join(", or "))
         }
@@ -402,6 +454,17 @@ fn table(document: &Document) -> String {
         document.servers,
         plural(document.servers),
     );
+    if let Some(predictor) = &document.predictor {
+        let rows = document.slos.iter();
+        let rows = rows.map(|row| {
+            (
+                &*row.name,
+                row.predicted_packets_per_second.as_ref(),
+                &row.conflicts[..],
+            )
+        });
+        text.push_str(&predicted::table(predictor, rows));
+    }
     if let Some(migration) = &document.migration {
         text.push_str(&migration.table());
     }
@@ -430,10 +493,14 @@ fn instance(instance: &Placed) -> String {
         policer,
     } = instance;
     let plural = |n: u16| if n == 1 { "" } else { "s" };
-    let (c, w) = (plural(*cores), plural(*ways));
+    let c = plural(*cores);
+    let cache = match ways {
+        0 => "shared cache".to_owned(),
+        ways => format!("{ways} way{}", plural(*ways)),
+    };
     let policer = policer.as_ref().map_or(String::new(), |policer| {
         let [Limit { rate, burst }] = &policer.limits;
         format!(", policer {{limits: [{{rate: {rate}, burst: {burst}}}]}}")
     });
-    format!("{server}/{node} ({cores} core{c}, {ways} way{w}{policer})")
+    format!("{server}/{node} ({cores} core{c}, {cache}{policer})")
 }

@@ -319,6 +319,15 @@ pub fn metrics_address(text: &str) -> Result<SocketAddr, String> {
         .map_err(|_| "expected a port, or an address and port such as 0.0.0.0:9090".to_owned())
 }
 
+/// Parses a confidence such as `90%`.
+pub fn confidence(text: &str) -> Result<f64, String> {
+    let number = text.strip_suffix('%').unwrap_or(text).parse::<f64>().ok();
+    let valid = number.filter(|percent| *percent > 0.0 && *percent < 100.0);
+    valid
+        .map(|percent| percent / 100.0)
+        .ok_or_else(|| "expected a percentage above 0 and below 100, such as 90%".to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

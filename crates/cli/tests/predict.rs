@@ -72,9 +72,53 @@ fn a_prediction_has_intervals_and_the_resource_that_binds() {
         table.contains("binds               memory bandwidth (memoryRead): "),
         "{table}"
     );
+    // Without its only competitor the chain is alone.
     assert!(
-        table.contains("would help          move a competitor to another socket\n"),
+        table.contains("would help          move one ids to another socket: 1.00Mpps, "),
         "{table}"
+    );
+    let remedy = &document["remedies"][0];
+    assert_eq!(remedy["throughput_pps"]["value"], document["solo_pps"]);
+    assert!((remedy["gain"].as_f64().unwrap() - 0.5).abs() < 0.08, "{remedy}");
+    let joining = document["as_competitors_join"].as_array().unwrap();
+    assert_eq!(joining.len(), 2);
+    assert_eq!(joining[0]["throughput_pps"]["value"], document["solo_pps"]);
+    assert_eq!(joining[1]["throughput_pps"], document["throughput_pps"]);
+}
+
+#[test]
+fn a_page_shows_the_prediction() {
+    let folder = Folder::new();
+    let nat = folder.write("nat.yaml", campaign("nat", "server-1"));
+    let page = folder.path("page.html");
+    let [nat, report] = [&nat, &page].map(|path| path.to_str().unwrap());
+    let args = ["--target", nat, "--with", nat, "--method", "ridge", "--report", report];
+    let output = predict(&args);
+    assert!(output.status.success(), "{output:?}");
+    let text = std::fs::read_to_string(&page).unwrap();
+    for part in [
+        "id=\"throughput\"",
+        "id=\"p99\"",
+        "id=\"losses\"",
+        "id=\"remedies\"",
+        "move one nat to another socket",
+    ] {
+        assert!(text.contains(part), "{part}");
+    }
+    assert!(text.contains("memory bandwidth (memoryRead)"));
+    let output = predict(&["--target", nat, "--report", nat]);
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        output.status.code() == Some(2) && error.contains("would overwrite the input"),
+        "{error}"
+    );
+    // Alone there is nothing to draw but figures.
+    let output = predict(&["--target", nat, "--method", "ridge", "--report", report]);
+    assert!(output.status.success(), "{output:?}");
+    assert!(
+        std::fs::read_to_string(&page)
+            .unwrap()
+            .contains("There are no competitors.")
     );
 }
 
@@ -105,6 +149,10 @@ fn a_prediction_that_nothing_supports_is_refused() {
             "expected one of cacheAccessRate, memoryRead, found rules",
         ),
         (["--target", nat, "--method", "oracle"], "oracle"),
+        (
+            ["--target", nat, "--machine", "server-2"],
+            "--machine: expected models of server-2, found server-1 in ",
+        ),
     ] {
         let output = predict(
             &[

@@ -80,17 +80,17 @@ pub fn try_admit(plan: &mut Plan, slo: &Slo, scheduler: &dyn Scheduler) -> Resul
         return Err(room(plan));
     };
     match plan.put(&request, instances) {
-        Ok(()) => keep_if_met(plan, slo).ok_or(Reason::ViolatedByCurves),
+        Ok(()) => keep_if_met(plan, slo, scheduler).ok_or(Reason::ViolatedByCurves),
         Err(PlanError::Twice(_)) => Err(Reason::Twice),
         Err(_) => Err(room(plan)),
     }
 }
 
-/// Returns the instances of an SLO that was just added to a plan, if they meet it by its curves. Otherwise removes the
-/// SLO.
-pub(crate) fn keep_if_met(plan: &mut Plan, slo: &Slo) -> Option<Vec<Instance>> {
+/// Returns the instances of an SLO that was just added to a plan, if they meet it by its curves and by the scheduler's
+/// predictions. Otherwise removes the SLO.
+pub(crate) fn keep_if_met(plan: &mut Plan, slo: &Slo, scheduler: &dyn Scheduler) -> Option<Vec<Instance>> {
     let placed = plan.get(&slo.name)?;
-    if check(plan.cluster(), [placed]).is_empty() {
+    if check(plan.cluster(), [placed]).is_empty() && scheduler.is_met(plan, &slo.name) {
         return Some(placed.instances.clone());
     }
     plan.remove(&slo.name);
@@ -147,7 +147,7 @@ fn completed(plan: &mut Plan, slo: &Slo, instances: &[Instance], scheduler: &dyn
         return None;
     }
     plan.put(&request, all).ok()?;
-    keep_if_met(plan, slo)
+    keep_if_met(plan, slo, scheduler)
 }
 
 /// Returns the resources of which more is needed for an SLO to fit.
@@ -158,9 +158,19 @@ fn binding(plan: &Plan, request: &Request, scheduler: &dyn Scheduler) -> Vec<Res
             (together.slo.spread, together.slo.apart) = (false, None);
             scheduler.place(plan, &together).is_some()
         }
+        Resource::Quiet => {
+            let ignoring = scheduler.without_contention();
+            ignoring.is_some_and(|scheduler| scheduler.place(plan, request).is_some())
+        }
         resource => scheduler.place(&plan.with_plenty(*resource), request).is_some(),
     };
-    let all = [Resource::Cores, Resource::Cache, Resource::Classes, Resource::Servers];
+    let all = [
+        Resource::Cores,
+        Resource::Cache,
+        Resource::Classes,
+        Resource::Servers,
+        Resource::Quiet,
+    ];
     all.into_iter().filter(fits).collect()
 }
 

@@ -20,6 +20,7 @@
 //! - [`improve`]: the decision if another plan justifies its moves;
 //! - [`policing`]: policing rates of the instances of an SLO with a cap;
 //! - [`bound`]: a lower bound on the number of servers;
+//! - [`co_run`]: placement by predicted contention;
 //! - [`contention`]: a model of instances that share a cache without isolation;
 //! - [`published`]: the curves and mixes of ResQ's evaluation.
 
@@ -30,6 +31,7 @@ pub mod bound;
 pub mod check;
 pub mod choices;
 pub mod cluster;
+pub mod co_run;
 pub mod consolidate;
 pub mod contention;
 pub mod curve;

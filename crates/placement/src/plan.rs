@@ -94,6 +94,8 @@ pub enum Resource {
     Classes,
     /// Servers permitted by an SLO's anti-affinity rules.
     Servers,
+    /// Nodes on which others leave enough of what is not partitioned.
+    Quiet,
 }
 
 /// Plan of a cluster.
@@ -174,7 +176,7 @@ impl Plan {
                 Resource::Cores => room.cores = u16::MAX,
                 Resource::Cache => room.ways = u16::MAX,
                 Resource::Classes => room.classes = u16::MAX,
-                Resource::Servers => {}
+                Resource::Servers | Resource::Quiet => {}
             }
         }
         plan

@@ -5,13 +5,16 @@ use crate::check::check;
 use crate::cluster::Cluster;
 use crate::consolidate::consolidate;
 use crate::demand::Slot;
-use crate::plan::{Instance, Placed, Plan};
+use crate::plan::{Instance, Placed, Plan, Resource};
 use crate::schedule::{Request, Scheduler};
 use crate::slo::{ChainProfile, Slo, Target};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use tailwater_net::Nanos;
+
+/// Maximum rounds in which SLOs are placed again that others no longer leave what they require.
+const MOST_ROUNDS: usize = 3;
 
 /// Stored state of an SLO of an earlier plan: its terms, and its placement.
 #[derive(Clone, Debug, PartialEq)]
@@ -200,6 +203,15 @@ pub fn reconcile(
         };
         standing.insert(&slo.name, standing_now);
     }
+    // Only now are all neighbours known.
+    for name in scheduler.unmet(&plan) {
+        if let Some(old) = standing.get_mut(&*name) {
+            old.sound = false;
+            if old.course == Course::Kept {
+                old.course = Course::Repaired;
+            }
+        }
+    }
     // Repairs come before changes, and changes before new SLOs.
     let mut results: Vec<Option<Decided>> = vec![None; wanted.len()];
     for course in [Course::Repaired, Course::Changed, Course::New] {
@@ -223,6 +235,7 @@ pub fn reconcile(
         let is_new = |slo: &Slo| standing.get(&*slo.name).is_none_or(|old| old.course == Course::New);
         consolidated(&mut plan, wanted, &mut results, is_new, scheduler);
     }
+    settle(&mut plan, wanted, &mut results, scheduler);
     let answered = |(slo, result): (&Slo, Option<Decided>)| {
         let old = standing.get(&*slo.name);
         let (moved, answer) = match result {
@@ -262,6 +275,34 @@ pub fn reconcile(
         plan,
         removed,
         lost: lost.into_iter().collect(),
+    }
+}
+
+/// Places SLOs again that are not met by what the scheduler knows beyond the curves, because others have left or moved:
+/// a prediction may be lower beside fewer others.
+fn settle(plan: &mut Plan, wanted: &[Slo], results: &mut [Option<Decided>], scheduler: &dyn Scheduler) {
+    for _ in 0..MOST_ROUNDS {
+        let unmet = scheduler.unmet(plan);
+        if unmet.is_empty() {
+            return;
+        }
+        for name in unmet {
+            let number = wanted.iter().position(|slo| slo.name == name);
+            if let (Some(number), Some(held)) = (number, plan.remove(&name)) {
+                let result = try_admit(plan, &held.slo, scheduler);
+                // A denied change stays denied: these are the old terms.
+                if !matches!(results[number], Some(Err(_))) {
+                    results[number] = Some(result);
+                }
+            }
+        }
+    }
+    // The plan must hold even where it does not settle.
+    for name in scheduler.unmet(plan) {
+        if let Some(number) = wanted.iter().position(|slo| slo.name == name) {
+            plan.remove(&name);
+            results[number] = Some(Err(Reason::Room(vec![Resource::Quiet])));
+        }
     }
 }
 
@@ -312,7 +353,7 @@ fn changed(
         let as_many = |choice: &Vec<Slot>| choice.len() == old.left.len();
         if request.choices.list.iter().any(as_many)
             && plan.put(&request, old.left.clone()).is_ok()
-            && let Some(instances) = keep_if_met(plan, slo)
+            && let Some(instances) = keep_if_met(plan, slo, scheduler)
         {
             return Ok(instances);
         }

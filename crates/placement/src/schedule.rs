@@ -17,6 +17,22 @@ pub trait Scheduler {
         false
     }
 
+    /// Returns `true` if an SLO of a plan, and all that share nodes with it, are met by what the scheduler knows beyond
+    /// the curves. By default it knows nothing.
+    fn is_met(&self, _plan: &Plan, _slo: &str) -> bool {
+        true
+    }
+
+    /// Returns the SLOs of a plan that are not [met](Self::is_met), sorted by name.
+    fn unmet(&self, _plan: &Plan) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Returns a scheduler that ignores contention, to find out if contention binds.
+    fn without_contention(&self) -> Option<&dyn Scheduler> {
+        None
+    }
+
     /// Returns the instances, if there is room for them.
     fn place(&self, plan: &Plan, request: &Request) -> Option<Vec<Instance>>;
 }

@@ -76,7 +76,7 @@ fn try_choice(
 }
 
 /// Returns the cost of an instance in a room, in servers.
-fn placing(room: &Room, slot: Slot, kind: &ServerKind, weights: Weights) -> f64 {
+pub(crate) fn placing(room: &Room, slot: Slot, kind: &ServerKind, weights: Weights) -> f64 {
     let mut after = *room;
     after.take(slot.cores, slot.ways);
     let lost = worth(room, kind) - worth(&after, kind);

@@ -11,6 +11,8 @@
 //!   one of the p99, and the function's [`Contentiousness`].
 //! - [`predict`] composes the vectors of several competitors ([`compose`]), and returns throughput and p99 with
 //!   intervals, the resource that binds, and what relieves it.
+//! - [`remedies`] predicts again after each change that may help.
+//! - [`DriftMonitor`] compares predictions with what runs, and requests a new profile.
 //! - [`extrapolate`] answers for a target whose flows or rules changed a little.
 //! - [`few_shot`] starts from the campaigns of other functions, so that few co-runs suffice.
 //! - [`resources`] adds what is not memory: accelerators, and the target's execution pattern (Yala).
@@ -43,6 +45,7 @@ mod campaign;
 mod compose;
 mod dataset;
 pub mod design;
+mod drift;
 mod extrapolate;
 pub mod few_shot;
 mod file;
@@ -51,6 +54,7 @@ mod model;
 mod plan;
 mod predictor;
 mod random;
+mod remedy;
 pub mod resources;
 mod response;
 mod select;
@@ -61,12 +65,14 @@ pub use attribution::Attribution;
 pub use campaign::{Campaign, CampaignError, Key, MAX_COMPETITORS, MAX_OBSERVATIONS, Observation, Solo};
 pub use compose::{Composition, Contentiousness, compose};
 pub use dataset::{Dataset, Goal};
+pub use drift::{CoRun, Drift, DriftError, DriftMonitor, DriftOptions};
 pub use extrapolate::{Change, PUBLISHED_ADDED_ERROR, PUBLISHED_LIMIT, extrapolate};
 pub use file::VERSION;
 pub use metric::{Metric, MetricError, Schema, Source, Vector};
 pub use model::{FitError, Kind, MIN_ROWS, Regressor};
 pub use plan::{CampaignPlan, End, Next, PlanError, PlanOptions, Point};
-pub use predictor::{ContentionModel, PredictOptions, Prediction, predict};
+pub use predictor::{ContentionModel, Performance, PredictOptions, Prediction, performance, predict};
+pub use remedy::{Relief, Remedy, remedies};
 pub use select::{Selection, correlations, importances};
 pub use sensitivity::{Estimate, PredictError, Sensitivity, TrainOptions};
 pub use validate::{LeftOut, leave_groups_out};

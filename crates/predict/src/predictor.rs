@@ -137,6 +137,15 @@ impl Prediction {
     }
 }
 
+/// Predicted performance, without the reasons for it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Performance {
+    /// Packets per second.
+    pub throughput: Estimate,
+    /// The 99th percentile of latency in microseconds, if the campaign measured it.
+    pub p99_us: Option<Estimate>,
+}
+
 /// Predicts a target's performance beside competitors.
 ///
 /// # Errors
@@ -147,13 +156,34 @@ pub fn predict(
     competitors: &[&ContentionModel],
     options: &PredictOptions,
 ) -> Result<Prediction, PredictError> {
-    for other in competitors {
-        if other.key.machine != target.key.machine {
-            return Err(PredictError::OtherMachine {
-                first: target.key.machine.clone(),
-                other: other.key.machine.clone(),
-            });
-        }
+    let Performance { throughput, p99_us } = performance(target, competitors, options)?;
+    let mut prediction = Prediction {
+        throughput,
+        p99_us,
+        relative: throughput.value / target.solo.throughput,
+        attributions: Vec::new(),
+    };
+    if !competitors.is_empty() {
+        let inputs = inputs_beside(target, &target.throughput, competitors, options)?;
+        prediction.attributions = attribute(&target.throughput, &inputs);
+    }
+    Ok(prediction)
+}
+
+/// Predicts as [`predict`] does, without attributions: for the inner loop of a planner.
+///
+/// # Errors
+/// Same as [`predict`].
+pub fn performance(
+    target: &ContentionModel,
+    competitors: &[&ContentionModel],
+    options: &PredictOptions,
+) -> Result<Performance, PredictError> {
+    if let Some(other) = competitors.iter().find(|of| of.key.machine != target.key.machine) {
+        return Err(PredictError::OtherMachine {
+            first: target.key.machine.clone(),
+            other: other.key.machine.clone(),
+        });
     }
     if competitors.is_empty() {
         let alone = |value: f64| Estimate {
@@ -162,29 +192,33 @@ pub fn predict(
             high: value,
             confidence: options.confidence,
         };
-        return Ok(Prediction {
+        return Ok(Performance {
             throughput: alone(target.solo.throughput),
             p99_us: target.solo.p99_us.map(alone),
-            relative: 1.0,
-            attributions: Vec::new(),
         });
     }
-    let parts: Vec<&Contentiousness> = competitors.iter().map(|of| &of.contentiousness).collect();
-    // Only the models' inputs are composed: metrics that they do not use may be missing.
     let estimate = |model: &Sensitivity| {
-        let mut vector = compose(&model.schema, &target.contentiousness, &parts, options.composition)?;
-        for (name, value) in &options.properties {
-            vector.set(name, *value);
-        }
-        let inputs = model.inputs(&vector)?;
-        Ok::<_, PredictError>((model.predict_at(&inputs, options.confidence)?, inputs))
+        let inputs = inputs_beside(target, model, competitors, options)?;
+        model.predict_at(&inputs, options.confidence)
     };
-    let (throughput, inputs) = estimate(&target.throughput)?;
-    let p99 = target.p99.as_ref().map(estimate).transpose()?;
-    Ok(Prediction {
-        throughput,
-        p99_us: p99.map(|(estimate, _)| estimate),
-        relative: throughput.value / target.solo.throughput,
-        attributions: attribute(&target.throughput, &inputs),
+    Ok(Performance {
+        throughput: estimate(&target.throughput)?,
+        p99_us: target.p99.as_ref().map(estimate).transpose()?,
     })
+}
+
+/// Returns the inputs of one of a target's models beside competitors. Only these are composed: metrics that the model does not use may be
+/// missing.
+pub(crate) fn inputs_beside(
+    target: &ContentionModel,
+    model: &Sensitivity,
+    competitors: &[&ContentionModel],
+    options: &PredictOptions,
+) -> Result<Vec<f64>, PredictError> {
+    let parts: Vec<&Contentiousness> = competitors.iter().map(|of| &of.contentiousness).collect();
+    let mut vector = compose(&model.schema, &target.contentiousness, &parts, options.composition)?;
+    for (name, value) in &options.properties {
+        vector.set(name, *value);
+    }
+    model.inputs(&vector)
 }

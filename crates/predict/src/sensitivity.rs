@@ -219,6 +219,14 @@ impl Sensitivity {
         })
     }
 
+    /// Checks that intervals of a confidence are within what the observations can tell.
+    ///
+    /// # Errors
+    /// [`PredictError::Confidence`] if they are not.
+    pub fn check_confidence(&self, confidence: f64) -> Result<(), PredictError> {
+        self.quantile(confidence).map(|_| ())
+    }
+
     /// Returns the value at any inputs, also outside of the range: a building block of the extrapolation.
     pub(crate) fn value_at(&self, inputs: &[f64]) -> f64 {
         unscaled(self.kind, self.fitted.value(inputs), self.reference)

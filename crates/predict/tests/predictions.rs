@@ -10,7 +10,8 @@ use tailwater_predict::metric::{ACCESS_RATE, Resource};
 use tailwater_predict::resources::{Accelerator, Memory, Pattern, Queues, combine};
 use tailwater_predict::{
     Campaign, Change, Composition, ContentionModel, Contentiousness, Goal, Kind, Metric, Observation, PredictError,
-    PredictOptions, Schema, Sensitivity, Source, TrainOptions, Vector, compose, extrapolate, predict,
+    PredictOptions, Remedy, Schema, Sensitivity, Source, TrainOptions, Vector, compose, extrapolate, performance,
+    predict, remedies,
 };
 
 fn options(kind: Kind) -> TrainOptions {
@@ -123,6 +124,52 @@ fn a_prediction_names_the_resource_that_binds() {
         let p99 = prediction.p99_us.unwrap();
         assert!((p99.value * prediction.throughput.value / (50.0 * ROUTER.solo) - 1.0).abs() < 0.05);
     }
+}
+
+/// Three changes: the cache for the target alone, or either competitor elsewhere. Each one's gain is that of the
+/// prediction after it.
+#[test]
+fn what_would_help_is_predicted() {
+    let target = model(&ROUTER, "router", Kind::Boosted);
+    let schema = schema(Source::Modelled);
+    let competitor = |function: &str, rate: f64, occupancy: f64, bandwidth: f64| {
+        let values = |share: f64| {
+            let hits = 1.0 - bandwidth * share / 60.0;
+            vec![
+                Some(rate * share),
+                Some(occupancy * share),
+                Some(occupancy * share),
+                Some(bandwidth * share),
+                Some(hits),
+            ]
+        };
+        let values = BTreeMap::from([(1, values(1.0)), (2, values(0.9))]);
+        let contentiousness = Contentiousness::with(schema.clone(), values).unwrap();
+        let of = model(&ROUTER, function, Kind::Ridge);
+        of.with_contentiousness(contentiousness).unwrap()
+    };
+    let cache = competitor("ids", 8e7, 18.0, 1.0);
+    let memory = competitor("copy", 2e6, 1.0, 20.0);
+    let options = PredictOptions::default();
+    let both = [&cache, &memory];
+    let found = remedies(&target, &both, &options).unwrap();
+    let of = |remedy: Remedy| found.iter().find(|relief| relief.remedy == remedy).expect("a remedy");
+    let (ids, copy) = (of(Remedy::Move("ids".to_owned())), of(Remedy::Move("copy".to_owned())));
+    let separate = of(Remedy::Separate(Resource::Cache));
+    assert!(found.windows(2).all(|pair| pair[0].gain >= pair[1].gain));
+    assert!(ids.gain > copy.gain && copy.gain > 0.0, "{found:?}");
+    assert!(separate.gain > 0.05, "{found:?}");
+    let now = performance(&target, &both, &options).unwrap().throughput.value;
+    let after = predict(&target, &[&memory], &options).unwrap().throughput;
+    assert_eq!(ids.throughput, after);
+    assert!((ids.gain - (after.value / now - 1.0)).abs() < 1e-12);
+    assert_eq!(ids.remedy.to_string(), "move one ids to another socket");
+    // Two instances of one competitor are one remedy.
+    let small = competitor("nat", 4e7, 9.0, 1.0);
+    let found = remedies(&target, &[&small, &small], &options).unwrap();
+    let moves = found.iter().filter(|of| matches!(of.remedy, Remedy::Move(_)));
+    assert_eq!(moves.count(), 1);
+    assert_eq!(remedies(&target, &[], &options), Ok(Vec::new()));
 }
 
 #[test]

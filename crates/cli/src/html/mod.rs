@@ -1,5 +1,5 @@
 //! Self-contained HTML reports: `tailwater run --report`, `tailwater simulate --report` and `tailwater profile
-//! --report`.
+//! --report`, among others.
 //!
 //! Templates of `maud` write all elements, and escape every text in them. The page's script only shows figures under
 //! the pointer. Elements are closed as in XML, so that a test can parse the page.
@@ -10,6 +10,7 @@ mod charts;
 mod comparison;
 mod demo;
 mod policies;
+mod prediction;
 mod profiles;
 mod scale;
 mod svg;
@@ -22,6 +23,7 @@ use crate::text::one_line;
 pub use comparison::page as comparison;
 pub use demo::page as demo;
 use maud::{DOCTYPE, Markup, PreEscaped, Render, html};
+pub use prediction::page as prediction;
 pub use profiles::page as profiles;
 use serde::Serialize;
 use std::time::SystemTime;

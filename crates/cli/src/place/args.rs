@@ -19,9 +19,12 @@ Examples:
       Places only new and changed SLOs; removes SLOs that are no longer in the file.
   tailwater place slos.yaml --cluster cluster.yaml --state placement.json --optimal --saving 5%
       Also the plan with the fewest servers, and the migration to it, if it saves enough; --apply writes
-      it to the state. Only in builds with the feature `milp`.
+      it to the state. Released programs have the solver.
   tailwater place slos.yaml --cluster cluster.yaml --state placement.json --done 3
       Marks the steps of --migrate up to number 3 as done, and prints the remaining ones.
+  tailwater place slos.yaml --cluster cluster.yaml --predictor slomo --models models/
+      Instances share a node only if each SLO is met beside the others, by predicted contention; with
+      --cache shared without cache partitions.
 Exit codes: 0 all SLOs admitted, 2 wrong input, 3 an SLO was denied.";
 
 /// Arguments of `tailwater place`.
@@ -40,6 +43,26 @@ pub struct PlaceArgs {
     #[arg(long, value_name = "tailwater|resq-greedy", default_value = "tailwater")]
     #[arg(hide_possible_values = true)]
     pub scheduler: PlaceScheduler,
+    /// Admit by predicted contention
+    #[arg(long, value_name = "slomo", requires = "models", conflicts_with_all = ["optimal", "scheduler"])]
+    #[arg(hide_possible_values = true)]
+    pub predictor: Option<PlacePredictor>,
+    /// Models of the chains: files, and folders with files *.model.yaml
+    #[arg(long, value_name = "PATH,...", value_delimiter = ',', requires = "predictor")]
+    pub models: Vec<PathBuf>,
+    /// Cache of an instance: its own partition, or shared by all of its node
+    #[arg(
+        long,
+        value_name = "partitioned|shared",
+        default_value = "partitioned",
+        requires = "predictor"
+    )]
+    #[arg(hide_possible_values = true)]
+    pub cache: PlaceCache,
+    /// Probability with which predicted intervals hold
+    #[arg(long, value_name = "P%", default_value = "90%", value_parser = values::confidence)]
+    #[arg(requires = "predictor")]
+    pub confidence: f64,
     /// Also search for the plan with the fewest servers, and for the migration to it (feature `milp`)
     #[arg(long)]
     pub optimal: bool,
@@ -74,4 +97,17 @@ pub struct PlaceArgs {
 pub enum PlaceScheduler {
     Tailwater,
     ResqGreedy,
+}
+
+/// Predictor of contention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum PlacePredictor {
+    Slomo,
+}
+
+/// Use of the last-level cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum PlaceCache {
+    Partitioned,
+    Shared,
 }

@@ -92,8 +92,8 @@ pub fn available() -> Result<(), CliError> {
         return Ok(());
     }
     Err(CliError::Input(
-        "--optimal: this program was built without a solver; `cargo build --release -p tailwater --features milp` \
-         builds one with it, which takes cmake, a C++ compiler and libclang"
+        "--optimal: this program was built without a solver, which released programs have; `make release` builds \
+         one (`--features milp`), which takes cmake, a C++ compiler and libclang"
             .to_owned(),
     ))
 }

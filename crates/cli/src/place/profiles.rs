@@ -55,6 +55,16 @@ impl ProfileFiles {
         }
     }
 
+    /// Returns the names of a machine in models of contention: that of the cluster, and its hardware's description and
+    /// label.
+    pub fn names(&self, machine: &str) -> Vec<String> {
+        let mut names = vec![machine.to_owned()];
+        if let Some(Some(Hardware { machine, .. })) = self.machines.get(machine) {
+            names.extend([machine.to_string(), machine.label()]);
+        }
+        names
+    }
+
     fn read(&mut self, file: &Path) -> Result<(), SpecError> {
         let profiles = File::read(file)?;
         let file = one_line(&file.display().to_string());

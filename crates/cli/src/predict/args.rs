@@ -1,6 +1,7 @@
 //! Arguments of `tailwater predict`.
 
 use crate::output::ReportOutput;
+use crate::values;
 use clap::Args;
 use std::path::PathBuf;
 use tailwater_predict::Kind;
@@ -14,6 +15,8 @@ is then trained.
 Examples:
   tailwater predict --target nat.model.yaml --with ids.model.yaml,ids.model.yaml
       One chain beside two others.
+  tailwater predict --target nat.model.yaml --with ids.model.yaml --report nat.html
+      Also a page with charts.
   tailwater predict --target nat.campaign.yaml --save nat.model.yaml
       Trains a model, and prints its error.
 Exit codes: 0 done, 2 wrong input, or outside of what the campaign covers.";
@@ -28,7 +31,7 @@ pub struct PredictArgs {
     #[arg(long = "with", value_name = "FILE,...", value_delimiter = ',')]
     pub competitors: Vec<PathBuf>,
     /// Probability with which the intervals hold
-    #[arg(long, value_name = "P%", default_value = "90%", value_parser = confidence)]
+    #[arg(long, value_name = "P%", default_value = "90%", value_parser = values::confidence)]
     pub confidence: f64,
     /// Property of the target that differs from its campaign, such as flows=50000
     #[arg(long = "property", value_name = "NAME=VALUE", value_parser = property)]
@@ -36,6 +39,12 @@ pub struct PredictArgs {
     /// Method of models that are trained from campaigns
     #[arg(long, value_name = "NAME", default_value_t = Kind::Boosted, value_parser = method)]
     pub method: Kind,
+    /// Machine that all models must be of
+    #[arg(long, value_name = "NAME")]
+    pub machine: Option<String>,
+    /// File for a page with charts
+    #[arg(long, value_name = "FILE.html")]
+    pub report: Option<PathBuf>,
     /// File to which the target's model is written
     #[arg(long, value_name = "FILE")]
     pub save: Option<PathBuf>,
@@ -52,15 +61,6 @@ fn method(text: &str) -> Result<Kind, String> {
         let names = Kind::ALL.map(|kind| kind.to_string());
         format!("expected one of {}", names.join(", "))
     })
-}
-
-/// Parses a confidence such as `90%`.
-fn confidence(text: &str) -> Result<f64, String> {
-    let number = text.strip_suffix('%').unwrap_or(text).parse::<f64>().ok();
-    let valid = number.filter(|percent| *percent > 0.0 && *percent < 100.0);
-    valid
-        .map(|percent| percent / 100.0)
-        .ok_or_else(|| "expected a percentage above 0 and below 100, such as 90%".to_owned())
 }
 
 /// Parses `name=value`.

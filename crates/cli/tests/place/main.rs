@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod predicted;
 mod profiles;
 mod progress;
 mod wrong;
