@@ -67,9 +67,9 @@ fn dispatchers_own_several_cores_load_while_the_server_has_cores_to_spare() {
 /// to: all cores became dedicated.
 #[test]
 fn cores_are_left_to_a_bucket_that_exceeds_one() {
-    let after = |divides: bool, whale: f64, late: f64, periods: usize| {
+    let beside = |whales: usize, divides: bool, whale: f64, late: f64, periods: usize| {
         let buckets: Vec<_> = (0..512)
-            .map(|bucket| (0, 1.0, if bucket == 0 { whale } else { 100.0 / 511.0 }))
+            .map(|bucket| (0, 1.0, if bucket < whales { whale } else { 100.0 / 511.0 }))
             .collect();
         let config = TailwaterServerConfig {
             divides,
@@ -81,16 +81,20 @@ fn cores_are_left_to_a_bucket_that_exceeds_one() {
         (0..periods).for_each(|_| drop(server.period(&mut mapper).to_vec()));
         server.dedicated()
     };
+    let after = |divides, whale, late, periods| beside(1, divides, whale, late, periods);
     assert_eq!(after(false, 150.0, 0.1, 2), 8);
     // Its load takes three cores divided, and another is for bursts.
-    assert_eq!(after(true, 150.0, 0.1, 20), 4);
-    assert_eq!(after(true, 105.0, 0.1, 20), 5);
+    assert_eq!(after(true, 150.0, 0.05, 20), 4);
+    assert_eq!(after(true, 105.0, 0.05, 20), 5);
     assert_eq!(after(true, 90.0, 0.1, 2), 8);
     // It did not help.
     assert_eq!(after(true, 150.0, 0.5, 2), 4);
     assert_eq!(after(true, 150.0, 0.5, 4), 8);
     // Nearly full.
     assert_eq!(after(true, 700.0, 0.1, 2), 8);
+    // Two whales have a dedicated core each; three would have to share one, in which all are worse off than whole.
+    assert_eq!(beside(2, true, 105.0, 0.05, 20), 3);
+    assert_eq!(beside(3, true, 105.0, 0.05, 2), 8);
 }
 
 proptest! {

@@ -17,7 +17,8 @@ pub const WATCH_PRIORITY: u8 = 4;
 
 /// Sets the priority of a process and queues it behind all others of that priority on its core.
 fn set_priority(process: u32, priority: u8) -> io::Result<()> {
-    set_policy(process, libc::SCHED_FIFO, priority)
+    // Its children have ordinary priority.
+    set_policy(process, libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, priority)
 }
 
 /// Sets the calling thread's scheduling policy to `SCHED_OTHER`.

@@ -20,9 +20,9 @@
 //! few flows exceed a core, or all of them all cores, equal rates make every packet late instead of some.
 //!
 //! **Whales.** More dedicated cores are no use to a bucket that exceeds one: it is on one of them whatever their number.
-//! If auxiliary cores can take [functions](TailwaterServerConfig::divides) of it, as many cores as it exceeds its own by
-//! stay auxiliary, whatever is late, and one more for bursts of the others. Not if the server is nearly full, nor for a
-//! while after a large share of the packets was late nevertheless.
+//! If auxiliary cores can take [functions](TailwaterServerConfig::divides) of it, as many cores as its parts take
+//! stay auxiliary, whatever is late, and one more for bursts of the others. Not if fewer dedicated cores than whales
+//! would be left, nor if the server is nearly full, nor for a while after many packets were late nevertheless.
 //!
 //! **Giving back.** A core is given back once the loads of all of the last eight periods would have fit on fewer. What
 //! it costs to take it again, tens of milliseconds of late packets, is more than it saves between two waves of load.
@@ -91,7 +91,7 @@ const MANY: f64 = 7.0;
 /// Share of a core's capacity from which on a bucket needs another core.
 const WHALE: f64 = 0.95;
 /// Share of late packets from which on leaving cores to whales has not helped, and number of periods in a row.
-const HOPELESS: (f64, u32) = (0.3, 3);
+const HOPELESS: (f64, u32) = (0.1, 3);
 /// Cores that a whale takes divided, as a multiple of its load: parts differ, and handing over costs time.
 const DIVIDED: f64 = 1.35;
 /// Share of the capacity of all cores beyond which none is left to whales.
@@ -193,11 +193,16 @@ impl TailwaterServerMapper {
         if !self.config.divides || self.without_whales > 0 || sum > NEARLY_FULL * all as f64 {
             return all;
         }
-        let excess = buckets.iter().map(cores).filter(|cores| *cores > WHALE);
-        let excess: f64 = excess.map(|cores| (cores * DIVIDED).ceil()).sum();
+        let whales = || buckets.iter().map(cores).filter(|cores| *cores > WHALE);
+        let count = whales().count();
+        let parts: usize = whales().map(|cores| (cores * DIVIDED).ceil() as usize).sum();
         // Bursts of the others would take the last one from a whale.
-        let spare = if excess > 0.0 { 1.0 } else { 0.0 };
-        all.saturating_sub((excess + spare) as usize).max(1)
+        let left = if count > 0 { parts + 1 } else { 0 };
+        // Whales that share a dedicated core are worse off than whole ones.
+        match all.checked_sub(left) {
+            Some(room) if room >= count => room,
+            _ => all,
+        }
     }
 
     /// Learns from a period in which a share `late` of the packets was late, and cores were `left` to whales or not.
@@ -337,7 +342,9 @@ impl ServerMapper for TailwaterServerMapper {
             if most < view.cores.len() {
                 self.even = 0;
             }
-            self.judge_room(late, most < view.cores.len());
+            if !is_early {
+                self.judge_room(late, most < view.cores.len());
+            }
         }
         let needed = self.fewest(flows, all, self.fill, most);
         let reclaim_fill = self.fill * self.config.reclaim_fill / self.config.fill;
@@ -349,9 +356,8 @@ impl ServerMapper for TailwaterServerMapper {
         let enough = self.enough.iter().copied().max().unwrap_or(most);
         let cores = match is_early {
             true => had.max(needed),
-            false => had.max(needed).min(enough.max(needed)),
+            false => had.max(needed).min(enough.max(needed)).min(most),
         };
-        let cores = cores.min(most);
         self.changed = cores != had;
         for core in 0..view.cores.len() {
             let count = self.dedicated.iter().filter(|d| **d).count();

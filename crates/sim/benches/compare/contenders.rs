@@ -3,7 +3,7 @@
 use super::cells::Cell;
 use super::machine;
 use std::sync::Arc;
-use tailwater_baselines::catalog::{Policy, pooled};
+use tailwater_baselines::catalog::{Policy, divides, pooled};
 use tailwater_baselines::netblaze::{
     Capacity, NetBlazeMapper, NetBlazeOptions, NetBlazeServerConfig, NetBlazeServerMapper,
 };
@@ -335,7 +335,7 @@ impl Values {
                 chosen if chosen > 0.0 => chosen,
                 _ => pooled(profile),
             },
-            divides: !profile.splits.points().is_empty(),
+            divides: divides(profile),
             ..default
         };
         let (rates, splits) = (profile.rates.clone(), profile.splits.clone());
