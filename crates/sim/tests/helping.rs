@@ -2,10 +2,10 @@
 
 mod common;
 
-use common::{Random, bursty, checked, costs, policy, static_rss};
+use common::{Random, bursty, checked, costs, policy, run, static_rss};
 use std::sync::Arc;
 use tailwater_net::Nanos;
-use tailwater_sim::{ChainModel, ChainReport, Rack, RackPolicy, Recording};
+use tailwater_sim::{ChainModel, ChainReport, Rack, RackPolicy, Recording, RunOptions};
 
 const MS: u64 = common::MS;
 
@@ -49,6 +49,22 @@ fn dedicated_cores_process_buckets_of_those_that_are_behind() {
         assert!(few < 0.8 * most, "{load} %: {few} of {most}");
         assert!(helped.packets.lost <= alone.packets.lost);
         assert_eq!((helped.cores.dedicated, helped.cores.auxiliary), (4.0, 0.0));
+    }
+}
+
+/// Its help counted as an auxiliary core's from the end of the warm-up on: ten cores of eight.
+#[test]
+fn a_dedicated_core_that_helps_at_the_end_of_the_warm_up_counts_once() {
+    let packets = bursty(1, 120 * MS, 80, 4);
+    for warm_up in 50..60 {
+        let options = RunOptions {
+            warm_up: Nanos::from_millis(warm_up),
+            window: Nanos::from_millis(1),
+            ..RunOptions::default()
+        };
+        let report = run(&Rack::of_one(4), model(), all_dedicated(4), &packets, &options);
+        let cores = report.chains[0].cores;
+        assert_eq!((cores.dedicated, cores.auxiliary), (4.0, 0.0), "{warm_up} ms");
     }
 }
 

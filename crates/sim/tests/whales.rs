@@ -234,6 +234,9 @@ fn a_whale_is_divided_on_a_server_that_maps_its_cores() {
         with.cores
     );
     println!("{line}");
+    for cores in [&without.cores, &with.cores] {
+        assert!(cores.total <= 4.0, "{line}");
+    }
     assert!(share_late(&without) > 0.3, "{line}");
     assert!(share_late(&with) < 0.05, "{line}");
 }

@@ -66,7 +66,8 @@ impl Engine<'_> {
         for core in &mut self.cores {
             core.since = now;
             if let Some(claim) = &mut core.activation {
-                claim.since = now;
+                // One with a queue does not count as an auxiliary core, whatever it does for others.
+                claim.since = claim.since.max(now);
             }
         }
         self.restart_sampling(now);
