@@ -219,10 +219,18 @@ mod tests {
         let sleeper = Command::new("sleep").arg("100").spawn();
         let spinner = Command::new("sh").args(["-c", "while :; do :; done"]).spawn();
         let (mut sleeper, mut spinner) = (sleeper.unwrap(), spinner.unwrap());
+        let began = Instant::now();
+        // While it starts, it is a worker that waits for a core.
+        let mut asleep = 0;
+        while asleep < 20 {
+            let is_asleep = schedule::state(sleeper.id()) == ProcessState::Idle;
+            asleep = if is_asleep { asleep + 1 } else { 0 };
+            thread::sleep(Duration::from_millis(1));
+            assert!(began.elapsed() < Duration::from_secs(60));
+        }
         status.set_worker(sleeper.id());
         status.set_process(0, spinner.id());
         let mut watched = Watched::new(Arc::clone(&status));
-        let began = Instant::now();
         while schedule::processor_time(spinner.id()).unwrap() < Duration::from_millis(50) {
             watched.look(Instant::now(), Duration::from_millis(1));
             thread::sleep(Duration::from_millis(1));
