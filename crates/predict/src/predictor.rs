@@ -207,8 +207,8 @@ pub fn performance(
     })
 }
 
-/// Returns the inputs of one of a target's models beside competitors. Only these are composed: metrics that the model does not use may be
-/// missing.
+/// Returns the inputs of one of a target's models beside competitors. Only these are composed: metrics that the model
+/// does not use may be missing.
 pub(crate) fn inputs_beside(
     target: &ContentionModel,
     model: &Sensitivity,

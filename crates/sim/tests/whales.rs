@@ -202,7 +202,7 @@ fn parts_are_joined_when_the_load_has_fallen_and_divided_when_it_rises() {
     }
 }
 
-/// The server mapper made all cores dedicated, as the whale's packets were late: none was left that could take functions
+/// The server mapper made all cores dedicated, as packets of the whale were late: none was left that could take parts
 /// of it, and they stayed late. Parts on cores that became dedicated stayed there.
 #[test]
 fn a_whale_is_divided_on_a_server_that_maps_its_cores() {

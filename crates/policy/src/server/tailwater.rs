@@ -19,7 +19,7 @@
 //! packets are late nevertheless, all cores get the same number of buckets for a while, whatever their rates. Where a
 //! few flows exceed a core, or all of them all cores, equal rates make every packet late instead of some.
 //!
-//! **Whales.** More dedicated cores are no use to a bucket that exceeds one: it is on one of them whatever their number.
+//! **Whales.** More dedicated cores do not help a bucket that exceeds one: it is on one of them, however many.
 //! If auxiliary cores can take [functions](TailwaterServerConfig::divides) of it, as many cores as its parts take
 //! stay auxiliary, whatever is late, and one more for bursts of the others. Not if fewer dedicated cores than whales
 //! would be left, nor if the server is nearly full, nor for a while after many packets were late nevertheless.

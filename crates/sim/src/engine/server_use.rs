@@ -41,7 +41,7 @@ impl Engine<'_> {
         let is_its = |core: &usize| usize::from(self.cores[*core].server) == server;
         let cores: Vec<usize> = (0..self.cores.len()).filter(is_its).collect();
         for &core in &cores {
-            // What found a ring full was lost before.
+            // Packets that found a ring full were lost before.
             if let Some((chain, _)) = self.cores[core].dedicated {
                 self.overflow(core, usize::from(chain), now);
             }

@@ -1,4 +1,4 @@
-//! Tailwater's ingress mapper: rows of the switch's table to servers, moved when a server has too much.
+//! Tailwater's ingress mapper: rows of the switch's table to servers, moved when a server is overloaded.
 //!
 //! The table begins with one row, the *default row*, which sends everything to the first server. No packet ever waits
 //! for a row of its own: a row is only written for flows that leave the server of the row that matched them before. So
@@ -11,7 +11,7 @@
 //! though the load is within the limit, it falls to less than the load; after a while without, it grows again. A
 //! server that is taken into use begins with the lowest limit learnt so far.
 //!
-//! **When.** A server has too much if its mean load of a period is above the limit, or if more packets were late than
+//! **When.** A server is overloaded if its mean load of a period is above the limit, or if more packets were late than
 //! its *credit* covers: late packets beyond the tolerated share add up, and others pay off. After a start there is no
 //! mean yet, and what has been measured since counts, with a margin that is the larger the shorter the time: a new
 //! ingress in front of a full load needs a few milliseconds, not periods. After moves, a new period begins when the
@@ -33,7 +33,7 @@
 //!
 //! **Scale-in**, if configured. If the load has fitted the limits of one server fewer, with a margin, for longer than
 //! limits take to grow, the least loaded server is emptied: all its rows move, and it is unused. The time doubles if a
-//! server has too much not long after that, so that a load to and fro moves few rows.
+//! server is overloaded not long after that, so that a load to and fro moves few rows.
 
 mod plan;
 mod row;
@@ -444,7 +444,7 @@ impl ServerState {
         self.lost = self.missing >= MISSING;
     }
 
-    /// Takes counters of a time `elapsed` since the period began. Returns `true` if the server has too much. Its mean
+    /// Takes counters of a time `elapsed` since the period began. Returns `true` if the server is overloaded. Its mean
     /// load counts if `judged`.
     fn measure(&mut self, counters: &ServerCounters, elapsed: Nanos, judged: bool) -> bool {
         let step = counters.since(&self.last);

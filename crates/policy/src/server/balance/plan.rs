@@ -43,7 +43,7 @@ pub(super) struct Server {
     pub load: f64,
     /// Load up to which it keeps the objective.
     pub limit: f64,
-    /// `true` if it has too much.
+    /// `true` if it is overloaded.
     pub sheds: bool,
 }
 

@@ -55,7 +55,7 @@ impl SpareTime {
         (self.fits, self.since_emptied) = (0, Some(0));
     }
 
-    /// Records that a server has too much. The wait doubles if one was emptied not long ago.
+    /// Records that a server is overloaded. The wait doubles if one was emptied not long ago.
     pub fn too_much(&mut self) {
         self.fits = 0;
         if self.since_emptied.take().is_some() {
@@ -85,7 +85,7 @@ mod tests {
             last = wait;
         }
         spare.emptied();
-        // It proves right: nothing has too much for a long time.
+        // It proves right: no server is overloaded for a long time.
         for _ in 0..=CALM * last {
             spare.period(false, 0);
         }
