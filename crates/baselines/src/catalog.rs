@@ -2,7 +2,7 @@
 
 mod server;
 
-pub use server::{NoRates, divides, pooled};
+pub use server::{NoRates, pooled};
 
 use crate::netblaze::{Capacity, NetBlazeError, NetBlazeMapper, NetBlazeOptions};
 use std::sync::Arc;

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use tailwater_net::Nanos;
 use tailwater_policy::capacity::CapacityProfile;
 use tailwater_policy::server::{MakeServerMapper, ServerMapper, TailwaterServerConfig, TailwaterServerMapper};
+use tailwater_policy::tailwater::divides;
 
 /// Error: the profile has no rates, so a core's sustainable load is unknown.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -95,19 +96,6 @@ fn made<M: ServerMapper + 'static>(
     make: impl Fn() -> M + Send + Sync + 'static,
 ) -> Result<Option<MakeServerMapper>, NoRates> {
     Ok(Some(Arc::new(move || Box::new(make()))))
-}
-
-/// Returns `true` if a core that runs only some of the chain's functions takes clearly more packets than one that runs
-/// them all.
-pub fn divides(profile: &CapacityProfile) -> bool {
-    /// The least gain for which Tailwater's core mapper divides a flow.
-    const GAIN: f64 = 8.0 / 7.0;
-    let Some(costs) = &profile.costs else {
-        return false;
-    };
-    let whole = profile.epoch.0 as f64 / costs.packet.max(1.0);
-    let mut points = profile.splits.points().iter();
-    points.any(|point| f64::from(point.capacity()) >= GAIN * whole)
 }
 
 /// Largest share of its time that a dispatcher spends on receiving and offloading.

@@ -117,6 +117,7 @@ pub use options::{TailwaterError, TailwaterOptions};
 use split_flows::Whales;
 use tailwater_net::Nanos;
 use wake::WakeTime;
+pub use whales::divides;
 
 /// Cost of a packet, in nanoseconds, from which on dedicated cores help each other: queueing, offloading and taking
 /// over a packet of a bucket cost a fifth of that. Near capacity, cheaper chains lose more by them than they gain.

@@ -1,14 +1,25 @@
 //! Whales: flows that would be late by themselves, and the division of their chain over several cores.
 
 use super::TailwaterMapper;
+use super::cost::Costs;
+use super::division::Divisions;
 use super::long_queue::FULL;
-use crate::core::{AuxiliaryCore, Destination, Flowlet, Load, Notice, Plan, Review, Split, SplitFlow, View};
+use crate::capacity::CapacityProfile;
+use crate::core::{AuxiliaryCore, Destination, Flowlet, Load, Notice, Plan, Review, Split, SplitFlow, Unit, View};
 
 /// Share of a core's time, in percent, that a flow may take on the busiest of its cores after a join.
 const JOINED_FILL: u64 = 60;
 /// Number of intervals in a row, each of a release timeout, after which parts are joined: it takes time to divide them
 /// again.
 const CALM: u32 = 8;
+
+/// Returns `true` if Tailwater's core mapper divides flows with this profile: if a cut makes the slowest part clearly
+/// shorter than the whole chain.
+pub fn divides(profile: &CapacityProfile) -> bool {
+    let packet = Costs::new(profile.costs, Unit::Bucket).packet(false);
+    Divisions::new(&profile.splits, profile.epoch.0, packet).used(1) != 0
+}
+
 impl TailwaterMapper {
     /// Returns `true` if a whale is faster with its chain split.
     pub(super) fn can_split(&self) -> bool {

@@ -199,8 +199,8 @@ fn alone(server: &mut Server<'_>, campaign: &mut Campaign) {
     campaign.push(observation).expect("a measured run");
 }
 
-/// Measures a co-run, once more if it was disturbed. Returns the competitor's packets per second, and `true` if it still
-/// is.
+/// Measures a co-run, once more if it was disturbed. Returns the competitor's packets per second, and `true` if it
+/// still is.
 fn co_run(server: &mut Server<'_>, campaign: &mut Campaign, group: u32, workload: &Workload) -> (f64, bool) {
     let mut run = server.co_run(&[workload]).expect("a co-run");
     if run.disturbance.is_some() {

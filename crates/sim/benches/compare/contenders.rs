@@ -3,7 +3,7 @@
 use super::cells::Cell;
 use super::machine;
 use std::sync::Arc;
-use tailwater_baselines::catalog::{Policy, divides, pooled};
+use tailwater_baselines::catalog::{Policy, pooled};
 use tailwater_baselines::netblaze::{
     Capacity, NetBlazeMapper, NetBlazeOptions, NetBlazeServerConfig, NetBlazeServerMapper,
 };
@@ -15,7 +15,7 @@ use tailwater_net::Nanos;
 use tailwater_policy::capacity::{CapacityProfile, SplitProfile};
 use tailwater_policy::core::Unit;
 use tailwater_policy::server::{IngressConfig, TailwaterServerConfig, TailwaterServerMapper};
-use tailwater_policy::tailwater::{TailwaterMapper, TailwaterOptions};
+use tailwater_policy::tailwater::{TailwaterMapper, TailwaterOptions, divides};
 use tailwater_sim::RackPolicy;
 use tailwater_sim::policies::Steered;
 
