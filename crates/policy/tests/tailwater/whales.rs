@@ -2,10 +2,11 @@
 
 use super::{TAKEN, decide, flow, mapper, working};
 use tailwater_net::Nanos;
-use tailwater_policy::capacity::{SplitPoint, SplitProfile};
+use tailwater_policy::capacity::{CapacityProfile, ServiceCosts, SplitPoint, SplitProfile};
 use tailwater_policy::core::{
     AuxiliaryCore, CoreMapper, Destination, Flowlet, Load, Loads, Notice, Review, SplitFlow, SplitPart,
 };
+use tailwater_policy::tailwater::divides;
 
 /// An epoch is 80 µs, so a core takes 200 packets of the whole chain.
 #[test]
@@ -47,6 +48,30 @@ fn three_functions() -> SplitProfile {
         });
     }
     splits
+}
+
+/// Cores were left to whales whose chain has split points that bring nothing.
+#[test]
+fn splits_that_gain_nothing_are_none() {
+    let profile = |splits: SplitProfile| CapacityProfile {
+        epoch: Nanos::from_micros(80),
+        costs: Some(ServiceCosts {
+            packet: 400.0,
+            ..ServiceCosts::default()
+        }),
+        splits,
+        ..CapacityProfile::default()
+    };
+    assert!(divides(&profile(three_functions())));
+    assert!(!divides(&profile(SplitProfile::new())));
+    // Parts of 98 and 95 % of the chain.
+    let mut useless = SplitProfile::new();
+    useless.insert(SplitPoint {
+        last_functions: 1,
+        first: 80_000 / 392,
+        last: 80_000 / 380,
+    });
+    assert!(!divides(&profile(useless)));
 }
 
 /// Split flow: its parts, its packets here, and those that have passed.
