@@ -143,6 +143,7 @@ impl CliError {
                 ContentionError::Plan(_) | ContentionError::Alone { .. } | ContentionError::Competitors { .. } => true,
                 ContentionError::Spec(_)
                 | ContentionError::Campaign(_)
+                | ContentionError::Parameter(_)
                 | ContentionError::NoPackets { .. }
                 | ContentionError::Thread(_) => false,
             },

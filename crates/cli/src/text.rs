@@ -66,6 +66,11 @@ pub fn percent(share: f64) -> String {
     format!("{} %", text.trim_end_matches('0').trim_end_matches('.'))
 }
 
+/// Formats a ratio of any size, such as a slowdown, as percent with one decimal.
+pub fn tenths_percent(share: f64) -> String {
+    format!("{:.1} %", 100.0 * share)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -183,6 +183,15 @@ pub fn percent(text: &str) -> Result<f64, String> {
         .ok_or_else(|| "expected a percentage above 0, at most 1000, such as 3 or 0.5".to_owned())
 }
 
+/// Parses the error of a model in percent, up to 50, as a ratio.
+///
+/// # Errors
+/// Not a number, or out of range.
+pub fn model_error(text: &str) -> Result<f64, String> {
+    let error = percent(text).ok().filter(|error| *error <= 0.5);
+    error.ok_or_else(|| "expected a percentage above 0, at most 50, such as 1.5".to_owned())
+}
+
 /// Parses a number of bytes: `1000000`, `512M`, `4GiB`. Prefixes are powers of 1024.
 ///
 /// # Errors

@@ -74,5 +74,5 @@ pub use plan::{CampaignPlan, End, Next, PlanError, PlanOptions, Point};
 pub use predictor::{ContentionModel, Performance, PredictOptions, Prediction, performance, predict};
 pub use remedy::{Relief, Remedy, remedies};
 pub use select::{Selection, correlations, importances};
-pub use sensitivity::{Estimate, PredictError, Sensitivity, TrainOptions};
+pub use sensitivity::{Estimate, Evaluation, HeldOut, PredictError, Sensitivity, TrainOptions};
 pub use validate::{LeftOut, leave_groups_out};

@@ -104,12 +104,63 @@ pub struct Sensitivity {
     pub(crate) notes: Vec<String>,
 }
 
+/// Observation beside its prediction by a model that did not see its group, in the goal's unit.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct HeldOut {
+    /// Measured value.
+    pub measured: f64,
+    /// Predicted value.
+    pub predicted: f64,
+}
+
+/// A model with the observations of its training, to look at: a [file](crate::file) keeps the model only.
+#[derive(Clone, Debug)]
+pub struct Evaluation {
+    /// The model.
+    pub model: Sensitivity,
+    /// Its observations, each beside a prediction.
+    pub held_out: Vec<HeldOut>,
+    rows: Vec<Vec<f64>>,
+}
+
+impl Evaluation {
+    /// Returns the mean performance over the observations if one input, by its position in the model's schema, had each
+    /// of these values, in the goal's unit (partial dependence, Friedman 2001).
+    ///
+    /// # Panics
+    /// There is no such input.
+    pub fn response(&self, input: usize, values: &[f64]) -> Vec<f64> {
+        let at = |value: &f64| {
+            let changed = self.rows.iter().map(|row| {
+                let mut row = row.clone();
+                row[input] = *value;
+                self.model.value_at(&row)
+            });
+            mean(&changed.collect::<Vec<f64>>())
+        };
+        values.iter().map(at).collect()
+    }
+}
+
 impl Sensitivity {
     /// Trains a model of a campaign; `reference` is the performance without competition.
     ///
     /// # Errors
     /// If there are too few usable observations, or the method's metric is absent.
     pub fn train(campaign: &Campaign, goal: Goal, reference: f64, options: &TrainOptions) -> Result<Self, FitError> {
+        Sensitivity::evaluated(campaign, goal, reference, options).map(|evaluation| evaluation.model)
+    }
+
+    /// [`train`](Self::train), and keeps the observations.
+    ///
+    /// # Errors
+    /// Same as [`train`](Self::train).
+    pub fn evaluated(
+        campaign: &Campaign,
+        goal: Goal,
+        reference: f64,
+        options: &TrainOptions,
+    ) -> Result<Evaluation, FitError> {
         let data = Dataset::new(campaign, goal);
         let source = campaign.schema().source();
         let data = inputs_of(data, goal, options)?;
@@ -121,26 +172,30 @@ impl Sensitivity {
         let kind = options.kind;
         let training = Training::new(kind.is_logarithmic(), &data, goal, reference);
         let tuned = tune(kind, &training, &folds, options.seed);
-        let mut scores = Vec::new();
+        let mut held_out = Vec::new();
         for fold in &folds {
             let model = fit(kind, &training, &data.outside(fold), tuned, options.seed);
-            let score = |at: &usize| {
-                let predicted = unscaled(kind, model.value(&data.row(*at)), reference);
-                (data.targets[*at] / predicted).ln().abs()
+            let pair = |at: &usize| HeldOut {
+                measured: data.targets[*at],
+                predicted: unscaled(kind, model.value(&data.row(*at)), reference),
             };
-            scores.extend(fold.iter().map(score));
+            held_out.extend(fold.iter().map(pair));
         }
+        let scores = held_out.iter().map(|of| (of.measured / of.predicted).ln().abs());
+        let scores = thinned(scores.collect());
         let all: Vec<usize> = (0..data.len()).collect();
-        Ok(Sensitivity {
+        let rows = all.iter().map(|at| data.row(*at)).collect();
+        let model = Sensitivity {
             kind,
             schema: Arc::new(schema),
             ranges: data.ranges(),
             baseline: baseline(&data, goal),
             reference,
             fitted: fit(kind, &training, &all, tuned, options.seed),
-            scores: thinned(scores),
+            scores,
             notes: data.notes,
-        })
+        };
+        Ok(Evaluation { model, held_out, rows })
     }
 
     /// Returns the method.

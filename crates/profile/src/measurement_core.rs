@@ -286,28 +286,27 @@ impl Default for Setting {
     }
 }
 
-/// Returns the packets per second of a saturated run: those of the median window. If the core was preempted repeatedly,
-/// those of the busiest window. 0 only if no packet was processed.
+/// Returns the packets per second of a saturated run: those of the median window, without gaps in which the worker
+/// lacked its core. 0 only if no packet was processed.
 pub(crate) fn rate(report: &RunReport) -> f64 {
-    let offered = |windows: &[&WindowReport]| {
-        let offered = windows.iter().map(|window| window.offered);
-        // Saturated: a window without packets is one without the core.
-        let mut offered: Vec<u64> = offered.filter(|packets| *packets > 0).collect();
-        offered.sort_unstable();
-        offered
-    };
-    let whole = whole(report);
-    let good = offered(&undisturbed(report));
-    let packets = match (good.len(), whole.len()) {
-        (ENOUGH.., _) => good.get(good.len() / 2).copied(),
-        (_, ENOUGH..) => offered(&whole.iter().collect::<Vec<_>>()).last().copied(),
-        // Shorter than a window.
-        _ => None,
-    };
-    match packets {
-        Some(packets) => packets as f64 / SATURATED_WINDOW.as_secs_f64(),
-        None => report.packets.offered as f64 / report.duration_s.max(1e-9),
+    let windows = evaluated_windows(report);
+    let rates = windows.iter().filter_map(|of| core_rate(of.offered, of.gap_us));
+    // Saturated: a window without packets is one without the core.
+    let mut rates: Vec<f64> = rates.filter(|rate| *rate > 0.0).collect();
+    rates.sort_by(f64::total_cmp);
+    match rates.get(rates.len() / 2) {
+        Some(rate) if rates.len() >= ENOUGH => *rate,
+        // Shorter than a window, or nearly always without the core.
+        _ => report.packets.offered as f64 / report.duration_s.max(1e-9),
     }
+}
+
+/// Returns the packets per second, while the worker had its core, of a saturated window with so many packets and
+/// microseconds of gaps. `None` if it lacked it for more than half of the window: caches are cold for the rest.
+pub(crate) fn core_rate(packets: u64, gap_us: f64) -> Option<f64> {
+    let whole = SATURATED_WINDOW.as_secs_f64();
+    let had = whole - gap_us / 1e6;
+    (2.0 * had >= whole).then(|| packets as f64 / had)
 }
 
 /// Scaling configuration for training: records epochs and migrates no flow, so it needs no auxiliary core.

@@ -119,3 +119,11 @@ fn traffic_keeps_its_bursts_at_another_rate() {
     let one = at_rate(&traffic, 1, 2e6).unwrap();
     assert_eq!(one.len(), 1);
 }
+
+#[test]
+fn gaps_are_taken_out_of_a_rate() {
+    use crate::measurement_core::core_rate;
+    assert_eq!(core_rate(2000, 0.0), Some(1e6));
+    assert_eq!(core_rate(1000, 1000.0), Some(1e6));
+    assert_eq!(core_rate(900, 1100.0), None);
+}

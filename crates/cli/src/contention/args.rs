@@ -18,6 +18,7 @@ Examples:
   tailwater profile contention chain.yaml --flows 100000 --points 100 -o edge.contention.yaml
   tailwater predict --target acl-nat.contention.yaml --with nat.contention.yaml
 
+The campaign ends when a model of it errs by less than --error, or when more points do not lower its error.
 The file is valid after each point. Ctrl-C ends the campaign within seconds; the same command continues it.
 
 Exit codes: 0 complete; 4 complete, but points stayed disturbed and are flagged; 1 failed or stopped; 2 wrong
@@ -48,9 +49,12 @@ pub struct ContentionArgs {
     /// Cores of competitors and probes [default: all others that share the last-level cache, at most 10]
     #[arg(long, value_name = "LIST", value_parser = values::cores)]
     pub beside: Option<Cores>,
-    /// Co-runs to measure
-    #[arg(long, value_name = "N", default_value = "60", value_parser = clap::value_parser!(u32).range(8..=5000))]
+    /// Maximum number of co-runs
+    #[arg(long, value_name = "N", default_value = "100", value_parser = clap::value_parser!(u32).range(8..=5000))]
     pub points: u32,
+    /// The campaign ends when a model of its throughput errs less, in percent
+    #[arg(long, value_name = "PERCENT", default_value = "1.5", value_parser = values::model_error)]
+    pub error: f64,
     /// Source of the metrics
     #[arg(
         long,
@@ -68,6 +72,9 @@ pub struct ContentionArgs {
     /// Skip empty and oversized packets instead of refusing the capture
     #[arg(long)]
     pub skip_bad_packets: bool,
+    /// File for a page with the sensitivity to each metric, and predicted beside measured throughput
+    #[arg(long, value_name = "FILE.html")]
+    pub report: Option<PathBuf>,
     /// Output format
     #[arg(long, value_name = "table|json", default_value = "table")]
     #[arg(hide_possible_values = true)]

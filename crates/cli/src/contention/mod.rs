@@ -1,37 +1,41 @@
 //! `tailwater profile contention`: a campaign of co-runs on this machine.
 
 mod args;
+mod document;
 
 pub use args::{CONTENTION_EXAMPLES, ContentionArgs};
+pub use document::Document;
 
 use crate::curves::TrafficChoice;
 use crate::error::{CliError, DOUBTFUL};
-use crate::files::{check_output, write_result};
+use crate::files::{ReportFile, check_output, write_result};
+use crate::html;
 use crate::input::Traffic;
 use crate::output::{ReportOutput, complain, json, print};
 use crate::profile::output_of;
 use crate::progress::Lasting;
 use crate::signals::stop_on_signals;
-use crate::text::{one_line, short};
+use crate::text::one_line;
 use args::MetricsBy;
-use serde::Serialize;
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::SystemTime;
 use tailwater_dataplane::cores::{AvoidCores, default_core};
 use tailwater_functions::spec::ChainSpec;
-use tailwater_predict::{Campaign, Key};
+use tailwater_predict::{Campaign, CampaignPlan, Goal, Key, PlanOptions, Sensitivity};
 use tailwater_profile::cache::{Caches, sharing};
 use tailwater_profile::contention::{
-    ContentionError, EvenPoints, LoadRange, MetricSource, PointSource, Probes, Server, SessionEnd, SourceError,
-    counters, measure_campaign,
+    ContentionError, MetricSource, Probes, Server, SessionEnd, SourceError, counters, load_space, measure_campaign,
 };
 use tailwater_profile::{SweepOptions, fingerprint, machine};
 
-/// Points without competitors.
-const ALONE: u32 = 3;
+/// Co-runs before the model is checked for the first time, and between two checks.
+const FIRST: u32 = 20;
+const EVERY: u32 = 10;
+/// Measurements of a disturbed point, each of several attempts: if both are disturbed, waiting would not help.
+const ATTEMPTS: u32 = 2;
 /// Default limit of competitors: SLOMO's.
 const MOST_COMPETITORS: usize = 10;
 
@@ -48,6 +52,18 @@ pub fn contention(args: &ContentionArgs) -> Result<ExitCode, CliError> {
     };
     let file = output_of(args.file.as_deref(), &args.chain, beside)?;
     check_output("--file", &file, &args.chain, traffic.as_ref())?;
+    let report = match &args.report {
+        Some(path) if *path == file => {
+            return Err(CliError::Input(
+                "--report: expected another file than the campaign's".to_owned(),
+            ));
+        }
+        Some(path) => {
+            check_output("--report", path, &args.chain, traffic.as_ref())?;
+            Some(ReportFile::open("--report", path)?)
+        }
+        None => None,
+    };
     let before = match fs::metadata(&file) {
         Ok(found) if found.len() > 0 => Some(Campaign::read(&file)?),
         _ => None,
@@ -77,8 +93,16 @@ pub fn contention(args: &ContentionArgs) -> Result<ExitCode, CliError> {
         check_same(&file, &before, &campaign)?;
         campaign = before;
     }
-    let range = LoadRange::of_caches(caches.private_bytes, caches.last_bytes, others.len() as u32);
-    let mut points = EvenPoints::new(range, ALONE, args.points, args.seed);
+    let space = load_space(caches.private_bytes, caches.last_bytes, others.len() as u32, args.seed);
+    let plan_options = PlanOptions {
+        first: FIRST,
+        every: EVERY,
+        most: args.points,
+        error: args.error,
+        attempts: ATTEMPTS,
+        ..PlanOptions::default()
+    };
+    let mut plan = CampaignPlan::new(space, plan_options).map_err(ContentionError::from)?;
     let stop = stop_on_signals()?;
     let options = SweepOptions {
         core,
@@ -91,7 +115,7 @@ pub fn contention(args: &ContentionArgs) -> Result<ExitCode, CliError> {
         let _elsewhere = AvoidCores::new(&[core]);
         let server = Server::new(&spec, &trace, &options, Some(&others), source, &stop);
         let measured = server.map_err(CliError::from).and_then(|mut server| {
-            measure_campaign(&mut server, &mut points, &mut campaign, |campaign, progress| {
+            measure_campaign(&mut server, &mut plan, &mut campaign, |campaign, progress| {
                 if let Some(disturbance) = progress.flagged {
                     *disturbances.entry(disturbance.to_string()).or_default() += 1;
                 }
@@ -111,21 +135,33 @@ pub fn contention(args: &ContentionArgs) -> Result<ExitCode, CliError> {
             &format!("measured again or flagged, {count} times: {disturbance}"),
         );
     }
-    if end == SessionEnd::Stopped {
+    let SessionEnd::Complete(end) = end else {
         let count = campaign.observations().len();
         let message = match count {
             0 => "stopped before the first point; nothing is written".to_owned(),
             _ => format!(
-                "stopped with {count} of {} points in {}; the same command continues",
-                points.most(),
+                "stopped with {count} of at most {} points in {}; the same command continues",
+                plan.most_points(),
                 one_line(&file.display().to_string())
             ),
         };
         return Err(CliError::Stopped(message));
+    };
+    let solo = campaign.solo().map(|solo| solo.throughput);
+    // Disturbed points can leave too few for a model.
+    let evaluation =
+        solo.and_then(|solo| Sensitivity::evaluated(&campaign, Goal::Throughput, solo, &plan_options.train).ok());
+    let document = Document::new(&campaign, evaluation.as_ref(), end, &file);
+    if let Some(report) = report {
+        report.write(&html::contention(
+            &document,
+            &campaign,
+            evaluation.as_ref(),
+            SystemTime::now(),
+        )?)?;
     }
-    let document = document(&campaign, &file);
     print(&match args.output {
-        ReportOutput::Table => table(&document),
+        ReportOutput::Table => document.table(),
         ReportOutput::Json => json(&document)?,
     })?;
     Ok(match document.unusable_points {
@@ -182,128 +218,4 @@ fn check_same(file: &Path, before: &Campaign, now: &Campaign) -> Result<(), CliE
         return Err(CliError::Input(format!("{file}: {difference}: {hint}")));
     }
     Ok(())
-}
-
-/// Result as JSON.
-#[derive(Debug, Serialize)]
-struct Document {
-    chain: String,
-    configuration: String,
-    traffic: String,
-    machine: String,
-    source: String,
-    /// Points with an undisturbed measurement.
-    points: usize,
-    /// Points without one.
-    unusable_points: usize,
-    solo_pps: Option<f64>,
-    solo_p99_us: Option<f64>,
-    /// Share of the throughput alone that the competitors cost.
-    mean_loss: Option<f64>,
-    largest_loss: Option<f64>,
-    metrics: Vec<MetricDocument>,
-    file: String,
-}
-
-#[derive(Debug, Serialize)]
-struct MetricDocument {
-    name: String,
-    unit: String,
-    /// Largest value of the competitors.
-    largest: Option<f64>,
-    /// Mean value of the chain's own vector.
-    own: Option<f64>,
-}
-
-fn document(campaign: &Campaign, file: &Path) -> Document {
-    let key = campaign.key();
-    let solo = campaign.solo().filter(|solo| solo.measured);
-    let mut usable: BTreeMap<u32, bool> = BTreeMap::new();
-    for of in campaign.observations() {
-        *usable.entry(of.group).or_default() |= !of.flagged;
-    }
-    let points = usable.values().filter(|usable| **usable).count();
-    let beside = || campaign.usable().filter(|of| of.competitors > 0);
-    let losses: Vec<f64> = solo
-        .iter()
-        .flat_map(|solo| beside().map(|of| 1.0 - of.throughput / solo.throughput))
-        .collect();
-    let metrics = campaign
-        .schema()
-        .metrics()
-        .iter()
-        .enumerate()
-        .map(|(at, metric)| MetricDocument {
-            name: metric.name.clone(),
-            unit: metric.unit.clone(),
-            largest: beside().filter_map(|of| of.competition.values()[at]).reduce(f64::max),
-            own: {
-                let own = campaign.usable().filter(|of| of.competitors == 0);
-                mean(own.filter_map(|of| of.own.as_ref()?.values()[at]).collect())
-            },
-        });
-    Document {
-        chain: key.function.clone(),
-        configuration: key.configuration.clone(),
-        traffic: key.traffic.clone(),
-        machine: key.machine.clone(),
-        source: campaign.schema().source().to_string(),
-        points,
-        unusable_points: usable.len() - points,
-        solo_pps: solo.map(|solo| solo.throughput),
-        solo_p99_us: solo.and_then(|solo| solo.p99_us),
-        largest_loss: losses.iter().copied().reduce(f64::max),
-        mean_loss: mean(losses),
-        metrics: metrics.collect(),
-        file: file.display().to_string(),
-    }
-}
-
-fn mean(values: Vec<f64>) -> Option<f64> {
-    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
-}
-
-/// Formats the campaign as text.
-fn table(document: &Document) -> String {
-    let mut text = String::new();
-    let mut line = |name: &str, value: String| {
-        // Writing into a string cannot fail.
-        let _ = writeln!(text, "{name:<24}{value}");
-    };
-    let percent = |share: Option<f64>| share.map_or("-".to_owned(), |share| format!("{:.1} %", 100.0 * share));
-    line("chain", one_line(&document.chain));
-    line("traffic", one_line(&document.traffic));
-    line("machine", one_line(&document.machine));
-    let points = match document.unusable_points {
-        0 => document.points.to_string(),
-        flagged => format!("{}, and {flagged} DISTURBED, which are not used", document.points),
-    };
-    line("points", points);
-    let pps = |pps: f64| format!("{}pps", short(pps));
-    line(
-        "alone",
-        document.solo_pps.map_or("NOT MEASURED undisturbed".to_owned(), pps),
-    );
-    if let Some(p99) = document.solo_p99_us {
-        line("p99 alone", format!("{p99:.1} µs"));
-    }
-    line(
-        "loss beside competitors",
-        format!(
-            "{} on average, at most {}",
-            percent(document.mean_loss),
-            percent(document.largest_loss)
-        ),
-    );
-    line("campaign", one_line(&document.file));
-    let _ = writeln!(
-        text,
-        "\n{:<24}{:>12}{:>12}  metric ({})",
-        "", "competitors", "chain", document.source
-    );
-    for metric in &document.metrics {
-        let (largest, own) = (percent(metric.largest), percent(metric.own));
-        let _ = writeln!(text, "{:<24}{largest:>12}{own:>12}  {}", metric.name, metric.unit);
-    }
-    text
 }

@@ -128,7 +128,7 @@ impl Case {
             .all(|step| !matches!(step.verb.class(), Class::Write | Class::Lie))
     }
 
-    /// Returns `true` if every behaviour is permitted: the function must not be accused, and nothing is lost.
+    /// Returns `true` if every behaviour is permitted: the function must not be accused.
     pub(crate) fn is_harmless(&self) -> bool {
         let order_kept = self.script.phases.iter().all(|(_, steps)| {
             let done = steps.iter().position(|step| step.verb == Verb::Done);
@@ -137,6 +137,12 @@ impl Case {
         });
         let permitted = |step: Step| matches!(step.verb.class(), Class::Turn | Class::Harmless);
         order_kept && !self.script.restless && self.verbs().all(permitted)
+    }
+
+    /// Returns `true` if nothing is lost. A process that gets new memory in its turn may have to wait for it, and then
+    /// spoils the round, without guilt.
+    pub(crate) fn loses_nothing(&self) -> bool {
+        self.is_harmless() && self.verbs().all(|step| step.verb != Verb::Map)
     }
 
     /// Returns `true` if the function holds the core for milliseconds in each turn.

@@ -30,7 +30,7 @@ use tailwater_net::Nanos;
 use tailwater_predict::{Campaign, Key, Observation, Schema, Vector};
 use tailwater_profile::cache::Caches;
 use tailwater_profile::contention::{
-    CoRuns, EvenPoints, LoadRange, MetricSource, Probes, Reading, Scene, Server, SourceError, Workload,
+    CoRuns, MetricSource, Probes, Reading, Scene, Server, SourceError, SyntheticLoad, Workload, load_space,
 };
 use tailwater_profile::{SweepOptions, fingerprint, machine, uniform};
 use tailwater_traffic::Trace;
@@ -110,10 +110,10 @@ fn measured(options: &Options) -> Vec<Campaign> {
     let caches = Caches::of(core).expect("caches that the kernel describes");
     let mut probes = Probes::new(core).expect("probes");
     let mut subjects = Vec::from(CHAINS.map(|chain| subject(chain, &probes)));
-    let range = LoadRange::of_caches(caches.private_bytes, caches.last_bytes, 1);
-    let points = EvenPoints::new(range, 0, options.loads, SEED);
+    let space = load_space(caches.private_bytes, caches.last_bytes, 1, SEED);
+    let load = |number| SyntheticLoad::of(&space.setting(number)).expect("a synthetic load");
     let loads: Vec<Workload> = (1..=options.loads)
-        .map(|number| points.point(number).load.workload(SEED).expect("a load in range"))
+        .map(|number| load(number).workload(SEED).expect("a load in range"))
         .collect();
     let stop = AtomicBool::new(false);
     let start = Instant::now();
@@ -145,7 +145,7 @@ fn measured(options: &Options) -> Vec<Campaign> {
                 co_runs += 1;
                 disturbed += u32::from(is_disturbed);
                 if *group < FIRST_CHAIN && !is_disturbed {
-                    let load = points.point(*group).load;
+                    let load = load(*group);
                     let rate = rate * f64::from(load.reads + load.writes);
                     accesses += &format!("{group} {rate:e}\n");
                 }

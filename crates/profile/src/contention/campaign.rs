@@ -2,11 +2,10 @@
 
 use super::competitor::CompetitorRun;
 use super::error::ContentionError;
-use super::points::{CoRunPoint, PointSource};
 use crate::interference::Interference;
 use std::fmt;
 use std::sync::Arc;
-use tailwater_predict::{Campaign, Observation, Schema, Vector};
+use tailwater_predict::{Campaign, CampaignPlan, End, Next, Observation, Point, Schema, Vector};
 
 /// Measurements of a point until it is undisturbed. Afterwards it is flagged.
 const ATTEMPTS: u32 = 3;
@@ -86,7 +85,7 @@ pub trait CoRuns {
     ///
     /// # Errors
     /// A run fails, or is stopped.
-    fn beside(&mut self, point: &CoRunPoint) -> Result<CoRun, ContentionError>;
+    fn beside(&mut self, point: &Point) -> Result<CoRun, ContentionError>;
 }
 
 /// State of a campaign after a point.
@@ -103,13 +102,13 @@ pub struct CampaignProgress {
 /// End of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SessionEnd {
-    /// All points are measured.
-    Complete,
+    /// The plan needs no more points.
+    Complete(End),
     /// The caller stopped it. The campaign can be continued.
     Stopped,
 }
 
-/// Measures the points that a campaign lacks. `save` is called after each of them; what it was given is complete and
+/// Measures the points that a campaign lacks by its plan. `save` is called after each of them; what it was given is complete and
 /// can be continued. A point that stays disturbed in three measurements is flagged.
 ///
 /// The target's throughput varies with the machine's state, which changes in minutes on a shared one. Each co-run is
@@ -120,14 +119,18 @@ pub enum SessionEnd {
 /// A measurement fails, `save` does, or the campaign is of another plan.
 pub fn measure_campaign<E: From<ContentionError>>(
     co_runs: &mut dyn CoRuns,
-    points: &mut dyn PointSource,
+    plan: &mut CampaignPlan,
     campaign: &mut Campaign,
     mut save: impl FnMut(&Campaign, CampaignProgress) -> Result<(), E>,
 ) -> Result<SessionEnd, E> {
     let before = campaign.observations().len() as u32;
-    let of = points.most().saturating_sub(before).max(1);
+    let of = plan.most_points().saturating_sub(before).max(1);
     let mut done = 0;
-    while let Some(point) = points.next(campaign).map_err(ContentionError::Plan)? {
+    loop {
+        let point = match plan.next(campaign).map_err(ContentionError::from)? {
+            Next::Measure(point) => point,
+            Next::Done(end) => return Ok(SessionEnd::Complete(end)),
+        };
         let most = co_runs.most_competitors();
         if point.competitors > most {
             let (cores, found) = (most as usize, point.competitors as usize);
@@ -146,13 +149,12 @@ pub fn measure_campaign<E: From<ContentionError>>(
         };
         save(campaign, progress)?;
     }
-    Ok(SessionEnd::Complete)
 }
 
 /// Measures a point until it is undisturbed.
 fn observe(
     co_runs: &mut dyn CoRuns,
-    point: &CoRunPoint,
+    point: &Point,
     campaign: &Campaign,
 ) -> Result<(Observation, Option<Disturbance>), ContentionError> {
     let mut attempt = 1;
@@ -168,7 +170,7 @@ fn observe(
     }
 }
 
-fn alone(co_runs: &mut dyn CoRuns, point: &CoRunPoint) -> Result<(Observation, Option<Disturbance>), ContentionError> {
+fn alone(co_runs: &mut dyn CoRuns, point: &Point) -> Result<(Observation, Option<Disturbance>), ContentionError> {
     let run = co_runs.alone()?;
     let schema = co_runs.schema();
     let nothing = vec![Some(0.0); schema.metrics().len()];
@@ -188,7 +190,7 @@ fn alone(co_runs: &mut dyn CoRuns, point: &CoRunPoint) -> Result<(Observation, O
 /// without competitors: beside one co-runner, the probe.
 fn beside(
     co_runs: &mut dyn CoRuns,
-    point: &CoRunPoint,
+    point: &Point,
     campaign: &Campaign,
 ) -> Result<(Observation, Option<Disturbance>), ContentionError> {
     let run = co_runs.beside(point)?;

@@ -4,7 +4,7 @@ use super::source::SourceError;
 use crate::error::TrainError;
 use crate::sweep::SweepError;
 use tailwater_api::SpecError;
-use tailwater_predict::{CampaignError, MetricError};
+use tailwater_predict::{CampaignError, MetricError, PlanError};
 
 /// Reason why contention cannot be measured.
 #[derive(Debug, thiserror::Error)]
@@ -22,8 +22,11 @@ pub enum ContentionError {
     #[error(transparent)]
     Campaign(#[from] CampaignError),
     /// The plan of the points does not fit the campaign.
-    #[error("{0}")]
-    Plan(String),
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// A point of the plan is not of a synthetic load.
+    #[error("the plan lacks the parameter {0} of the synthetic competitor")]
+    Parameter(&'static str),
     /// No other core shares the cache with the target's.
     #[error(
         "no other core shares the last-level cache of core {core}: expected an available one, on which competitors run"

@@ -1,9 +1,8 @@
 //! Co-runs on this machine: a target on one core, competitors on others, probes on whichever is free.
 
 use super::campaign::{AloneRun, CoRun, CoRuns, Disturbance};
-use super::competitor::{CompetitorRun, Running, Workload};
+use super::competitor::{CompetitorRun, Running, SyntheticLoad, Workload};
 use super::error::ContentionError;
-use super::points::CoRunPoint;
 use super::source::{MetricSource, Scene};
 use crate::cache::sharing;
 use crate::interference::Conditions;
@@ -11,7 +10,7 @@ use crate::sweep::{Sweep, SweepOptions, at, median};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use tailwater_functions::spec::ChainSpec;
-use tailwater_predict::Schema;
+use tailwater_predict::{Point, Schema};
 use tailwater_traffic::Trace;
 
 /// Load at which the p99 is measured, as a share of the throughput alone: waiting in queues does not dominate, and a
@@ -23,6 +22,8 @@ const PERCENTILE: f64 = 99.0;
 const MOST_DRIFT: f64 = 0.05;
 /// Difference of the runs beside the same competitors beyond which one of them was disturbed.
 const MOST_SPREAD: f64 = 0.1;
+/// Runs until one has no interference: it comes and goes within a second, and a whole co-run takes several.
+const RUNS: u32 = 4;
 
 /// A target, and the cores of its competitors.
 pub struct Server<'a> {
@@ -82,7 +83,7 @@ impl<'a> Server<'a> {
         }
         let mut notes = Notes::default();
         let core = self.target.lab.core;
-        let before = self.alone_rate(&mut notes)?;
+        let before = self.rate(false, &mut notes)?;
         if self.source.prepare(core)? {
             notes.add(Disturbance::Probes);
         }
@@ -95,17 +96,17 @@ impl<'a> Server<'a> {
             subjects: &cores,
             free: core,
         };
-        let mut rates = vec![self.beside_rate(&mut notes)?];
+        let mut rates = vec![self.rate(true, &mut notes)?];
         let first = self.source.observe(scene)?;
-        rates.push(self.beside_rate(&mut notes)?);
+        rates.push(self.rate(true, &mut notes)?);
         let p99_us = self.p99(LATENCY_LOAD * before, true, &mut notes)?;
         let second = self.source.observe(scene)?;
-        rates.push(self.beside_rate(&mut notes)?);
+        rates.push(self.rate(true, &mut notes)?);
         let mut runs = Vec::new();
         for mut competitor in running {
             runs.push(competitor.end()?);
         }
-        let after = self.alone_rate(&mut notes)?;
+        let after = self.rate(false, &mut notes)?;
         if first.is_disturbed || second.is_disturbed {
             notes.add(Disturbance::Probes);
         }
@@ -130,23 +131,28 @@ impl<'a> Server<'a> {
         })
     }
 
-    /// Returns the throughput without competitors, packets per second.
-    fn alone_rate(&self, notes: &mut Notes) -> Result<f64, ContentionError> {
-        let (rate, conditions) = self.target.throughput()?;
-        notes.add_some(self.interference(&conditions, false));
-        Ok(rate)
+    /// Returns the throughput, packets per second, of the first run without interference, or of the last of a few.
+    fn rate(&self, is_beside: bool, notes: &mut Notes) -> Result<f64, ContentionError> {
+        let mut tries = 1;
+        loop {
+            let (rate, conditions) = self.target.throughput()?;
+            let interference = self.interference(&conditions, is_beside);
+            if interference.is_none() || tries >= RUNS {
+                notes.add_some(interference);
+                return Ok(rate);
+            }
+            tries += 1;
+        }
     }
 
-    /// Returns the throughput beside competitors.
-    fn beside_rate(&self, notes: &mut Notes) -> Result<f64, ContentionError> {
-        let (rate, conditions) = self.target.throughput()?;
-        notes.add_some(self.interference(&conditions, true));
-        Ok(rate)
-    }
-
-    /// Returns the p99 at a rate, microseconds: the median of windows. `None` if nothing was delivered.
+    /// Returns the p99 at a rate, microseconds: the median of windows. `None` if nothing was delivered, or nearly all
+    /// windows had CPU interference.
     fn p99(&self, rate: f64, is_beside: bool, notes: &mut Notes) -> Result<Option<f64>, ContentionError> {
         let (report, conditions) = self.target.paced(rate)?;
+        if conditions.has_few_windows {
+            // Latency alone is affected: throughput is measured in other runs.
+            return Ok(None);
+        }
         notes.add_some(self.interference(&conditions, is_beside));
         let windows = self.target.settled(&report);
         Ok(median(windows.iter().map(|window| at(&window.latency_us, PERCENTILE))))
@@ -175,7 +181,7 @@ impl CoRuns for Server<'_> {
     /// The target's own vector is that on another core while it runs, with nothing else of ours beside it.
     fn alone(&mut self) -> Result<AloneRun, ContentionError> {
         let mut notes = Notes::default();
-        let throughput = self.alone_rate(&mut notes)?;
+        let throughput = self.rate(false, &mut notes)?;
         let p99_us = self.p99(LATENCY_LOAD * throughput, false, &mut notes)?;
         let free = self.others[0];
         if self.source.prepare(free)? {
@@ -203,8 +209,9 @@ impl CoRuns for Server<'_> {
         })
     }
 
-    fn beside(&mut self, point: &CoRunPoint) -> Result<CoRun, ContentionError> {
-        let workload = point.load.workload(self.seed)?;
+    fn beside(&mut self, point: &Point) -> Result<CoRun, ContentionError> {
+        let load = SyntheticLoad::of(&point.setting).map_err(ContentionError::Parameter)?;
+        let workload = load.workload(self.seed)?;
         self.co_run(&vec![&workload; point.competitors as usize])
     }
 }

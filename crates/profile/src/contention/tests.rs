@@ -5,8 +5,11 @@ use crate::error::TrainError;
 use crate::interference::Interference;
 use crate::sweep::SweepError;
 use std::sync::Arc;
+use tailwater_predict::design::{DESCRIPTORS, FRAME_BYTES, RATE, READS, STRUCTURE_BYTES, WRITES};
 use tailwater_predict::metric::Resource;
-use tailwater_predict::{Campaign, ContentionModel, Key, Kind, Metric, Schema, Source, TrainOptions};
+use tailwater_predict::{
+    Campaign, CampaignPlan, ContentionModel, End, Key, Kind, Metric, PlanOptions, Point, Schema, Source, TrainOptions,
+};
 
 /// A server on which the target loses throughput by the competitors' accesses, and which speeds up and slows down.
 struct Scripted {
@@ -67,9 +70,9 @@ impl CoRuns for Scripted {
         })
     }
 
-    fn beside(&mut self, point: &CoRunPoint) -> Result<CoRun, ContentionError> {
+    fn beside(&mut self, point: &Point) -> Result<CoRun, ContentionError> {
         let alone = self.next()?;
-        let load = point.load;
+        let load = SyntheticLoad::of(&point.setting).map_err(ContentionError::Parameter)?;
         let pressure = f64::from(load.reads + load.writes) * f64::from(point.competitors) / 100.0;
         Ok(CoRun {
             alone,
@@ -82,8 +85,32 @@ impl CoRuns for Scripted {
     }
 }
 
-fn points() -> EvenPoints {
-    EvenPoints::new(LoadRange::of_caches(1 << 20, 32 << 20, 3), 2, 30, 7)
+/// A plan of two points alone and at most 30 co-runs, which ends before if the model errs by less than `error`.
+fn plan_until(error: f64, competitors: u32, seed: u64) -> CampaignPlan {
+    let options = PlanOptions {
+        alone: 2,
+        first: 10,
+        every: 5,
+        most: 30,
+        error,
+        gain: 0.0,
+        attempts: 2,
+        train: ridge(),
+        ..PlanOptions::default()
+    };
+    CampaignPlan::new(load_space(1 << 20, 32 << 20, competitors, seed), options).unwrap()
+}
+
+/// A plan of 32 points.
+fn plan() -> CampaignPlan {
+    plan_until(0.0, 3, 7)
+}
+
+fn ridge() -> TrainOptions {
+    TrainOptions {
+        kind: Kind::Ridge,
+        ..TrainOptions::default()
+    }
 }
 
 fn empty() -> Campaign {
@@ -100,7 +127,7 @@ fn empty() -> Campaign {
 fn measure(server: &mut Scripted, campaign: Campaign) -> (Campaign, SessionEnd, Vec<CampaignProgress>) {
     let mut campaign = campaign;
     let (mut text, mut all) = (campaign.to_string(), Vec::new());
-    let end = measure_campaign(server, &mut points(), &mut campaign, |campaign, progress| {
+    let end = measure_campaign(server, &mut plan(), &mut campaign, |campaign, progress| {
         text = campaign.to_string();
         all.push(progress);
         Ok::<_, ContentionError>(())
@@ -116,7 +143,7 @@ fn measure(server: &mut Scripted, campaign: Campaign) -> (Campaign, SessionEnd, 
 #[test]
 fn a_campaign_records_shares_of_the_throughput_alone() {
     let (campaign, end, progress) = measure(&mut scripted(), empty());
-    assert_eq!((end, progress.len()), (SessionEnd::Complete, 32));
+    assert_eq!((end, progress.len()), (SessionEnd::Complete(End::Most), 32));
     assert_eq!((progress[0].done, progress[31].done, progress[31].of), (1, 32, 32));
     let of = campaign.observations();
     assert!(
@@ -135,12 +162,27 @@ fn a_campaign_records_shares_of_the_throughput_alone() {
         assert_eq!(of.own.as_ref().unwrap().values(), [Some(1.5), None]);
         assert!((1..=3).contains(&of.competitors) && !of.flagged);
     }
-    let options = TrainOptions {
-        kind: Kind::Ridge,
-        ..TrainOptions::default()
-    };
-    let model = ContentionModel::train(&campaign, &options).unwrap();
+    let model = ContentionModel::train(&campaign, &ridge()).unwrap();
     assert!(model.throughput().error() < 0.02, "{}", model.throughput().error());
+}
+
+#[test]
+fn a_campaign_ends_when_its_model_is_good_enough() {
+    let mut campaign = empty();
+    let save = |_: &Campaign, _| Ok::<_, ContentionError>(());
+    let mut plan = plan_until(0.05, 3, 7);
+    let end = measure_campaign(&mut scripted(), &mut plan, &mut campaign, save).unwrap();
+    assert_eq!(end, SessionEnd::Complete(End::Error));
+    let (co_runs, error) = plan.errors().last().unwrap();
+    assert!(
+        error <= 0.05 && campaign.observations().len() as u32 == 2 + co_runs,
+        "{co_runs}: {error}"
+    );
+    assert!(co_runs < 30);
+    // Continued, there is nothing left to measure.
+    let mut again = scripted();
+    let end = measure_campaign(&mut again, &mut plan_until(0.05, 3, 7), &mut campaign, save).unwrap();
+    assert_eq!((end, again.measured), (SessionEnd::Complete(End::Error), 0));
 }
 
 #[test]
@@ -154,7 +196,7 @@ fn a_campaign_that_is_stopped_anywhere_is_valid_and_continues_with_the_same_poin
         assert_eq!(part.observations().len() as u32, stop_before);
         server.stop_before = None;
         let (rest, end, progress) = measure(&mut server, part);
-        assert_eq!(end, SessionEnd::Complete);
+        assert_eq!(end, SessionEnd::Complete(End::Most));
         assert!(progress.iter().all(|of| of.of == 32 - stop_before));
         let values = |campaign: &Campaign| {
             let of = campaign.observations().iter();
@@ -175,7 +217,7 @@ fn a_disturbed_point_is_measured_again_and_flagged_if_it_stays_disturbed() {
         _ => None,
     };
     let (campaign, end, progress) = measure(&mut server, empty());
-    assert_eq!(end, SessionEnd::Complete);
+    assert_eq!(end, SessionEnd::Complete(End::Most));
     let flagged: Vec<u32> = campaign
         .observations()
         .iter()
@@ -184,10 +226,10 @@ fn a_disturbed_point_is_measured_again_and_flagged_if_it_stays_disturbed() {
         .collect();
     assert_eq!(flagged, [4]);
     assert_eq!(progress[4].flagged, Some(Disturbance::Run(Interference::Preempted)));
-    // It comes again after all others, and is usable then.
-    let last = campaign.observations().last().unwrap();
+    // It comes again, and is usable then.
+    let again = &campaign.observations()[5];
     assert_eq!(
-        (last.group, last.flagged, campaign.observations().len()),
+        (again.group, again.flagged, campaign.observations().len()),
         (4, false, 33)
     );
     // One more measurement of point 3, four of point 4.
@@ -199,7 +241,7 @@ fn a_machine_that_stays_busy_ends_and_flags_everything() {
     let mut server = scripted();
     server.disturbed = |_| Some(Disturbance::Competitor);
     let (campaign, end, _) = measure(&mut server, empty());
-    assert_eq!(end, SessionEnd::Complete);
+    assert_eq!(end, SessionEnd::Complete(End::Most));
     assert!(campaign.observations().iter().all(|of| of.flagged));
     assert_eq!((campaign.observations().len(), server.measured), (64, 64 * 3));
     // Without an undisturbed run alone there is no own vector.
@@ -214,11 +256,11 @@ fn a_machine_that_stays_busy_ends_and_flags_everything() {
 #[test]
 fn a_campaign_of_another_plan_is_refused() {
     let (campaign, ..) = measure(&mut scripted(), empty());
-    let other = &mut EvenPoints::new(LoadRange::of_caches(1 << 20, 32 << 20, 3), 5, 30, 7);
+    let other = &mut plan_until(0.0, 3, 8);
     let mut continued = campaign.clone();
     let save = |_: &Campaign, _| Ok::<_, ContentionError>(());
     let error = measure_campaign(&mut scripted(), other, &mut continued, save).unwrap_err();
-    assert!(error.to_string().contains("another plan"), "{error}");
+    assert!(error.to_string().contains("of another plan"), "{error}");
     assert_eq!(continued, campaign);
 }
 
@@ -228,7 +270,7 @@ fn more_competitors_than_cores_are_refused() {
     server.cores = 1;
     let mut campaign = empty();
     let save = |_: &Campaign, _| Ok::<_, ContentionError>(());
-    let error = measure_campaign(&mut server, &mut points(), &mut campaign, save).unwrap_err();
+    let error = measure_campaign(&mut server, &mut plan(), &mut campaign, save).unwrap_err();
     assert!(
         error.to_string().starts_with("expected at most 1 competitors"),
         "{error}"
@@ -237,20 +279,20 @@ fn more_competitors_than_cores_are_refused() {
 
 #[test]
 fn points_spread_over_all_ranges() {
-    let points = EvenPoints::new(LoadRange::of_caches(1 << 20, 32 << 20, 4), 0, 64, 3);
-    let all: Vec<CoRunPoint> = (0..64).map(|number| points.point(number)).collect();
-    assert_eq!(all, (0..64).map(|number| points.point(number)).collect::<Vec<_>>());
-    let half = |value: fn(&CoRunPoint) -> f64, middle: f64| all.iter().filter(|of| value(of) < middle).count();
-    for (name, below) in [
-        ("structure", half(|of| of.load.structure_bytes as f64, 4194304.0)),
-        ("rate", half(|of| of.load.rate.unwrap(), 2e6)),
-        ("frames", half(|of| f64::from(of.load.frame_bytes), 301.0)),
-        ("descriptors", half(|of| f64::from(of.load.descriptors), 256.0)),
-        ("accesses", half(|of| f64::from(of.load.reads + of.load.writes), 8.5)),
-        ("competitors", half(|of| f64::from(of.competitors), 2.5)),
+    let space = load_space(1 << 20, 32 << 20, 4, 3);
+    let all: Vec<_> = (0..64).map(|number| space.setting(number)).collect();
+    for (name, middle) in [
+        (STRUCTURE_BYTES, 4_194_304.0),
+        (READS, 8.5),
+        (WRITES, 16.5),
+        (RATE, 2e6),
+        (FRAME_BYTES, 301.0),
+        (DESCRIPTORS, 256.0),
     ] {
+        let below = all.iter().filter(|of| of.get(name).unwrap() < middle).count();
         assert!((26..=38).contains(&below), "{name}: {below} of 64 below the middle");
     }
-    assert!(all.iter().all(|of| of.load.reads + of.load.writes > 0));
-    assert!(all.iter().any(|of| of.load.writes > of.load.reads));
+    let loads: Vec<_> = all.iter().map(|of| SyntheticLoad::of(of).unwrap()).collect();
+    assert!(loads.iter().any(|of| of.writes > of.reads) && loads.iter().any(|of| of.writes == 0));
+    assert!(loads.iter().all(|of| of.reads > 0 && of.rate.is_some()));
 }

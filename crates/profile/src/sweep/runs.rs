@@ -4,7 +4,7 @@ use super::watch::Watch;
 use super::{SweepError, SweepOptions};
 use crate::curve::Measured;
 use crate::interference::{Conditions, Interference};
-use crate::measurement_core::{MeasurementCore, SATURATED_WINDOW, Setting, evaluated_windows};
+use crate::measurement_core::{MeasurementCore, Setting, core_rate, evaluated_windows};
 use crate::traffic::evenly;
 use crate::train::without_files;
 use std::sync::atomic::AtomicBool;
@@ -109,7 +109,11 @@ impl<'a> Sweep<'a> {
         let (report, conditions) = self.watch.run(run, |report| report)?;
         Ok(Saturated {
             rate: self.rate(&report),
-            conditions,
+            // Gaps are taken out of the rate.
+            conditions: Conditions {
+                has_few_windows: false,
+                ..conditions
+            },
         })
     }
 
@@ -117,9 +121,9 @@ impl<'a> Sweep<'a> {
     /// would come in steps of a batch.
     pub(super) fn rate(&self, report: &RunReport) -> f64 {
         let windows = self.settled(report);
-        let packets = middle_mean(windows.iter().map(|window| window.offered as f64));
-        match packets {
-            Some(packets) if windows.len() >= ENOUGH => packets / SATURATED_WINDOW.as_secs_f64(),
+        let rates = windows.iter().filter_map(|of| core_rate(of.offered, of.gap_us));
+        match middle_mean(rates) {
+            Some(rate) if windows.len() >= ENOUGH => rate,
             _ => report.packets.offered as f64 / report.duration_s.max(1e-9),
         }
     }
