@@ -141,7 +141,7 @@ bench-placement: ## machines for the SLO mixes of ResQ's evaluation by all sched
 	else echo "without HiGHS (cmake, a C++ compiler, libclang), its rows are omitted" >&2; \
 	cargo bench --locked -p tailwater-baselines --bench placement; fi
 
-bench-contention: ## co-runs of chains with synthetic loads and with each other on two cores, predicted from probes; six minutes on a quiet machine; CONTENTION="--again" evaluates the last ones
+bench-contention: ## co-runs of chains with synthetic loads and with each other on two cores, predicted from probes; six minutes on a quiet machine; CONTENTION="--more" adds what was disturbed, "--again" evaluates the last ones
 	@tools/deps.sh build bench
 	@cargo bench --locked -p tailwater-profile --bench contention -- $(CONTENTION)
 

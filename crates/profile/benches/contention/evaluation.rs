@@ -1,6 +1,6 @@
 //! Errors of predictions on measured co-runs.
 
-use crate::FIRST_CHAIN;
+use crate::{FIRST_CHAIN, reference};
 use std::collections::{BTreeMap, BTreeSet};
 use tailwater_predict::{Campaign, Goal, Kind, Observation, Sensitivity, TrainOptions, Vector};
 
@@ -64,13 +64,9 @@ fn beside(campaign: &Campaign) -> impl Iterator<Item = &Observation> {
     campaign.usable().filter(|of| of.competitors > 0)
 }
 
-/// Performance alone: the median.
+/// Performance alone.
 fn solo(campaign: &Campaign, goal: Goal) -> Option<f64> {
-    let solo = campaign.solo().filter(|solo| solo.measured)?;
-    match goal {
-        Goal::Throughput => Some(solo.throughput),
-        Goal::P99 => solo.p99_us,
-    }
+    goal.of(reference(campaign)?)
 }
 
 /// Differences of two measurements of a co-run, as shares.

@@ -1,7 +1,7 @@
 //! Contention on this machine: co-runs of the project's chains with synthetic competitors and with each other, and the
 //! error of predictions from probes beside the machine's own noise.
 //!
-//! `cargo bench -p tailwater-profile --bench contention [-- --loads N] [--seconds N] [--run-time MS] [--again]`
+//! `cargo bench -p tailwater-profile --bench contention [-- --loads N] [--seconds N] [--run-time MS] [--more] [--again]`
 //! measures every chain beside N synthetic loads (10) and beside every chain, itself included, each twice, for at most
 //! N seconds (340), in runs of N milliseconds (120). It then predicts each co-run by models of the others and prints
 //! JSON lines:
@@ -16,7 +16,8 @@
 //! - `contention/probes/METRIC`: added time of a probe, over all competitors, and its noise; `by_accesses` is the rank
 //!   correlation with the synthetic loads' accesses to lines per second, which are known.
 //!
-//! Co-runs are kept as campaigns in the target directory. `--again` evaluates them without measuring.
+//! Co-runs are kept as campaigns in the target directory. `--again` evaluates them without measuring. `--more` measures
+//! those that lack two undisturbed measurements: on a noisy machine, at another time.
 
 mod evaluation;
 
@@ -48,6 +49,8 @@ const CHAINS: [(&str, u32); 6] = [
 pub const FIRST_CHAIN: u32 = 1000;
 /// Measurements of each co-run.
 const REPEATS: u32 = 2;
+/// Runs alone until one is not disturbed.
+const ALONE: u32 = 6;
 const SEED: u64 = 1;
 
 struct Options {
@@ -55,6 +58,7 @@ struct Options {
     limit: Duration,
     run_time: Nanos,
     is_again: bool,
+    is_more: bool,
 }
 
 struct Subject {
@@ -70,6 +74,7 @@ fn main() {
         limit: Duration::from_secs(340),
         run_time: Nanos::from_millis(120),
         is_again: false,
+        is_more: false,
     };
     let mut is_bench = false;
     let mut args = std::env::args().skip(1);
@@ -81,7 +86,8 @@ fn main() {
             "--seconds" => options.limit = Duration::from_secs(number().into()),
             "--run-time" => options.run_time = Nanos::from_millis(number().into()),
             "--again" => options.is_again = true,
-            other => panic!("expected --loads, --seconds, --run-time or --again, found {other}"),
+            "--more" => options.is_more = true,
+            other => panic!("expected --loads, --seconds, --run-time, --more or --again, found {other}"),
         }
     }
     if !is_bench {
@@ -91,7 +97,7 @@ fn main() {
         true => Vec::from(CHAINS.map(|(name, _)| Campaign::read(&file(name)).expect("co-runs of an earlier run"))),
         false => measured(&options),
     };
-    let accesses = std::fs::read_to_string(file("accesses")).unwrap_or_default();
+    let accesses = accesses();
     let accesses = accesses.lines().filter_map(|line| {
         let (group, rate) = line.split_once(' ')?;
         Some((group.parse().ok()?, rate.parse().ok()?))
@@ -104,12 +110,26 @@ fn file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("contention-{name}.yaml"))
 }
 
+/// Returns the synthetic loads' accesses per second so far: a line a measurement.
+fn accesses() -> String {
+    std::fs::read_to_string(file("accesses")).unwrap_or_default()
+}
+
 fn measured(options: &Options) -> Vec<Campaign> {
     let core = default_core();
     let _elsewhere = AvoidCores::new(&[core]);
     let caches = Caches::of(core).expect("caches that the kernel describes");
     let mut probes = Probes::new(core).expect("probes");
     let mut subjects = Vec::from(CHAINS.map(|chain| subject(chain, &probes)));
+    let mut accesses = if options.is_more { accesses() } else { String::new() };
+    if options.is_more {
+        for subject in &mut subjects {
+            if let Ok(before) = Campaign::read(&file(&subject.spec.name)) {
+                assert_eq!(before.key(), subject.campaign.key(), "co-runs of something else");
+                subject.campaign = before;
+            }
+        }
+    }
     let space = load_space(caches.private_bytes, caches.last_bytes, 1, SEED);
     let load = |number| SyntheticLoad::of(&space.setting(number)).expect("a synthetic load");
     let loads: Vec<Workload> = (1..=options.loads)
@@ -118,7 +138,6 @@ fn measured(options: &Options) -> Vec<Campaign> {
     let stop = AtomicBool::new(false);
     let start = Instant::now();
     let (mut co_runs, mut disturbed) = (0, 0);
-    let mut accesses = String::new();
     // A co-run's second measurement is minutes after its first one.
     for repeat in 0..REPEATS {
         for at in 0..subjects.len() {
@@ -135,8 +154,20 @@ fn measured(options: &Options) -> Vec<Campaign> {
             let source = Box::new(Borrowed(&mut probes));
             let server = Server::new(&subject.spec, &subject.traffic, &options_of, None, source, &stop);
             let mut server = server.expect("a core beside the target's");
-            alone(&mut server, &mut subject.campaign);
+            for _ in 0..ALONE {
+                if reference(&subject.campaign).is_none() {
+                    alone(&mut server, &mut subject.campaign);
+                }
+            }
+            if reference(&subject.campaign).is_none() {
+                eprintln!("{}: every run alone was disturbed", subject.spec.name);
+                continue;
+            }
             for (group, workload) in &competitors {
+                let usable = subject.campaign.usable().filter(|of| of.group == *group);
+                if usable.count() as u32 > repeat {
+                    continue;
+                }
                 if start.elapsed() > options.limit {
                     eprintln!("time is over in measurement {} of {}", repeat + 1, subject.spec.name);
                     break;
@@ -182,6 +213,11 @@ fn subject((name, flows): (&str, u32), probes: &Probes) -> Subject {
     }
 }
 
+/// Returns the run alone to which all co-runs of a campaign are relative: the first one that was not disturbed.
+pub fn reference(campaign: &Campaign) -> Option<&Observation> {
+    campaign.usable().find(|of| of.competitors == 0)
+}
+
 /// Measures the target alone, with its own vector.
 fn alone(server: &mut Server<'_>, campaign: &mut Campaign) {
     let run = server.alone().expect("a run");
@@ -209,8 +245,8 @@ fn co_run(server: &mut Server<'_>, campaign: &mut Campaign, group: u32, workload
     if let Some(disturbance) = run.disturbance {
         eprintln!("{} beside {group}: {disturbance}", campaign.key().function);
     }
-    // The throughput alone in the whole campaign is its first one; the machine's drift is divided out.
-    let solo = campaign.observations()[0].throughput;
+    // The machine's drift is divided out.
+    let solo = reference(campaign).expect("a run alone").throughput;
     let schema = campaign.schema().clone();
     let observation = Observation {
         group,
