@@ -70,6 +70,12 @@ fn wrong_input_is_refused_before_anything_is_measured() {
     let core = default_core().to_string();
     refused(&chain, &["--beside", &core], "--beside: expected other cores");
     refused(&chain, &["-o", name(&chain)], "would overwrite the input");
+    refused(
+        &chain,
+        &["--report", name(&file)],
+        "expected another file than the campaign's",
+    );
+    refused(&chain, &["--error", "0"], "expected a percentage above 0, at most 50");
     assert!(!file.exists());
     let broken = folder.write("broken.yaml", "kind: Nothing\n");
     refused(&chain, &["-o", name(&broken)], "broken.yaml");

@@ -172,3 +172,80 @@ fn residuals(evaluation: &Evaluation) -> Figure {
         body: chart.finish("Predicted over measured throughput"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::elements;
+    use super::*;
+    use std::path::Path;
+    use std::sync::Arc;
+    use std::time::UNIX_EPOCH;
+    use tailwater_predict::metric::Resource;
+    use tailwater_predict::{
+        End, Goal, Key, Kind, Metric, Observation, Schema, Sensitivity, Source, TrainOptions, Vector,
+    };
+
+    /// A campaign of a chain that memory slows down, and nothing else.
+    fn campaign(points: u32) -> Campaign {
+        let metric = |name| Metric::new(name, "added time", Resource::MemoryBandwidth);
+        let metrics = vec![metric("probe.core"), metric("probe.memory")];
+        let schema = Arc::new(Schema::new(Source::Probes, metrics).unwrap());
+        let key = Key {
+            function: "<b>nat".to_owned(),
+            configuration: "0".to_owned(),
+            traffic: "made up".to_owned(),
+            machine: "made up".to_owned(),
+        };
+        let mut campaign = Campaign::new(key, schema.clone());
+        for at in 0..points {
+            let memory = f64::from(at) / 10.0;
+            let vector = vec![Some(f64::from(at * 7 % 5)), Some(memory)];
+            let observation = Observation {
+                group: at,
+                competitors: at.min(1),
+                competition: Vector::new(schema.clone(), vector).unwrap(),
+                throughput: 1e6 / (1.0 + memory / 8.0),
+                p99_us: None,
+                own: None,
+                flagged: at == 7,
+            };
+            campaign.push(observation).unwrap();
+        }
+        campaign
+    }
+
+    fn page_of(campaign: &Campaign) -> (String, Option<Evaluation>) {
+        let options = TrainOptions {
+            kind: Kind::Ridge,
+            ..TrainOptions::default()
+        };
+        let evaluation = Sensitivity::evaluated(campaign, Goal::Throughput, 1e6, &options).ok();
+        let document = Document::new(campaign, evaluation.as_ref(), End::NoGain, Path::new("nat.yaml"));
+        let page = page(&document, campaign, evaluation.as_ref(), UNIX_EPOCH).unwrap();
+        (page, evaluation)
+    }
+
+    #[test]
+    fn a_page_has_the_chains_sensitivity_and_its_residuals() {
+        let (page, evaluation) = page_of(&campaign(40));
+        elements(&page).unwrap();
+        // The metric to which it reacts comes first.
+        let memory = page.find("Sensitivity to probe.memory").unwrap();
+        assert!(memory < page.find("Sensitivity to probe.core").unwrap_or(usize::MAX));
+        assert!(page.contains("Predicted and measured") && page.contains("more points did not lower it"));
+        assert!(page.contains("DISTURBED") && !page.contains("<b>nat"));
+        let evaluation = evaluation.unwrap();
+        // All but the disturbed one.
+        assert_eq!(evaluation.held_out.len(), 39);
+        let response = evaluation.response(1, &[0.0, 2.0, 3.9]);
+        assert!(response[0] > response[1] && response[1] > response[2], "{response:?}");
+    }
+
+    #[test]
+    fn a_page_of_too_few_points_says_so() {
+        let (page, evaluation) = page_of(&campaign(4));
+        assert!(evaluation.is_none());
+        elements(&page).unwrap();
+        assert!(page.contains("too few undisturbed points"), "{page}");
+    }
+}
