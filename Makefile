@@ -39,11 +39,11 @@ else
 	@cargo run --profile demo --locked --no-default-features --quiet -p tailwater -- demo --report target/demo.html
 endif
 
+# The program without its features comes first: the tests find the one with them at the same path.
 test: ## all tests, and why any were skipped
-	@tools/deps.sh build test ports milp
-	@tools/test.sh $$(tools/features.sh)
-	@tools/test.sh --locked -p tailwater --no-default-features --test ports --test place --test built_without -- without_
-	@tools/loom.sh
+	@tools/deps.sh build check test ports milp
+	@tools/tests.py $$(tools/features.sh without) --test ports --test place --test built_without -- without_
+	@tools/tests.py --beside tools/loom.sh $$(tools/features.sh)
 
 quick: ## checks for a change, within a minute: formatting, lints, unit tests of the crates that differ from BASE
 	@tools/quick.sh $(BASE)
@@ -65,16 +65,19 @@ loom: ## model checks of the lock-free code that moves packets between cores; al
 	@tools/deps.sh build
 	@tools/loom.sh
 
+# With clippy in the compiler's place and its arguments, documentation is made from the metadata that clippy left.
+LINTED = CLIPPY_ARGS=-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__ RUSTC_WORKSPACE_WRAPPER=$$(rustc --print sysroot)/bin/clippy-driver
+
 # Everything with every feature; then the program with none of them.
 check: ## formatting, lints, documentation, imports
-	@tools/deps.sh build ports milp
+	@tools/deps.sh build check ports milp
 	@tools/check-imports.py
 	cargo fmt --all --check
 	cargo fmt --manifest-path examples/functions/dns-filter/Cargo.toml --check
 	cargo clippy $$(tools/features.sh) --all-targets -- -D warnings
-	cargo clippy --locked -p tailwater --no-default-features --all-targets -- -D warnings
+	cargo clippy $$(tools/features.sh without) --all-targets -- -D warnings
 	cargo clippy --locked --manifest-path examples/functions/dns-filter/Cargo.toml --all-targets -- -D warnings
-	RUSTDOCFLAGS="-D warnings" cargo doc $$(tools/features.sh) --no-deps
+	$(LINTED) RUSTDOCFLAGS="-D warnings" cargo doc $$(tools/features.sh) --no-deps
 	@tools/check-links.sh
 	@tools/check-shell.sh
 

@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
-"""Runs a test program for at most TEST_SECONDS (600), as cargo's runner. One that takes longer hangs: its threads and
-those of its descendants are described on standard error, and all of them are killed, since one that was left behind would
-keep the output open.
+"""Runs a test program for at most TEST_SECONDS (600). One that takes longer hangs: its threads and those of its
+descendants are described on standard error, and all of them are killed.
 
 usage: tools/bounded.py PROGRAM ARGUMENTS...
 """

@@ -5,8 +5,8 @@
 # usage: tools/deps.sh [GROUP...]
 #
 #   build   a C linker, CA certificates, Rust: needed for anything
-#   check   python3: which crate and file imports which
-#   test    python3: ends test programs that hang; tshark: an independent reader for the captures we write; zstd: packed rule sets; crun: functions in containers;
+#   check   python3: which crate and file imports which; runs test programs, and ends those that hang
+#   test    tshark: an independent reader for the captures we write; zstd: packed rule sets; crun: functions in containers;
 #           redis-server, openssl: flow state in Redis; nfdump: an independent collector of flow records;
 #           libpcap: expressions of bpfFilter
 #   bench   valgrind: instruction counts; zstd: packed rule sets; redis-server: what state in Redis costs; libpcap
@@ -154,7 +154,7 @@ for group in "$@"; do
         ;;
     check) have python3 || apt_install python3 || fail "required: python3" ;;
     test)
-        optional python3 tshark zstd crun redis-server openssl nfdump
+        optional tshark zstd crun redis-server openssl nfdump
         pcap
         ;;
     bench)

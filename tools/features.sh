@@ -4,7 +4,8 @@
 # All checks and tests use these arguments, so that there is one build configuration and everything is compiled once.
 #
 # usage: tools/features.sh
-#        tools/features.sh milp    exits with 0 if HiGHS can be built; prints nothing
+#        tools/features.sh without    arguments for the program without optional parts; its libraries are those of above
+#        tools/features.sh milp       exits with 0 if HiGHS can be built; prints nothing
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -26,6 +27,13 @@ command -v c++ >/dev/null 2>&1 || missing+=("a C++ compiler")
 libclang || missing+=(libclang)
 if [ "${1:-}" = milp ]; then
     [ ${#missing[@]} -eq 0 ]
+    exit
+fi
+
+if [ "${1:-}" = without ]; then
+    arguments="--locked -p tailwater -p tailwater-libraries --no-default-features"
+    [ ${#missing[@]} -gt 0 ] || arguments+=" --features tailwater-libraries/milp"
+    echo "$arguments"
     exit
 fi
 

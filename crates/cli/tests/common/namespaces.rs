@@ -23,7 +23,8 @@ pub const SERVICE: &str = "10.9.0.200";
 /// further namespaces.
 pub struct Hosts {
     names: Vec<String>,
-    _alone: MutexGuard<'static, ()>,
+    /// Serialises tests: workers spin. Held between set-up and removal, which overlap with the run of another test.
+    alone: Option<MutexGuard<'static, ()>>,
 }
 
 /// Returns `true` and prints the reason if a test cannot be run here.
@@ -100,11 +101,10 @@ impl Hosts {
     pub fn new(ipv6: bool) -> Hosts {
         static ALONE: Mutex<()> = Mutex::new(());
         static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let names = ["a", "b", "middle"].map(|name| format!("{}-{number}-{name}", *PREFIX));
         let names = names.to_vec();
-        let hosts = Hosts { names, _alone: alone };
+        let mut hosts = Hosts { names, alone: None };
         for (name, quiet) in hosts.names.iter().zip([!ipv6, !ipv6, true]) {
             hosts.add_namespace(name, quiet);
         }
@@ -123,6 +123,7 @@ impl Hosts {
             hosts.must(&format!("ip -n {name} link set dev eth0 up"));
             hosts.must(&format!("ip -n {middle} link set dev port{host} up"));
         }
+        hosts.alone = Some(ALONE.lock().unwrap_or_else(PoisonError::into_inner));
         hosts
     }
 
@@ -374,6 +375,7 @@ pub fn wait_for(mut there: impl FnMut() -> bool) {
 
 impl Drop for Hosts {
     fn drop(&mut self) {
+        self.alone = None;
         for name in &self.names {
             sh(&format!("ip netns del {name}"));
         }

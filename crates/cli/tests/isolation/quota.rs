@@ -11,17 +11,10 @@ use tailwater_dataplane::cores::available;
 /// Builds the example, and returns its entry for a chain spec: as a library, and as a program.
 fn built(folder: &Folder) -> [String; 2] {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("libtailwater_nf");
     let works = |command: &mut Command| {
         let output = command.output().unwrap();
         assert!(output.status.success(), "{}", text(&output.stderr));
     };
-    works(
-        Command::new(env!("CARGO"))
-            .args(["build", "--locked", "-p", "tailwater-sdk-c", "--target-dir"])
-            .arg(&target)
-            .current_dir(sources),
-    );
     let quota = sources.join("../../examples/functions/quota/quota.c");
     let main = folder.write(
         "main.c",
@@ -36,7 +29,7 @@ fn built(folder: &Folder) -> [String; 2] {
         works(command.args(["-lpthread", "-ldl", "-lm"]));
     };
     compile(&["-shared"], "quota.so", std::slice::from_ref(&quota));
-    let library = target.join("debug/libtailwater_nf.a");
+    let library = libtailwater_nf().join("libtailwater_nf.a");
     compile(&[], "quota", &[main, quota, library]);
     ["library", "program"].map(|kind| {
         let file = if kind == "library" { "quota.so" } else { "quota" };

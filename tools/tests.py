@@ -1,0 +1,208 @@
+#!/usr/bin/env python3
+"""Builds test programs and runs them in two lanes. At the end: time of each, failures, and the result of all.
+
+Programs of the live data plane run one after another. Most of the time they wait, or keep the last core busy. Programs
+that only compute run beside them: at the kernel's idle priority, which gives up a core at once, and not on the last
+one. Nothing runs beside programs whose subject is time, or that keep all cores busy.
+
+A test that lacks a program or data passes, and prints a line that starts with "skipped": of the output of passing
+tests only these lines are shown.
+
+usage: tools/tests.py [--beside COMMAND]... CARGO-ARGUMENTS... [-- TEST-ARGUMENTS...]
+       --beside COMMAND    runs a command, too, as a program that only computes
+"""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import deque
+from fnmatch import fnmatch
+from pathlib import Path
+
+# Programs in which hostile code must be stopped in time, or that keep all cores busy: directory of the crate, and name
+# of the program (`lib` for unit tests).
+ALONE = "isolation/* confine/* dataplane/external cli/captures"
+# Programs that only compute: nothing depends on when they run, on a time limit or on the number of cores. The longest
+# come first.
+COMPUTING = """
+    sim/* ids/* net/* traffic/* baselines/* functions/handover functions/exhaustion predict/* socket/* policy/*
+    placement/[!m]* dispatch/* chain/* api/* streams/* measure/*
+    cli/explain cli/predict cli/simulate_flows cli/simulate_report cli/trace cli/wrong_input
+    sdk/function sdk/header sdk/json functions/kinds
+"""
+CORES = sorted(os.sched_getaffinity(0))
+# Workers use the last core.
+BESIDE = ",".join(map(str, CORES[:-1]))
+BOUNDED = str(Path(__file__).resolve().with_name("bounded.py"))
+RESULT = re.compile(r"test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored")
+PRINTING = threading.Lock()
+
+
+class Program:
+    """A program to run, and its results."""
+
+    def __init__(self, name, command, directory=None, computes=False):
+        self.name, self.command, self.directory = name, command, directory
+        ranks = [rank for rank, pattern in enumerate(COMPUTING.split()) if fnmatch(name, pattern)]
+        self.rank, self.computes = max(ranks, default=-1), computes or bool(ranks)
+        self.alone = any(fnmatch(name, pattern) for pattern in ALONE.split())
+        self.code, self.wall, self.processor = None, 0, 0
+        self.counts, self.failed = [0, 0, 0], []
+
+    def run(self, beside):
+        """Runs it, beside others or not, and prints its output."""
+        command, environment = self.command, dict(os.environ)
+        if self.directory:
+            environment["CARGO_MANIFEST_DIR"] = self.directory
+        if beside:
+            command = ["taskset", "--cpu-list", BESIDE, "chrt", "--idle", "0", *command]
+            environment["RUST_TEST_THREADS"] = "1"
+        began = time.monotonic()
+        # Not a pipe, which a process that was left behind would keep open.
+        with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
+            process = subprocess.Popen(
+                command, cwd=self.directory, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+            )
+            _, status, usage = os.wait4(process.pid, 0)
+            self.code = process.returncode = os.waitstatus_to_exitcode(status)
+            output.seek(0)
+            lines = list(shown(output))
+        self.wall, self.processor = time.monotonic() - began, usage.ru_utime + usage.ru_stime
+        for line in lines:
+            if found := RESULT.match(line):
+                self.counts = [sum(pair) for pair in zip(self.counts, map(int, found.groups()))]
+            elif line.startswith("test ") and line.endswith("... FAILED"):
+                self.failed.append(line)
+        with PRINTING:
+            print(f"\n     Running {self.name} ({self.times()})", *lines, sep="\n", flush=True)
+
+    def times(self):
+        return f"{self.wall:.1f} s, {self.processor:.1f} s of processor time"
+
+
+def shown(output):
+    """Leaves out what passing tests print, except why they were skipped."""
+    name, quiet = "", False
+    for line in output:
+        line = line.rstrip("\n")
+        if line == "successes:":
+            quiet = True
+        elif line == "failures:" or line.startswith("test result:"):
+            quiet = False
+        if not quiet:
+            yield line
+        elif line.startswith("---- ") and line.endswith(" stdout ----"):
+            name = line.removeprefix("---- ").removesuffix(" stdout ----")
+        elif line.startswith("skipped") and name:
+            yield f"test {name} {line}"
+            # A test of several parts may say so for each.
+            name = ""
+
+
+def build(cargo_arguments, test_arguments):
+    """Builds all test programs. Returns them."""
+    command = ["cargo", "test", "--no-run", "--message-format=json-render-diagnostics", *cargo_arguments]
+    programs = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as cargo:
+        for message in map(json.loads, cargo.stdout):
+            if message["reason"] != "compiler-artifact" or not message["profile"]["test"]:
+                continue
+            directory = Path(message["manifest_path"]).parent
+            target = message["target"]
+            name = "lib" if "lib" in target["kind"] else target["name"]
+            command = [sys.executable, BOUNDED, message["executable"], *test_arguments]
+            programs.append(Program(f"{directory.name}/{name}", command, str(directory)))
+    if cargo.returncode:
+        sys.exit(cargo.returncode)
+    return programs
+
+
+def run_all(programs):
+    """Runs programs: first those that run alone, then the others in two lanes."""
+    alone = [program for program in programs if program.alone]
+    live = deque(program for program in programs if not program.alone and not program.computes)
+    computing = deque(sorted((program for program in programs if program.computes), key=lambda program: program.rank))
+    for program in alone:
+        program.run(beside=False)
+    is_live = threading.Event()
+    is_live.set()
+
+    def first_lane():
+        while live:
+            live.popleft().run(beside=False)
+        is_live.clear()
+        compute()
+
+    def compute():
+        while True:
+            try:
+                program = computing.popleft()
+            except IndexError:
+                return
+            program.run(beside=is_live.is_set())
+
+    lanes = [threading.Thread(target=first_lane)]
+    if BESIDE:
+        lanes.append(threading.Thread(target=compute))
+    for lane in lanes:
+        lane.start()
+    try:
+        for lane in lanes:
+            lane.join()
+    except KeyboardInterrupt:
+        live.clear()
+        computing.clear()
+        raise
+
+
+def summary(programs, wall):
+    """Returns the lines with which the output ends."""
+    yield "time of the longest programs:"
+    for program in sorted(programs, key=lambda program: -program.wall)[:20]:
+        yield f"{program.wall:8.1f} s {program.processor:8.1f} s of processor time  {program.name}"
+    # One that was never run has no exit code.
+    failed = [program for program in programs if program.code != 0]
+    for program in failed:
+        yield f"FAILED: {program.name}, exit code {program.code}"
+        yield from (f"  {line}" for line in program.failed)
+    passed, wrong, ignored = map(sum, zip(*(program.counts for program in programs)))
+    processor = sum(program.processor for program in programs)
+    yield (
+        f"result: {'FAILED' if failed else 'ok'}. {passed} tests passed, {wrong} failed, {ignored} ignored, in "
+        f"{len(programs)} programs and {wall:.0f} s, {processor:.0f} s of processor time"
+    )
+
+
+def main():
+    os.chdir(Path(__file__).resolve().parent.parent)
+    arguments, test_arguments = sys.argv[1:], ["--show-output"]
+    if "--" in arguments:
+        end = arguments.index("--")
+        arguments, test_arguments = arguments[:end], test_arguments + arguments[end + 1 :]
+    beside = []
+    while arguments[:1] == ["--beside"]:
+        beside.append(Program(arguments[1], shlex.split(arguments[1]), computes=True))
+        arguments = arguments[2:]
+    programs = build(arguments, test_arguments)
+    if "--workspace" in arguments and "--test" not in arguments:
+        command = [sys.executable, BOUNDED, "cargo", "test", "--doc", "--no-fail-fast", *arguments]
+        command += ["--", *test_arguments]
+        beside.append(Program("examples in documentation", command, computes=True))
+    programs = beside + programs
+    began = time.monotonic()
+    run_all(programs)
+    lines = "\n".join(summary(programs, time.monotonic() - began))
+    print(f"\n{lines}")
+    if results := os.environ.get("TEST_RESULTS"):
+        with open(results, "a", encoding="utf-8") as file:
+            print(lines, file=file)
+    sys.exit(any(program.code != 0 for program in programs))
+
+
+main()
