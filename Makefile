@@ -11,7 +11,7 @@ MINUTES ?= 10
 check test quick: export CMAKE_TOOLCHAIN_FILE := $(CURDIR)/tools/highs-for-tests.cmake
 # Cargo itself uses all cores; two of them would wait for each other's lock.
 .NOTPARALLEL:
-.PHONY: help deps build release demo test quick mutants soak chaos loom check bench bench-chains bench-functions bench-ids bench-changes bench-isolation bench-ports bench-external bench-papers bench-compare bench-scaling bench-sim bench-socket bench-state bench-live-vs-sim bench-profile bench-contention bench-placement bench-prediction clean
+.PHONY: help deps build release demo test quick mutants soak chaos loom check bench bench-chains bench-counts bench-functions bench-ids bench-changes bench-isolation bench-ports bench-external bench-papers bench-compare bench-scaling bench-sim bench-socket bench-state bench-live-vs-sim bench-profile bench-contention bench-placement bench-prediction clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -83,9 +83,13 @@ check: ## formatting, lints, documentation, imports
 
 bench: bench-functions bench-chains ## short set of benchmarks: a JSON line per result
 
-bench-chains: ## throughput, instructions and allocations of whole chains
+bench-chains: ## throughput, instructions, branches, cache misses and allocations of whole chains, with traffic of one protocol and mixed
 	@tools/deps.sh build bench
 	@cargo bench --locked -p tailwater-dataplane --bench chains
+
+bench-counts: ## the counts of bench-chains compared with crates/dataplane/benches/counts.txt: exits 1 and names the rows that got worse; COUNTS="--accept 'why'" writes them, COUNTS="nat acl" counts some chains
+	@tools/deps.sh build bench
+	@cargo bench --locked -p tailwater-dataplane --bench chains -- counts $(COUNTS)
 
 bench-ports: ## the chains of bench-chains over DPDK's rings and shared memory, compared with the trace NIC and DPDK's own forwarding
 	@tools/deps.sh build bench ports

@@ -39,7 +39,7 @@ use tailwater_dataplane::clock::Clock;
 use tailwater_dataplane::cores::{available, default_core, pin_to};
 use tailwater_dataplane::port::round_robin;
 use tailwater_dataplane::telemetry::Window;
-use tailwater_dataplane::trace_nic::{Pacing, TraceNic, TraceNicConfig};
+use tailwater_dataplane::trace_nic::{Pacing, Renumber, TraceNic, TraceNicConfig};
 use tailwater_functions::build::{ChainBuilder, Reconfigure};
 use tailwater_functions::spec::ChainSpec;
 use tailwater_net::Nanos;
@@ -132,7 +132,7 @@ impl Rig {
                 pacing: Pacing::Arrivals,
                 ring: RING,
                 duration,
-                renumber: false,
+                renumber: Renumber::None,
                 ..TraceNicConfig::default()
             };
             let (rss, reta) = (spec.rss(), round_robin(1));
@@ -140,12 +140,12 @@ impl Rig {
             nic.unwrap_or_else(|error| panic!("{case}: {error}"))
         };
         // Whole rounds, and more than fits a cache.
-        let mut trace = cases::trace(chain, size, flows, cases::trace_packets(chain, flows));
+        let mut trace = cases::traffic::trace(chain, size, flows, cases::trace_packets(chain, flows));
         let times = versions::packets_per_second(case) / 1e6;
         let scaled = trace.scale_rate(times);
         scaled.unwrap_or_else(|error| panic!("{case}: {error}"));
         let through = trace.duration().max(PERIOD);
-        let opening = cases::opening(chain, flows).map(|trace| nic(trace, None));
+        let opening = cases::traffic::opening(chain, size, flows).map(|trace| nic(trace, None));
         let mut rig = Rig {
             name: format!("changes/{case}/{size}/{}", short(flows)),
             case,
@@ -369,7 +369,7 @@ fn main() -> ExitCode {
         table(file);
         return ExitCode::SUCCESS;
     }
-    let arguments = Arguments::read(CASES, &[10_000]);
+    let arguments = Arguments::read(CASES, &["64B"], &[10_000]);
     // Determined before this thread is pinned: afterwards only one core is available.
     let core = default_core();
     match available().into_iter().find(|other| *other != core) {

@@ -98,12 +98,12 @@ impl Row {
         };
         // Whole rounds, and more than fits a cache.
         let rounds = (1_u64 << 18).div_ceil(flows.into());
-        let trace = cases::trace(chain, size, flows, u64::from(flows) * rounds);
+        let trace = cases::traffic::trace(chain, size, flows, u64::from(flows) * rounds);
         let bytes = trace.bytes() as f64 / trace.len() as f64;
         Row {
             chain,
             name: format!("functions/{chain}/{size}/{}", short(flows)),
-            opening: cases::opening(chain, flows).map(nic),
+            opening: cases::traffic::opening(chain, size, flows).map(nic),
             nic: nic(trace),
             clock,
             flows,
@@ -205,7 +205,7 @@ fn main() {
     if let ["table", file] = &plain.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         return table(file);
     }
-    let arguments = Arguments::read(FUNCTIONS, &[10_000, 100_000, 1_000_000]);
+    let arguments = Arguments::read(FUNCTIONS, &["64B"], &[10_000, 100_000, 1_000_000]);
     if let Err(error) = pin_to(default_core()) {
         eprintln!("not pinned: {error}");
     }
@@ -223,6 +223,10 @@ fn main() {
     for size in &arguments.sizes {
         for &flows in &arguments.flows {
             for function in &wanted {
+                if let Some(reason) = cases::traffic::reason_to_skip(function, size) {
+                    eprintln!("skipped: {function} on {size}: {reason}");
+                    continue;
+                }
                 let row = Row::new(function, size, flows);
                 let runs: Vec<Run> = (0..arguments.runs.max(1)).map(|_| row.run()).collect();
                 let rates = || runs.iter().map(|run| run.rate);

@@ -21,7 +21,8 @@ mod devices;
 mod library;
 mod routes;
 
-use cases::{Arguments, BATCH, duration, packets, per_packet, print_runs, short, table_of};
+use cases::events::{INSTRUCTIONS, events, per_packet};
+use cases::{Arguments, BATCH, duration, packets, print_runs, short, table_of};
 use devices::{Devices, Kind, Until};
 use std::sync::Arc;
 use tailwater_chain::buffer::BufferPool;
@@ -29,7 +30,7 @@ use tailwater_chain::chain::Chain;
 use tailwater_dataplane::clock::Clock;
 use tailwater_dataplane::cores::{available, default_core, pin_to};
 use tailwater_dataplane::port::round_robin;
-use tailwater_dataplane::trace_nic::{Pacing, TraceNic, TraceNicConfig};
+use tailwater_dataplane::trace_nic::{Pacing, Renumber, TraceNic, TraceNicConfig};
 use tailwater_dpdk::Frames;
 use tailwater_functions::build::ChainBuilder;
 use tailwater_net::Nanos;
@@ -69,13 +70,13 @@ impl Case {
                 Until::Packets(_) => None,
             },
             // The other end of a device starts again with the same flows.
-            renumber: false,
+            renumber: Renumber::None,
             ..TraceNicConfig::default()
         };
         let rss = RssHasher::default();
         let mut builder =
             ChainBuilder::new(&cases::spec(chain, flows), &rss, 1).unwrap_or_else(|error| panic!("{error}"));
-        let trace = cases::trace(chain, size, flows, packets);
+        let trace = cases::traffic::trace(chain, size, flows, packets);
         let frames = devices::frames(&trace, &rss);
         let nic = TraceNic::new(trace, rss, 1, &round_robin(1), config, clock.clone());
         Case {
@@ -153,7 +154,7 @@ fn dpdk(frames: &Arc<Frames>, clock: &Clock, other_core: Option<usize>) -> Measu
 fn throughput(cases: &mut [Case], (size, flows): (&str, u32), runs: usize, other_core: Option<usize>) {
     let (clock, rss) = (Clock::start(), RssHasher::default());
     let packets = cases::trace_packets("forward", flows);
-    let frames = devices::frames(&cases::trace("forward", size, flows, packets), &rss);
+    let frames = devices::frames(&cases::traffic::trace("forward", size, flows, packets), &rss);
     let mut own = Vec::new();
     // Interleaved, so a disturbance affects all alike.
     for run in 0..=runs {
@@ -235,19 +236,19 @@ fn counts(kind: Kind, chain: &'static str) {
         let run = || {
             case.over(kind, Until::Packets(count));
         };
-        Some(allocation_counter::measure(run).count_total)
+        Some([allocation_counter::measure(run).count_total])
     });
-    print("allocations", allocations);
+    print("allocations", allocations.map(|[each]| each));
     if chain != "forward" {
         // The additional cost of a device is the same for all.
         return;
     }
-    let instructions = per_packet(|packets| cases::instructions(&[kind.name(), chain, &packets.to_string()]));
-    print("instructions", instructions);
+    let counts = per_packet(|packets| events(&[kind.name(), chain, &packets.to_string()]));
+    print("instructions", counts.map(|counts| counts[INSTRUCTIONS]));
 }
 
 fn main() {
-    let arguments = Arguments::read(cases::CHAINS, &[10_000]);
+    let arguments = Arguments::read(cases::CHAINS, &["64B"], &[10_000]);
     if let Some(one) = &arguments.one_pass {
         let [device, chain, packets] = &one[..] else {
             panic!("--one-pass takes a device or `trace`, a chain and a number of packets");

@@ -1,6 +1,7 @@
 //! Clock of the run: nanoseconds since its start, cheap enough to read for every batch.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tailwater_net::Nanos;
 
@@ -24,6 +25,12 @@ enum Source {
         scale: u64,
     },
     System(Instant),
+    Readings {
+        /// Number of readings so far.
+        count: AtomicU64,
+        /// Nanoseconds from each to the next.
+        step: u64,
+    },
 }
 
 /// Duration of the calibration.
@@ -44,6 +51,15 @@ impl Clock {
         }
     }
 
+    /// Starts a clock that each reading advances by `step`, so that a run on one core does the same each time, however
+    /// fast the machine is. For counting instructions.
+    pub fn of_readings(step: Nanos) -> Clock {
+        let (count, step) = (AtomicU64::new(0), step.0);
+        Clock {
+            source: Arc::new(Source::Readings { count, step }),
+        }
+    }
+
     /// Time since the start.
     #[inline]
     pub fn now(&self) -> Nanos {
@@ -53,6 +69,7 @@ impl Clock {
                 Nanos(((u128::from(ticks) * u128::from(*scale)) >> 32) as u64)
             }
             Source::System(start) => Nanos(start.elapsed().as_nanos() as u64),
+            Source::Readings { count, step } => Nanos(count.fetch_add(1, Ordering::Relaxed) * step),
         }
     }
 }
@@ -112,6 +129,13 @@ mod tests {
             ours.0 as f64 >= system.as_nanos() as f64 * 0.99,
             "{ours} against {system:?}"
         );
+    }
+
+    #[test]
+    fn a_clock_of_readings_advances_by_its_step() {
+        let clock = Clock::of_readings(Nanos(700));
+        let copy = clock.clone();
+        assert_eq!([clock.now(), copy.now(), clock.now()], [0, 700, 1_400].map(Nanos));
     }
 
     #[test]

@@ -13,8 +13,8 @@ use image::{Descriptor, Image, Lap};
 use std::sync::Arc;
 use tailwater_chain::batch::Batch;
 use tailwater_chain::buffer::BufferPool;
-use tailwater_net::Nanos;
 use tailwater_net::toeplitz::{RssHasher, bucket_of};
+use tailwater_net::{FlowKey, Nanos};
 use tailwater_traffic::Trace;
 
 mod image;
@@ -32,6 +32,28 @@ pub enum Pacing {
     Saturate,
 }
 
+/// Flows that have other addresses each time the trace is repeated, so that they are new ones.
+#[derive(Clone, Copy, Debug)]
+pub enum Renumber {
+    /// None.
+    None,
+    /// All.
+    All,
+    /// Those for whose packets the function returns `true`. The others stay the same.
+    Some(fn(&FlowKey) -> bool),
+}
+
+impl Renumber {
+    /// Returns `true` if a flow is renumbered.
+    fn includes(self, key: &FlowKey) -> bool {
+        match self {
+            Renumber::None => false,
+            Renumber::All => true,
+            Renumber::Some(is_included) => is_included(key),
+        }
+    }
+}
+
 /// Configuration of a trace NIC.
 #[derive(Clone, Debug)]
 pub struct TraceNicConfig {
@@ -43,8 +65,8 @@ pub struct TraceNicConfig {
     pub reta_delay: Nanos,
     /// Duration of the arrivals. A shorter trace is repeated. `None` plays the trace once.
     pub duration: Option<Nanos>,
-    /// Renumber flows when the trace is repeated, so they are new ones.
-    pub renumber: bool,
+    /// Flows that are renumbered when the trace is repeated.
+    pub renumber: Renumber,
     /// Let the receiving worker copy only a packet's first two cache lines, and the core that processes it the rest. A
     /// NIC's DMA takes no core's time; here each core pays for the packets it processes.
     pub in_parts: bool,
@@ -57,7 +79,7 @@ impl Default for TraceNicConfig {
             ring: 1024,
             reta_delay: Nanos::from_millis(2),
             duration: None,
-            renumber: true,
+            renumber: Renumber::All,
             in_parts: false,
         }
     }

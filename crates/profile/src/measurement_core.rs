@@ -8,7 +8,7 @@ use tailwater_dataplane::batches::{BatchRecorder, BatchTimes};
 use tailwater_dataplane::report::{RunReport, WindowReport};
 use tailwater_dataplane::run::Progress;
 use tailwater_dataplane::scaling::ScalingConfig;
-use tailwater_dataplane::trace_nic::{Pacing, TraceNicConfig};
+use tailwater_dataplane::trace_nic::{Pacing, Renumber, TraceNicConfig};
 use tailwater_dataplane::{RunConfig, RunControl, RunError, RunPlan, run};
 use tailwater_functions::spec::ChainSpec;
 use tailwater_handover::park::Mode;
@@ -266,7 +266,7 @@ impl Setting {
             duration: self.duration,
             in_parts: self.in_parts,
             ring: self.ring,
-            renumber: false,
+            renumber: Renumber::None,
             ..TraceNicConfig::default()
         }
     }

@@ -97,6 +97,37 @@ impl Renumbering {
                 change = change.and(ChecksumDelta::u16(old, old ^ mask));
             }
         }
+        self.update_checksums(frame, change);
+    }
+
+    /// Gives the packet's frame another destination, which must be of the same IP version. A correct checksum stays
+    /// correct, and a wrong one stays wrong.
+    pub fn redirect(self, frame: &mut [u8], destination: IpAddr) {
+        let ip = usize::from(self.ip);
+        let change = match (self.network, destination) {
+            (Network::V4, IpAddr::V4(new)) => {
+                let Some(place) = frame.get_mut(ip + 16..).and_then(|rest| rest.first_chunk_mut()) else {
+                    return;
+                };
+                let old = Ipv4Addr::from(std::mem::replace(place, new.octets()));
+                ChecksumDelta::ipv4(old, new)
+            }
+            (Network::V6, IpAddr::V6(new)) => {
+                let Some(place) = frame.get_mut(ip + 24..).and_then(|rest| rest.first_chunk_mut()) else {
+                    return;
+                };
+                let old = Ipv6Addr::from(std::mem::replace(place, new.octets()));
+                ChecksumDelta::ipv6(old, new)
+            }
+            _ => return,
+        };
+        self.update_checksums(frame, change);
+    }
+
+    /// Updates the checksums over the addresses.
+    #[inline]
+    fn update_checksums(self, frame: &mut [u8], change: ChecksumDelta) {
+        let ip = usize::from(self.ip);
         if self.network == Network::V4
             && let Some(checksum) = word(frame, ip + 10)
         {
@@ -160,6 +191,16 @@ mod tests {
                 prop_assert_eq!(after.key == key, mask == 0);
                 let hash = renumbering.hash(rss.hash_headers(&headers), &change);
                 prop_assert_eq!(hash, rss.hash_headers(&after));
+                let new = match v6 {
+                    true => IpAddr::V6(source.rotate_left(9).into()),
+                    false => IpAddr::V4((source as u32).rotate_left(9).into()),
+                };
+                renumbering.redirect(&mut frame, new);
+                let redirected = parse(&frame).unwrap();
+                prop_assert_ne!(verify_network(&frame, &redirected), Checksum::Wrong);
+                prop_assert_eq!(verify_transport(&frame, &redirected), Checksum::Correct);
+                prop_assert_eq!(redirected.key.destination(), new);
+                prop_assert_eq!(redirected.key.source(), after.key.source());
                 renumbered.push(after.key);
             }
             prop_assert_eq!(renumbered[0].reversed(), renumbered[1]);

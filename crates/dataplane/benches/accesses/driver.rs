@@ -78,7 +78,7 @@ impl Driver {
         let spec = cases::spec(chain, flows);
         let rss = spec.rss();
         let mut builder = ChainBuilder::new(&spec, &rss, 1).unwrap_or_else(|error| panic!("{error}"));
-        let trace = cases::trace(chain, size, flows, u64::from(flows) * ROUNDS);
+        let trace = cases::traffic::trace(chain, size, flows, u64::from(flows) * ROUNDS);
         let longest = (0..trace.len()).map(|packet| trace.length(packet)).max().unwrap_or(0);
         let pool = BufferPool::new(512, longest).unwrap_or_else(|error| panic!("{error}"));
         let mut driver = Driver {
@@ -89,7 +89,7 @@ impl Driver {
             rss,
             now: Nanos::from_micros(1),
         };
-        if let Some(opening) = cases::opening(chain, flows) {
+        if let Some(opening) = cases::traffic::opening(chain, size, flows) {
             let own = std::mem::replace(&mut driver.trace, opening);
             driver.pass(0, driver.trace.len(), |chain, batch, now| chain.process(batch, now));
             driver.trace = own;

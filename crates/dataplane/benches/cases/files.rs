@@ -53,12 +53,12 @@ pub fn sessions(users: u32, first: u32) -> PathBuf {
 }
 
 /// Destination user of a flow of uniform traffic, a different one per flow, derived from the client's address and port.
-pub fn user(key: &FlowKey) -> Ipv4Addr {
+pub fn user(key: &FlowKey) -> IpAddr {
     let IpAddr::V4(client) = key.source() else {
         unreachable!("uniform traffic is of IPv4")
     };
     let [_, high, low, host] = client.octets().map(u32::from);
     let client = (high << 8 | low) * 254 + host - 1;
     let flow = client * 16 + (u32::from(key.source_port()) - 1_024) / 4_000;
-    Ipv4Addr::from_bits(USERS + flow)
+    Ipv4Addr::from_bits(USERS + flow).into()
 }

@@ -2,12 +2,11 @@
 
 mod connections;
 mod dns;
+pub mod events;
 pub mod files;
+pub mod traffic;
 
-use crate::routes::Redirected;
 use crate::{library, routes};
-use connections::Connections;
-use std::process::Command;
 use std::time::Duration;
 use tailwater_api::WhenOverloaded;
 use tailwater_chain::buffer::BufferPool;
@@ -17,9 +16,7 @@ use tailwater_dataplane::port::PortQueue;
 use tailwater_dataplane::telemetry::{Window, windows};
 use tailwater_dataplane::worker::{Worker, WorkerConfig};
 use tailwater_functions::spec::ChainSpec;
-use tailwater_net::{FlowKey, Nanos};
-use tailwater_traffic::generate::{FrameSize, Transport, Uniform, UniformConfig};
-use tailwater_traffic::{LoadOptions, PacketSource, Trace};
+use tailwater_net::Nanos;
 
 /// Chains, by the names of `examples/`.
 pub const CHAINS: &[&str] = &[
@@ -271,74 +268,9 @@ pub fn table_of(chain: &str) -> Option<&'static routes::Table> {
     matches!(chain, "router" | "tunnel-ipforward").then(routes::table)
 }
 
-/// Frame size by its name in figures.
-fn frame_size(name: &str) -> FrameSize {
-    let bytes = name.strip_suffix('B').and_then(|bytes| bytes.parse().ok());
-    match (name, bytes) {
-        ("imix", _) => FrameSize::Imix,
-        (_, Some(bytes)) => FrameSize::Fixed(bytes),
-        _ => panic!("--sizes takes 64B,imix,1024B, found {name}"),
-    }
-}
-
 /// Returns `true` if all prerequisites of a chain are available. Chains without their test data are skipped.
 pub fn is_there(chain: &str) -> bool {
     !chain.starts_with("ids") || std::env::var_os("TAILWATER_TEST_DATA").is_some()
-}
-
-fn load(source: &mut dyn PacketSource) -> Trace {
-    let options = LoadOptions {
-        memory_limit_bytes: 12 << 30,
-        ..LoadOptions::default()
-    };
-    Trace::load(source, &options).unwrap_or_else(|error| panic!("{error}"))
-}
-
-/// Traffic that precedes a chain's traffic once, if its flows are connections that must be opened.
-pub fn opening(chain: &str, flows: u32) -> Option<Trace> {
-    matches!(chain, "firewall-tcp" | "ids" | "ids-1000").then(|| load(&mut Connections::opening(flows)))
-}
-
-pub fn trace(chain: &str, size: &str, flows: u32, packets: u64) -> Trace {
-    match chain {
-        "firewall-tcp" => {
-            let rounds = packets.div_ceil(flows.into());
-            return load(&mut Connections::data(flows, frame_size(size), rounds));
-        }
-        // Bytes already seen cost little, so connections begin and end.
-        "ids" | "ids-1000" => return load(&mut Connections::http(flows, frame_size(size))),
-        _ => {}
-    }
-    // With as many flows as packets, each packet is the first of a flow.
-    let flows = if chain == "new-flows" { packets as u32 } else { flows };
-    let config = UniformConfig {
-        seed: 1,
-        flows,
-        size: frame_size(size),
-        // The URL filter ignores UDP.
-        transport: match chain {
-            "url-filter" => Transport::Tcp,
-            _ => Transport::Udp,
-        },
-        rate_pps: 1_000_000,
-        packets,
-    };
-    let mut source = Uniform::new(config).unwrap_or_else(|error| panic!("{error}"));
-    let frame = Vec::new();
-    match table_of(chain) {
-        Some(table) => load(&mut Redirected {
-            source,
-            destination: |key: &FlowKey| table.destination(key),
-            frame,
-        }),
-        None if chain == "upf" => load(&mut Redirected {
-            source,
-            destination: files::user,
-            frame,
-        }),
-        None if chain == "dns-guard" => load(&mut dns::Answers { source, frame }),
-        None => load(&mut source),
-    }
 }
 
 /// Packets per batch.
@@ -411,7 +343,7 @@ fn long(text: &str) -> u32 {
         * unit
 }
 
-/// Duration of a run. Each run begins with the same flows, so those of `new-flows` must have expired before.
+/// Duration of a run. Each run begins with the same flows, so those that are to be new must have expired before.
 pub fn duration(chain: &str) -> Nanos {
     match chain {
         "new-flows" => Nanos::from_secs(1),
@@ -465,30 +397,6 @@ pub fn print_runs(name: String, unit: &'static str, mut values: Vec<f64>, table:
     });
 }
 
-/// Cost per packet, as the difference between runs on twice and once as many packets, by `count`.
-pub fn per_packet(mut count: impl FnMut(u64) -> Option<u64>) -> Option<f64> {
-    const PACKETS: u64 = 32_000;
-    let (once, twice) = (count(PACKETS)?, count(2 * PACKETS)?);
-    Some((twice as f64 - once as f64) / PACKETS as f64)
-}
-
-/// Instructions of this program in one pass, as `arguments` specify, by callgrind.
-pub fn instructions(arguments: &[&str]) -> Option<u64> {
-    let program = std::env::current_exe().ok()?;
-    let output = Command::new("valgrind")
-        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
-        .arg("--toggle-collect=*::cases::measured*")
-        .arg(program)
-        .arg("--one-pass")
-        .args(arguments)
-        .output()
-        .ok()?;
-    let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    // Libraries are tested in a child process, which has its own count, and ends before its parent.
-    let (_, count) = text.rsplit_once("Collected : ")?;
-    count.split_whitespace().next()?.parse().ok()
-}
-
 /// Command line.
 pub struct Arguments {
     known: &'static [&'static str],
@@ -499,24 +407,29 @@ pub struct Arguments {
     pub sizes: Vec<String>,
     /// Arguments after `--one-pass`.
     pub one_pass: Option<Vec<String>>,
+    /// Comparison of counts, with the reason to accept them after `--accept`.
+    pub counts: Option<Option<String>>,
 }
 
 impl Arguments {
-    /// Parses the command line, for these chains. `flows` is the default.
-    pub fn read(known: &'static [&'static str], flows: &[u32]) -> Arguments {
+    /// Parses the command line, for these chains. `sizes` and `flows` are the defaults.
+    pub fn read(known: &'static [&'static str], sizes: &[&str], flows: &[u32]) -> Arguments {
         let mut arguments = std::env::args().skip(1);
         let mut read = Arguments {
             known,
             filters: Vec::new(),
             runs: 7,
             flows: flows.to_vec(),
-            sizes: vec!["64B".to_owned()],
+            sizes: sizes.iter().map(ToString::to_string).collect(),
             one_pass: None,
+            counts: None,
         };
         while let Some(argument) = arguments.next() {
             let mut value = || arguments.next().unwrap_or_else(|| panic!("{argument} takes a value"));
             match argument.as_str() {
                 "--one-pass" => read.one_pass = Some(arguments.by_ref().collect()),
+                "counts" => read.counts = Some(None),
+                "--accept" => read.counts = Some(Some(value())),
                 "--runs" => read.runs = value().parse().unwrap_or_else(|_| panic!("--runs takes a number")),
                 "--sizes" => read.sizes = value().split(',').map(str::to_owned).collect(),
                 "--flows" => read.flows = value().split(',').map(long).collect(),

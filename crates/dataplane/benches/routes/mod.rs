@@ -1,16 +1,17 @@
 //! Routing table for the chains that route, and traffic to destinations in it.
 
 use std::fmt::Write as _;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 use tailwater_net::FlowKey;
-use tailwater_net::checksum::ChecksumDelta;
-use tailwater_net::ipv4::Ipv4View;
 use tailwater_net::parse::parse;
-use tailwater_net::udp::UdpView;
+use tailwater_traffic::renumber::Renumbering;
 use tailwater_traffic::{Notice, Packet, PacketSource, TrafficError};
+
+/// Name of the generated table.
+pub const GENERATED: &str = "generated-100k";
 
 /// Table in a file.
 pub struct Table {
@@ -18,17 +19,19 @@ pub struct Table {
     pub file: PathBuf,
     /// Name of the table.
     pub name: &'static str,
-    /// IPv4 prefixes: network and length.
-    prefixes: Vec<(u32, u8)>,
+    /// Networks and lengths of the IPv4 prefixes.
+    v4: Vec<(u32, u8)>,
+    /// Networks and lengths of the IPv6 prefixes.
+    v6: Vec<(u128, u8)>,
 }
 
-/// Full BGP table of the test data or, without it, a generated one of 100,000 prefixes.
+/// Full BGP table of the test data or, without it, a generated one of 100,000 IPv4 and 20,000 IPv6 prefixes.
 pub fn table() -> &'static Table {
     static TABLE: OnceLock<Table> = OnceLock::new();
     TABLE.get_or_init(|| {
         let (text, name) = match full_table() {
             Some(text) => (text, "bgp-full"),
-            None => (generated(100_000), "generated-100k"),
+            None => (generated(100_000) + &generated_v6(20_000), GENERATED),
         };
         // Written atomically: another process may be reading it.
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
@@ -37,16 +40,18 @@ pub fn table() -> &'static Table {
         std::fs::write(&part, &text)
             .and_then(|()| std::fs::rename(&part, &file))
             .unwrap_or_else(|error| panic!("{}: {error}", file.display()));
-        let prefix = |line: &str| {
-            let (address, length) = line.split_once('/')?;
-            let address: Ipv4Addr = address.parse().ok()?;
-            Some((address.to_bits(), length.parse().ok()?))
-        };
-        Table {
-            prefixes: text.lines().filter_map(prefix).collect(),
-            file,
-            name,
+        let (mut v4, mut v6) = (Vec::new(), Vec::new());
+        for line in text.lines() {
+            let Some((address, length)) = line.split_once('/') else {
+                continue;
+            };
+            match (address.parse(), length.parse()) {
+                (Ok(IpAddr::V4(address)), Ok(length)) => v4.push((address.to_bits(), length)),
+                (Ok(IpAddr::V6(address)), Ok(length)) => v6.push((address.to_bits(), length)),
+                _ => {}
+            }
         }
+        Table { v4, v6, file, name }
     })
 }
 
@@ -79,6 +84,17 @@ fn generated(count: u32) -> String {
     text
 }
 
+/// Unique IPv6 prefixes of 48 bits in 2000::/16.
+fn generated_v6(count: u32) -> String {
+    let mut text = String::new();
+    for number in 0..count {
+        // Multiplication by an odd number is a permutation.
+        let network = 0x2000_u128 << 112 | u128::from(number.wrapping_mul(0x9e37_79b1)) << 80;
+        let _ = writeln!(text, "{}/48", Ipv6Addr::from_bits(network));
+    }
+    text
+}
+
 /// Pseudo-random bits (the finaliser of SplitMix64).
 fn mixed(number: u64) -> u64 {
     let mut bits = number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -88,23 +104,29 @@ fn mixed(number: u64) -> u64 {
 }
 
 impl Table {
-    /// Random address of a random prefix, always the same for a flow.
-    pub fn destination(&self, key: &FlowKey) -> Ipv4Addr {
+    /// Random address of a random prefix of the flow's IP version, always the same for a flow.
+    pub fn destination(&self, key: &FlowKey) -> IpAddr {
         let bits = key.hash(1);
-        let (network, length) = self.prefixes[(bits >> 32) as usize % self.prefixes.len()];
-        let host = (mixed(bits) as u32).checked_shr(u32::from(length));
-        Ipv4Addr::from_bits(network | host.unwrap_or(0))
+        let (random, host) = ((bits >> 32) as usize, mixed(bits));
+        if key.is_v4() {
+            let (network, length) = self.v4[random % self.v4.len()];
+            let host = (host as u32).checked_shr(u32::from(length));
+            return Ipv4Addr::from_bits(network | host.unwrap_or(0)).into();
+        }
+        let (network, length) = self.v6[random % self.v6.len()];
+        let host = (u128::from(host) << 64 | u128::from(bits)).checked_shr(u32::from(length));
+        Ipv6Addr::from_bits(network | host.unwrap_or(0)).into()
     }
 }
 
-/// UDP packets over IPv4, each flow to its own destination.
+/// Packets with each flow's own destination. It must be of the flow's IP version.
 pub struct Redirected<S, D> {
     pub source: S,
     pub destination: D,
     pub frame: Vec<u8>,
 }
 
-impl<S: PacketSource, D: Fn(&FlowKey) -> Ipv4Addr> PacketSource for Redirected<S, D> {
+impl<S: PacketSource, D: Fn(&FlowKey) -> IpAddr> PacketSource for Redirected<S, D> {
     fn next_packet(&mut self) -> Result<Option<Packet<'_>>, TrafficError> {
         let Some(packet) = self.source.next_packet()? else {
             return Ok(None);
@@ -113,14 +135,7 @@ impl<S: PacketSource, D: Fn(&FlowKey) -> Ipv4Addr> PacketSource for Redirected<S
         self.frame.extend_from_slice(packet.data);
         let headers = parse(&self.frame).unwrap_or_else(|reason| panic!("{reason:?}"));
         let new = (self.destination)(&headers.key);
-        let start = usize::from(headers.network_offset);
-        let mut ip = Ipv4View::new(&mut self.frame[start..]).unwrap_or_else(|reason| panic!("{reason:?}"));
-        let old = ip.destination();
-        ip.set_destination(new);
-        ip.fill_checksum();
-        let mut udp = UdpView::new(&mut self.frame[usize::from(headers.transport_offset)..])
-            .unwrap_or_else(|reason| panic!("{reason:?}"));
-        udp.set_checksum(ChecksumDelta::ipv4(old, new).apply_udp(udp.checksum()));
+        Renumbering::of(&headers).redirect(&mut self.frame, new);
         Ok(Some(Packet {
             data: &self.frame,
             ..packet

@@ -1,5 +1,6 @@
 //! Trace in the form that the trace NIC reads: laps through it, and the packets' descriptors.
 
+use super::Renumber;
 use tailwater_chain::batch::Incoming;
 use tailwater_chain::region::prefetch;
 use tailwater_net::Nanos;
@@ -34,11 +35,11 @@ pub(super) struct Image {
     rss: RssHasher,
     /// Time from a lap's first packet to the next lap's.
     lap: Nanos,
-    renumber: bool,
+    renumber: Renumber,
 }
 
 impl Image {
-    pub(super) fn new(trace: Trace, rss: RssHasher, renumber: bool) -> Image {
+    pub(super) fn new(trace: Trace, rss: RssHasher, renumber: Renumber) -> Image {
         let descriptors = (0..trace.len())
             .map(|i| {
                 let headers = parse(trace.packet(i)).ok();
@@ -47,7 +48,10 @@ impl Image {
                     rss_hash: headers.as_ref().map_or(0, |headers| rss.hash_headers(headers)),
                     line: trace.line(i),
                     length: trace.length(i) as u32,
-                    renumbering: headers.as_ref().map_or(Renumbering::NONE, Renumbering::of),
+                    renumbering: match &headers {
+                        Some(headers) if renumber.includes(&headers.key) => Renumbering::of(headers),
+                        _ => Renumbering::NONE,
+                    },
                     divisible: headers.as_ref().is_some_and(|headers| {
                         headers.network != Network::NotIp
                             && usize::from(headers.payload_offset) <= FIRST
@@ -134,10 +138,9 @@ pub(super) struct Lap {
 impl Lap {
     pub(super) fn new(image: &Image, number: u32, start: Nanos) -> Lap {
         // The lap's number with reversed bits: neighbouring hosts stay neighbours.
-        let mask = if image.renumber {
-            (number as u16).reverse_bits()
-        } else {
-            0
+        let mask = match image.renumber {
+            Renumber::None => 0,
+            _ => (number as u16).reverse_bits(),
         };
         Lap {
             number,

@@ -230,12 +230,30 @@ fn laps_bring_new_flows_at_the_traces_pace() {
     rig.batch.release(&mut rig.pool);
     let config = TraceNicConfig {
         duration,
-        renumber: false,
+        renumber: Renumber::None,
         ..TraceNicConfig::default()
     };
     let mut rig = Rig::new(trace(&[0, 100, 200]), 1, config);
     let ports: BTreeSet<u16> = rig.poll(0, 100_000).1.iter().map(|(port, _)| *port).collect();
     assert_eq!(ports.len(), 3, "flows that are to stay have changed");
+}
+
+#[test]
+fn laps_bring_new_flows_of_those_that_are_to_change() {
+    let config = TraceNicConfig {
+        duration: Some(Nanos(3_000)),
+        renumber: Renumber::Some(|key| key.source_port() == 1),
+        ..TraceNicConfig::default()
+    };
+    let mut rig = Rig::new(trace(&[0, 100, 200]), 1, config);
+    rig.queues[0].receive(Nanos(100_000), &mut rig.pool, &mut rig.batch);
+    let keys: BTreeSet<(u16, String)> = (0..rig.batch.len())
+        .map(|i| parse(rig.batch.frame(i)).unwrap().key)
+        .map(|key| (key.source_port(), key.to_string()))
+        .collect();
+    let of = |port| keys.iter().filter(|(of, _)| *of == port).count();
+    assert_eq!([of(0), of(1), of(2)], [1, 10, 1]);
+    rig.batch.release(&mut rig.pool);
 }
 
 #[test]
@@ -301,7 +319,7 @@ fn a_queue_with_nothing_to_receive_returns() {
     let config = TraceNicConfig {
         pacing: Pacing::Saturate,
         duration: Some(Nanos::from_secs(1)),
-        renumber: false,
+        renumber: Renumber::None,
         ..TraceNicConfig::default()
     };
     let mut rig = Rig::new(trace(&[0]), 2, config);

@@ -77,7 +77,13 @@ impl FrameWriter {
         self.write(FrameBuilder::new(key), identification, payload)
     }
 
-    fn write(&mut self, builder: FrameBuilder<'_>, identification: u16, payload: usize) -> Result<&[u8], BuildError> {
+    /// Builds a packet with `payload` bytes of payload, padded to the minimum frame.
+    pub(super) fn write(
+        &mut self,
+        builder: FrameBuilder<'_>,
+        identification: u16,
+        payload: usize,
+    ) -> Result<&[u8], BuildError> {
         let payload = self.payload.get(..payload).unwrap_or(&self.payload);
         let length = builder
             .identification(identification)

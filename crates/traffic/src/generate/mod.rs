@@ -4,6 +4,8 @@
 //!   request hosts.
 //! - [`Bursty`] imitates the aggregate of many users: Poisson arrivals of flows with heavy-tailed lengths, sent in
 //!   trains of back-to-back packets.
+//! - [`Mixed`] is the traffic of benchmarks as links have it: protocols in unpredictable order, connections that open and
+//!   close, new flows, popular flows.
 //! - [`Uniform`] is the steady stream of benchmarks: a fixed number of flows, one size, one rate.
 //!
 //! All are a [`PacketSource`](crate::PacketSource) whose times count from zero.
@@ -14,6 +16,7 @@
 mod aggregate;
 mod bursty;
 mod frame;
+mod mixed;
 mod mixture;
 mod preset;
 pub(crate) mod random;
@@ -24,6 +27,7 @@ mod uniform;
 
 pub use self::aggregate::{Aggregate, AggregateConfig, FlowArrivals, MinnowBursts, Stay, TrainClass};
 pub use self::bursty::{Bursty, BurstyConfig, SizeRange};
+pub use self::mixed::{FlowShares, Mixed, MixedConfig, Popularity, Senders, is_new_flow};
 pub use self::mixture::{CAMPUS_FLOW_PACKETS, Mixture, Part};
 pub use self::preset::{PRESETS, Preset, preset};
 pub use self::random::HeavyTail;

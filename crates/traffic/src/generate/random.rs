@@ -62,6 +62,14 @@ impl Random {
     }
 }
 
+/// Finaliser of SplitMix64 on 64 bits (Steele, Lea, Flood, OOPSLA 2014).
+pub(super) fn scramble(value: u64) -> u64 {
+    let mut x = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
 /// Heavy-tailed distribution of lengths in packets: bounded Pareto, rounded down.
 ///
 /// A smaller shape gives a heavier tail. Between 1 and 2, a few long flows have most of the packets.

@@ -5,7 +5,7 @@ use tailwater_net::tcp::TcpFlags;
 use tailwater_net::{FlowKey, Nanos, protocol};
 
 use super::frame::{FCS, FrameWriter, MAX_SERVERS, client, server};
-use super::random::Random;
+use super::random::{Random, scramble};
 use crate::trace::check_rate;
 use crate::{Notice, Packet, PacketSource, TrafficError};
 
@@ -14,10 +14,10 @@ const TCP_HEADERS: usize = 54;
 const UDP_HEADERS: usize = 42;
 
 /// Flows per client address.
-const FLOWS_PER_CLIENT: u32 = 16;
+pub(super) const FLOWS_PER_CLIENT: u32 = 16;
 
 /// Maximum number of flows.
-const MAX_FLOWS: u32 = 1 << 24;
+pub(super) const MAX_FLOWS: u32 = 1 << 24;
 
 /// Frame size as named by benchmarks: with the 4 bytes of the frame check sequence, which frames in memory do not
 /// include. A "64-byte" frame has 60 bytes here.
@@ -27,6 +27,16 @@ pub enum FrameSize {
     Fixed(u16),
     /// Seven of 64, four of 594 and one of 1518 bytes in every twelve: the "simple IMIX".
     Imix,
+}
+
+impl FrameSize {
+    /// Returns the lengths that frames of this size are drawn from.
+    pub fn frames(self) -> Vec<u16> {
+        match self {
+            FrameSize::Fixed(size) => vec![size],
+            FrameSize::Imix => [&[64; 7][..], &[594; 4], &[1_518]].concat(),
+        }
+    }
 }
 
 /// Transport protocol of all flows.
@@ -63,8 +73,7 @@ pub struct Uniform {
     config: UniformConfig,
     random: Random,
     writer: FrameWriter,
-    /// Flows in the order of this round.
-    order: Vec<u32>,
+    order: Rounds,
     /// Number of packets yielded.
     yielded: u64,
 }
@@ -87,25 +96,14 @@ impl Uniform {
         if config.packets == 0 {
             return Err(TrafficError::setting("packets", 0, "at least 1"));
         }
-        let longest = match config.size {
-            FrameSize::Fixed(size) => usize::from(size),
-            FrameSize::Imix => 1_518,
-        };
+        let longest = config.size.frames().into_iter().max().unwrap_or(0);
         Ok(Uniform {
             random: Random::new(config.seed),
-            writer: FrameWriter::new(longest),
-            order: (0..config.flows).collect(),
+            writer: FrameWriter::new(longest.into()),
+            order: Rounds::new(config.flows),
             yielded: 0,
             config,
         })
-    }
-
-    /// Draws a random order for the next round (Fisher and Yates).
-    fn shuffle(&mut self) {
-        for last in (1..self.order.len()).rev() {
-            let other = self.random.below(last as u64 + 1) as usize;
-            self.order.swap(last, other);
-        }
     }
 
     /// Returns the key of a flow, which depends on its number and the seed only.
@@ -115,15 +113,58 @@ impl Uniform {
             Transport::Udp => (protocol::UDP, 4_789),
             Transport::Tcp => (protocol::TCP, 443),
         };
-        // Sixteen port ranges of 4000 keep the flows of a client distinct.
-        let source_port = 1_024 + (flow % FLOWS_PER_CLIENT) * 4_000 + (hash >> 32) as u32 % 4_000;
         FlowKey::v4(
             client(flow / FLOWS_PER_CLIENT),
             server(hash as u32 % MAX_SERVERS),
             number,
-            source_port as u16,
+            source_port(flow, hash),
             destination_port,
         )
+    }
+}
+
+/// Returns the source port of a flow with random bits. Sixteen ranges of 4000 ports keep the flows of a client
+/// distinct.
+pub(super) fn source_port(flow: u32, bits: u64) -> u16 {
+    (1_024 + (flow % FLOWS_PER_CLIENT) * 4_000 + (bits >> 32) as u32 % 4_000) as u16
+}
+
+/// Returns the time of a packet by its number, at a constant rate.
+pub(super) fn evenly(number: u64, rate_pps: u64) -> Nanos {
+    // 128 bits hold the product for any number of packets.
+    let nanos = u128::from(number) * 1_000_000_000 / u128::from(rate_pps);
+    Nanos(nanos.try_into().unwrap_or(u64::MAX))
+}
+
+/// Rounds of one packet of every flow, each in another random order.
+#[derive(Debug)]
+pub(super) struct Rounds {
+    /// Flows in the order of this round.
+    order: Vec<u32>,
+    /// Flows of this round so far.
+    at: usize,
+}
+
+impl Rounds {
+    pub(super) fn new(flows: u32) -> Rounds {
+        Rounds {
+            order: (0..flows).collect(),
+            at: 0,
+        }
+    }
+
+    /// Returns the flow of the next packet.
+    pub(super) fn next(&mut self, random: &mut Random) -> u32 {
+        if self.at == 0 {
+            // Fisher and Yates.
+            for last in (1..self.order.len()).rev() {
+                let other = random.below(last as u64 + 1) as usize;
+                self.order.swap(last, other);
+            }
+        }
+        let flow = self.order[self.at];
+        self.at = (self.at + 1) % self.order.len();
+        flow
     }
 }
 
@@ -135,11 +176,9 @@ impl PacketSource for Uniform {
         let number = self.yielded;
         self.yielded += 1;
         let flows = u64::from(self.config.flows);
-        let (round, at) = (number / flows, (number % flows) as usize);
-        if at == 0 {
-            self.shuffle();
-        }
-        let key = self.key(self.order[at]);
+        let round = number / flows;
+        let flow = self.order.next(&mut self.random);
+        let key = self.key(flow);
         let size = match self.config.size {
             FrameSize::Fixed(size) => usize::from(size),
             FrameSize::Imix => match self.random.below(12) {
@@ -167,10 +206,8 @@ impl PacketSource for Uniform {
             }
         };
         let data = frame.map_err(|error| TrafficError::setting("size", error, "frames that hold their headers"))?;
-        // 128 bits hold the product for any number of packets.
-        let nanos = u128::from(number) * 1_000_000_000 / u128::from(self.config.rate_pps);
         Ok(Some(Packet {
-            timestamp: Nanos(nanos.try_into().unwrap_or(u64::MAX)),
+            timestamp: evenly(number, self.config.rate_pps),
             data,
             wire_length: data.len() as u32,
         }))
@@ -183,12 +220,4 @@ impl PacketSource for Uniform {
     fn name(&self) -> &str {
         "uniform"
     }
-}
-
-/// Finaliser of SplitMix64 on 64 bits (Steele, Lea, Flood, OOPSLA 2014).
-fn scramble(value: u64) -> u64 {
-    let mut x = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
 }
