@@ -68,28 +68,21 @@ impl Translation {
         let ip = network
             .get_mut(headers.network_offset.into()..)?
             .first_chunk_mut::<20>()?;
-        let (address_at, port_at) = if self.mode == SOURCE { (12, 0) } else { (16, 2) };
+        // No branches on the end or the protocol: packets of both come in random order.
+        let destination = self.mode != SOURCE;
+        let end = usize::from(destination);
         let delta = ChecksumDelta::from_bits(self.transport);
-        rewrite_transport(transport, headers.key.protocol(), port_at, self.port, delta)?;
+        rewrite_transport(transport, headers.key.protocol(), 2 * end, self.port, delta)?;
+        let address_at = 12 + 4 * end;
         ip[address_at..address_at + 4].copy_from_slice(&self.address.to_be_bytes());
         let checksum = u16::from_be_bytes([ip[10], ip[11]]);
         let checksum = ChecksumDelta::from_bits(self.ip).apply(checksum);
         [ip[10], ip[11]] = checksum.to_be_bytes();
-        headers.key = self.translated(&headers.key);
-        Some(())
-    }
-
-    /// Key after translation.
-    #[inline]
-    fn translated(&self, key: &FlowKey) -> FlowKey {
-        let (IpAddr::V4(source), IpAddr::V4(destination)) = (key.source(), key.destination()) else {
-            return *key;
-        };
-        let (address, protocol) = (Ipv4Addr::from_bits(self.address), key.protocol());
-        match self.mode {
-            SOURCE => FlowKey::v4(address, destination, protocol, self.port, key.destination_port()),
-            _ => FlowKey::v4(source, address, protocol, key.source_port(), self.port),
+        if headers.key.is_v4() {
+            let address = Ipv4Addr::from_bits(self.address);
+            headers.key = headers.key.with_v4_end(destination, address, self.port);
         }
+        Some(())
     }
 }
 
@@ -128,18 +121,14 @@ fn rewrite_transport(
     delta: ChecksumDelta,
 ) -> Option<()> {
     let is_udp = protocol == protocol::UDP;
-    let checksum_at = if is_udp { 6 } else { 16 };
+    let checksum_at = 16 - 10 * usize::from(is_udp);
     if transport.len() < checksum_at + 2 {
         return None;
     }
     transport[port_at..port_at + 2].copy_from_slice(&port.to_be_bytes());
     let field = &mut transport[checksum_at..checksum_at + 2];
     let checksum = u16::from_be_bytes([field[0], field[1]]);
-    let checksum = if is_udp {
-        delta.apply_udp(checksum)
-    } else {
-        delta.apply(checksum)
-    };
+    let checksum = delta.apply_transport(checksum, is_udp);
     field.copy_from_slice(&checksum.to_be_bytes());
     Some(())
 }

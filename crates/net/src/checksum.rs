@@ -189,14 +189,25 @@ impl ChecksumDelta {
     /// Returns the checksum after the change. It equals a recomputed checksum, unless the data is all zeros.
     #[inline]
     pub const fn apply(self, checksum: u16) -> u16 {
-        !fold(!checksum as u64 + self.0 as u64)
+        let (sum, carry) = (!checksum).overflowing_add(self.0);
+        !(sum + carry as u16)
     }
 
     /// [`ChecksumDelta::apply`] for the checksum field of a UDP header: zero (no checksum) is kept, and a computed zero
     /// becomes 0xffff.
     #[inline]
     pub const fn apply_udp(self, field: u16) -> u16 {
-        if field == 0 { 0 } else { udp_field(self.apply(field)) }
+        self.apply_transport(field, true)
+    }
+
+    /// [`ChecksumDelta::apply_udp`] for a UDP header, [`ChecksumDelta::apply`] for a TCP header, without a branch.
+    #[inline]
+    pub const fn apply_transport(self, field: u16, is_udp: bool) -> u16 {
+        // Below 1 is only zero, and below 0 is nothing.
+        let udp = is_udp as u16;
+        let new = self.apply(field);
+        let new = new.wrapping_sub((new < udp) as u16);
+        new & ((field < udp) as u16).wrapping_sub(1)
     }
 }
 

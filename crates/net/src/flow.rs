@@ -46,12 +46,27 @@ impl FlowKey {
     }
 
     /// Creates the key of an IPv4 flow from its header fields: source (high half) and destination address, source (high
-    /// half) and destination port.
+    /// half) and destination port, protocol (below 32).
     #[inline]
-    pub(crate) const fn v4_of_wire(addresses: u64, ports: u32, protocol: u8) -> Self {
-        let tail = tail(0, 0, protocol, 4) | ports.rotate_left(16) as u64;
+    pub(crate) const fn v4_of_wire(addresses: u64, ports: u32, protocol: u32) -> Self {
+        /// A look-up takes fewer instructions than shifting the protocol into place.
+        const TAILS: [u64; 32] = {
+            let mut tails = [0; 32];
+            let mut protocol = 0;
+            while protocol < 32 {
+                tails[protocol] = tail(0, 0, protocol as u8, 4);
+                protocol += 1;
+            }
+            tails
+        };
         FlowKey {
-            words: [addresses.rotate_left(32), 0, 0, 0, tail],
+            words: [
+                addresses.rotate_left(32),
+                0,
+                0,
+                0,
+                TAILS[protocol as usize] | ports.rotate_left(16) as u64,
+            ],
         }
     }
 
@@ -74,6 +89,18 @@ impl FlowKey {
                 tail(source_port, destination_port, protocol, 6),
             ],
         }
+    }
+
+    /// Returns the key of an IPv4 flow with another address and port at one end, without a branch on the end: at the
+    /// destination if `destination` is set, or else at the source.
+    #[inline]
+    #[must_use]
+    pub const fn with_v4_end(mut self, destination: bool, address: Ipv4Addr, port: u16) -> Self {
+        let end = destination as u32;
+        let (addresses, ports) = (32 * end, 16 * end);
+        self.words[0] = self.words[0] & !(0xffff_ffff << addresses) | (address.to_bits() as u64) << addresses;
+        self.words[4] = self.words[4] & !(0xffff << ports) | (port as u64) << ports;
+        self
     }
 
     /// Returns the IP version, 4 or 6 (0 for the default key, which no packet has).

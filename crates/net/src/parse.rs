@@ -8,6 +8,7 @@
 //! tunnels (see [`tunnel`](crate::tunnel)). Frames with an LLC length instead of an EtherType, MPLS and PPPoE are
 //! [`Network::NotIp`].
 
+use std::hint::select_unpredictable;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use crate::ethernet;
@@ -59,39 +60,39 @@ pub fn parse_ordinary(frame: &[u8], headers: &mut Headers) -> bool {
 pub fn parse_plain_v4(frame: &[u8]) -> Option<Headers> {
     // Ethernet, IPv4 and TCP headers: one length check for all reads below.
     const NEEDED: usize = ethernet::HEADER + ipv4::HEADER + 20;
-    const TRANSPORT: usize = ethernet::HEADER + ipv4::HEADER;
+    const TRANSPORT: u32 = (ethernet::HEADER + ipv4::HEADER) as u32;
+    const UDP_PAYLOAD: u32 = TRANSPORT + 8;
+    /// By protocol, the least end of what a transport header states the length of: the header for TCP, the datagram for
+    /// UDP. No other protocol reaches its entry.
+    const LEAST: [u32; 32] = {
+        let mut least = [u32::MAX; 32];
+        least[protocol::TCP as usize] = TRANSPORT + 20;
+        least[protocol::UDP as usize] = UDP_PAYLOAD;
+        least
+    };
     let head = frame.first_chunk::<NEEDED>()?;
     // Neighbouring fields in one read each: EtherType, version and length, type of service, total length,
     // identification; then fragmentation, time to live, protocol, checksum.
     let first = be64(head, 12);
     let second = be64(head, 20);
-    let end = ethernet::HEADER + usize::from((first >> 16) as u16);
-    let plain =
-        first >> 40 == 0x08_0045 && second & (0x3fff << 48) == 0 && end <= frame.len() && frame.len() <= MAX_FRAME;
-    if !plain {
+    let end = ethernet::HEADER as u32 + u32::from((first >> 16) as u16);
+    // A fragment is no protocol of the table.
+    let protocol = (second >> 32) as u32 & 0x3fff_00ff;
+    let is_plain = first >> 40 == 0x08_0045 && end as usize <= frame.len() && frame.len() <= MAX_FRAME;
+    let least = *LEAST.get(protocol as usize)?;
+    if !is_plain {
         return None;
     }
-    let protocol = (second >> 32) as u8;
-    let payload = match protocol {
-        protocol::TCP => {
-            let header = (head[46] >> 4) as usize * 4;
-            if header < 20 {
-                return None;
-            }
-            TRANSPORT + header
-        }
-        protocol::UDP => {
-            let length = be16([head[38], head[39]]) as usize;
-            if length < 8 || TRANSPORT + length > end {
-                return None;
-            }
-            TRANSPORT + 8
-        }
-        _ => return None,
-    };
-    if payload > end {
+    // Both protocols take the same path: in mixed traffic, a branch on the protocol is mispredicted every other time.
+    let is_udp = protocol & 1 != 0;
+    let tcp_header = u32::from(head[46] >> 4) * 4;
+    let udp_length = u32::from(be16([head[38], head[39]]));
+    let stated_end = TRANSPORT + select_unpredictable(is_udp, udp_length, tcp_header);
+    if stated_end < least || stated_end > end {
         return None;
     }
+    let payload = select_unpredictable(is_udp, UDP_PAYLOAD, stated_end);
+    let ports = be32([head[34], head[35], head[36], head[37]]);
     Some(Headers {
         network: Network::V4,
         fragment: Fragment::Whole,
@@ -99,7 +100,7 @@ pub fn parse_plain_v4(frame: &[u8]) -> Option<Headers> {
         transport_offset: TRANSPORT as u16,
         payload_offset: payload as u16,
         end: end as u16,
-        key: FlowKey::v4_of_wire(be64(head, 26), be32([head[34], head[35], head[36], head[37]]), protocol),
+        key: FlowKey::v4_of_wire(be64(head, 26), ports, protocol),
     })
 }
 

@@ -1,6 +1,7 @@
 //! Packet and byte counters of one flow.
 
 use bytemuck::{Pod, Zeroable};
+use std::hint::select_unpredictable;
 use tailwater_chain::batch::Packet;
 use tailwater_chain::region::write_in_order;
 use tailwater_net::tcp::TcpFlags;
@@ -116,11 +117,11 @@ pub(crate) fn flags(packet: &Packet, frame: &[u8]) -> TcpFlags {
     /// Offset of the flags in a TCP header.
     const AT: usize = 13;
     let headers = &packet.headers;
-    if headers.key.protocol() != protocol::TCP || headers.key.is_fragment() {
-        return TcpFlags::default();
-    }
     let at = usize::from(headers.transport_offset) + AT;
-    TcpFlags(frame.get(at).copied().unwrap_or_default())
+    let byte = frame.get(at).copied().unwrap_or_default();
+    // Read in any case: in mixed traffic, no branch on the protocol can be predicted.
+    let is_segment = headers.key.protocol() == protocol::TCP && !headers.key.is_fragment();
+    TcpFlags(select_unpredictable(is_segment, byte, 0))
 }
 
 #[cfg(test)]
