@@ -451,6 +451,12 @@ impl BufferPool {
         }));
     }
 
+    /// Returns buffers to the pool like [`give_all`](BufferPool::give_all), and leaves handles that reach no memory.
+    #[inline]
+    pub(crate) fn give_back<'b>(&mut self, buffers: impl Iterator<Item = &'b mut Buffer>) {
+        self.give_all(buffers.map(Buffer::lend));
+    }
+
     /// Counts `buffers` fewer as held: they have been sent.
     #[inline]
     pub(crate) fn forget_sent(&mut self, buffers: usize) {

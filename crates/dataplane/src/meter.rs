@@ -263,12 +263,29 @@ impl Meter {
     /// Records the latency of every sent packet.
     #[inline]
     fn record(&mut self, batch: &Batch, received: Nanos, sent: Nanos) {
+        let (Some(first), Some(last)) = (batch.first(), batch.last()) else {
+            return;
+        };
         let window = &mut self.telemetry.window;
-        let mut bytes = 0;
-        let longest = window.latency.record_all(batch.iter().map(|packet| {
-            bytes += packet.length() as u64;
-            sent.saturating_sub(packet.arrival)
-        }));
+        // Most devices report one arrival time for all packets that a poll returns.
+        let (mut bytes, mut differences) = (0, first.arrival.0 ^ last.arrival.0);
+        if differences == 0 {
+            for packet in batch.iter() {
+                bytes += packet.length() as u64;
+                differences |= packet.arrival.0 ^ first.arrival.0;
+            }
+        }
+        let longest = if differences == 0 {
+            let latency = sent.saturating_sub(first.arrival);
+            window.latency.record_many(latency, batch.len() as u64);
+            latency
+        } else {
+            bytes = 0;
+            window.latency.record_all(batch.iter().map(|packet| {
+                bytes += packet.length() as u64;
+                sent.saturating_sub(packet.arrival)
+            }))
+        };
         window.delivered_bytes += bytes;
         if longest > self.slo {
             self.attribute(batch, received, sent);

@@ -11,7 +11,7 @@ use crate::port::{OpenError, Port, PortQueue, PortRequirements, PortSender, Rece
 use crate::reta::{RetaHistory, RetaView};
 use image::{Descriptor, Image, Lap};
 use std::sync::Arc;
-use tailwater_chain::batch::Batch;
+use tailwater_chain::batch::{Batch, Incoming};
 use tailwater_chain::buffer::BufferPool;
 use tailwater_net::toeplitz::{RssHasher, bucket_of};
 use tailwater_net::{FlowKey, Nanos};
@@ -336,6 +336,23 @@ impl PortSender for TraceSender {
     }
 }
 
+/// Fills the batch with the packets that `due` describes, by `write`. Returns their number.
+#[inline]
+fn fill(
+    batch: &mut Batch,
+    pool: &mut BufferPool,
+    due: &[Descriptor],
+    mut write: impl FnMut(&Descriptor, &mut [u8]) -> Incoming,
+) -> usize {
+    let mut packets = due.iter();
+    batch.fill(pool, due.len(), move |room| {
+        let Some(packet) = packets.next() else {
+            unreachable!("the batch fills no more than it was told");
+        };
+        write(packet, room)
+    })
+}
+
 impl TraceQueue {
     /// Receives arrived packets straight into the batch, bypassing the ring: equivalent if the ring is empty and the
     /// worker waits. Returns their number.
@@ -361,21 +378,25 @@ impl TraceQueue {
                 &due[..due.iter().take_while(arrived).count()]
             }
         };
-        let (mut packets, saturate) = (due.iter(), self.saturate);
         let in_parts = self.sender.image.is_some();
         if in_parts {
             due.iter().for_each(|packet| image.prefetch(packet));
         }
-        let taken = batch.fill(pool, due.len(), move |room| {
-            let Some(packet) = packets.next() else {
-                unreachable!("the batch fills no more than it was told");
-            };
-            let arrival = match saturate {
-                false => lap.start + packet.arrival,
-                true => now,
-            };
-            image.write(packet, &lap, arrival, room, in_parts)
-        });
+        let (saturate, whole) = (self.saturate, !in_parts && !lap.is_renumbered());
+        // Loops of their own for packets written as they are: what is decided here takes no instruction there.
+        let taken = match (whole, saturate) {
+            (true, true) => fill(batch, pool, due, |packet, room| image.write_whole(packet, now, room)),
+            (true, false) => fill(batch, pool, due, |packet, room| {
+                image.write_whole(packet, lap.start + packet.arrival, room)
+            }),
+            (false, _) => fill(batch, pool, due, |packet, room| {
+                let arrival = match saturate {
+                    false => lap.start + packet.arrival,
+                    true => now,
+                };
+                image.write(packet, &lap, arrival, room, in_parts)
+            }),
+        };
         self.next += taken;
         self.wrap();
         taken

@@ -97,8 +97,7 @@ impl Image {
             true => (FIRST, descriptor.line + 1),
             false => (length, 0),
         };
-        let lines = self.trace.lines().get(descriptor.line as usize..);
-        copy_lines(lines.unwrap_or_default(), first, room);
+        copy_lines(self.trace.lines(), descriptor.line, first, room);
         if lap.mask != 0
             && let Some(frame) = room.get_mut(..length)
         {
@@ -109,6 +108,19 @@ impl Image {
             arrival,
             rss_hash: lap.rss_hash(descriptor),
             rest,
+        }
+    }
+
+    /// [`write`](Image::write) of a whole packet in a lap that is not [renumbered](Lap::is_renumbered).
+    #[inline(always)]
+    pub(super) fn write_whole(&self, descriptor: &Descriptor, arrival: Nanos, room: &mut [u8]) -> Incoming {
+        let length = descriptor.length as usize;
+        copy_lines(self.trace.lines(), descriptor.line, length, room);
+        Incoming {
+            length,
+            arrival,
+            rss_hash: descriptor.rss_hash,
+            rest: 0,
         }
     }
 
@@ -154,6 +166,12 @@ impl Lap {
         Lap::new(image, self.number.wrapping_add(1), self.start + image.lap)
     }
 
+    /// Returns `true` if the lap has other flows than the trace.
+    #[inline]
+    pub(super) fn is_renumbered(&self) -> bool {
+        self.mask != 0
+    }
+
     /// RSS hash of a packet in this lap.
     #[inline]
     pub(super) fn rss_hash(&self, descriptor: &Descriptor) -> u32 {
@@ -162,22 +180,23 @@ impl Lap {
     }
 }
 
-/// Copies a packet of `length` bytes in whole cache lines. The first one, often the only one, is copied by moves of a
-/// fixed size rather than a call to a copy routine.
+/// Copies a packet of `length` bytes, which begins in this line, in whole cache lines. The first one, often the only
+/// one, is copied by moves of a fixed size rather than a call to a copy routine.
 #[inline(always)]
-fn copy_lines(lines: &[[u8; 64]], length: usize, room: &mut [u8]) {
-    if let (Some(first), Some(to)) = (lines.first(), room.first_chunk_mut::<64>()) {
+fn copy_lines(lines: &[[u8; 64]], line: u32, length: usize, room: &mut [u8]) {
+    if let (Some(first), Some(to)) = (lines.get(line as usize), room.first_chunk_mut::<64>()) {
         *to = *first;
     }
     if length > 64 {
-        copy_rest(lines, length, room);
+        copy_rest(lines, line, length, room);
     }
 }
 
-/// Copies all lines but the first.
+/// Copies all lines of a packet but the first.
 #[inline(never)]
-fn copy_rest(lines: &[[u8; 64]], length: usize, room: &mut [u8]) {
+fn copy_rest(lines: &[[u8; 64]], line: u32, length: usize, room: &mut [u8]) {
     let rest = 64..length.next_multiple_of(64);
+    let lines = lines.get(line as usize..).unwrap_or_default();
     let from = lines.as_flattened().get(rest.clone());
     if let (Some(from), Some(to)) = (from, room.get_mut(rest)) {
         to.copy_from_slice(from);
