@@ -51,6 +51,8 @@ pub struct Chain {
     input: InputPolicy,
     malformed: [u64; Malformed::COUNT],
     non_ip: u64,
+    /// Above 0 if recent packets were a mixture: see [`classify`](Chain::classify).
+    mixture: i32,
     flow_table_full: u64,
     bucket_not_owned: u64,
     lost: u64,

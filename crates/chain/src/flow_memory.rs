@@ -79,7 +79,8 @@ impl PartitionLinks<'_> {
 #[derive(Debug)]
 pub(crate) struct FlowMemory {
     entries: Region,
-    states: Option<Region>,
+    /// [Empty](Region::empty) if flows have no state.
+    states: Region,
     slots: usize,
     state_bytes: usize,
 }
@@ -92,8 +93,8 @@ impl FlowMemory {
     pub(crate) fn new(slots: usize, state_lines: usize) -> io::Result<FlowMemory> {
         let state_bytes = state_lines * CACHE_LINE;
         let states = match state_bytes {
-            0 => None,
-            _ => Some(Region::zeroed(slots * state_bytes)?),
+            0 => Region::empty(),
+            _ => Region::zeroed(slots * state_bytes)?,
         };
         Ok(FlowMemory {
             entries: Region::zeroed(slots * CACHE_LINE)?,
@@ -114,8 +115,8 @@ impl FlowMemory {
         let state_bytes = state_lines * CACHE_LINE;
         let entries = slots * CACHE_LINE;
         let states = match state_bytes {
-            0 => None,
-            _ => Some(Region::shared(memory, entries, slots * state_bytes)?),
+            0 => Region::empty(),
+            _ => Region::shared(memory, entries, slots * state_bytes)?,
         };
         Ok(FlowMemory {
             entries: Region::shared(memory, 0, entries)?,
@@ -132,7 +133,7 @@ impl FlowMemory {
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        self.entries.len() + self.states.as_ref().map_or(0, Region::len)
+        self.entries.len() + self.states.len()
     }
 
     pub(crate) fn state_bytes(&self) -> usize {
@@ -147,11 +148,9 @@ impl FlowMemory {
     /// Prefetches these bytes of a flow's state.
     #[inline]
     pub(crate) fn prefetch_state(&self, index: usize, bytes: &Range<usize>) {
-        if let Some(states) = &self.states
-            && !bytes.is_empty()
-        {
+        if !bytes.is_empty() {
             let start = index.wrapping_mul(self.state_bytes) + bytes.start;
-            let start = states.base().wrapping_add(start);
+            let start = self.states.base().wrapping_add(start);
             prefetch(start);
             // Most chains have one line of state. Lines beyond two are fetched on access.
             if bytes.len() > CACHE_LINE {
@@ -238,9 +237,9 @@ impl FlowMemory {
         let inside = bytes.start <= bytes.end && bytes.end <= self.state_bytes;
         assert!(index < self.slots && inside, "bytes of a flow's state");
         let start = index * self.state_bytes + bytes.start;
-        match &self.states {
-            Some(states) => states.base().wrapping_add(start),
-            None => std::ptr::null_mut(),
+        match self.state_bytes {
+            0 => std::ptr::null_mut(),
+            _ => self.states.base().wrapping_add(start),
         }
     }
 
@@ -260,14 +259,12 @@ impl FlowMemory {
         debug_assert!(index < self.slots);
         let inside = bytes.start <= bytes.end && bytes.end <= self.state_bytes;
         assert!(inside, "bytes of the flow's state");
-        match &self.states {
-            // SAFETY: the region has `slots * state_bytes` bytes, and the range lies within the slot's by the
-            // assertion. The bytes are initialised, and exclusive as guaranteed by the caller.
-            Some(states) => unsafe {
-                let start = states.base().add(index * self.state_bytes + bytes.start);
-                std::slice::from_raw_parts_mut(start, bytes.end - bytes.start)
-            },
-            None => &mut [],
+        // SAFETY: the region has `slots * state_bytes` bytes, and the range lies within the slot's by the assertion; an
+        // empty region has an address for empty slices. The bytes are initialised, and exclusive as guaranteed by the
+        // caller.
+        unsafe {
+            let start = self.states.base().add(index * self.state_bytes + bytes.start);
+            std::slice::from_raw_parts_mut(start, bytes.end - bytes.start)
         }
     }
 }

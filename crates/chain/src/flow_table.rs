@@ -316,8 +316,9 @@ impl FlowTable {
     #[inline]
     fn check(&self, flow: FlowIndex) {
         let usable = self.usable.get(flow.index() >> self.shift);
-        let usable = usable.is_some_and(|usable| *usable || self.handed);
-        assert!(usable, "the packet has no flow in this table");
+        if !usable.is_some_and(|usable| usable | self.handed) {
+            index::no_flow();
+        }
     }
 
     #[inline]

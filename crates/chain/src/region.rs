@@ -28,6 +28,8 @@ pub struct Region {
 /// Mapping that backs the region, kept as long as the region.
 #[derive(Debug)]
 enum Mapping {
+    /// No memory.
+    None,
     Own(#[expect(dead_code)] MmapRaw),
     Shared(#[expect(dead_code)] Arc<Memory>),
 }
@@ -38,6 +40,15 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
+    /// Region without any bytes.
+    pub fn empty() -> Region {
+        Region {
+            base: std::ptr::without_provenance_mut(HUGE_PAGE),
+            bytes: 0,
+            _mapping: Mapping::None,
+        }
+    }
+
     /// Allocates `bytes` of zeroed memory (rounded up to a page), populated from the start so that no packet pays for a
     /// page fault. Transparent huge pages are used where the kernel has them.
     ///
@@ -91,7 +102,7 @@ impl Region {
         self.bytes
     }
 
-    /// Returns `true` if the region has no bytes, which is never the case.
+    /// Returns `true` if the region has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

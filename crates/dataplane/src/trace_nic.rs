@@ -384,10 +384,13 @@ impl TraceQueue {
         }
         let (saturate, whole) = (self.saturate, !in_parts && !lap.is_renumbered());
         // Loops of their own for packets written as they are: what is decided here takes no instruction there.
+        let lines = image.trace.lines();
         let taken = match (whole, saturate) {
-            (true, true) => fill(batch, pool, due, |packet, room| image.write_whole(packet, now, room)),
-            (true, false) => fill(batch, pool, due, |packet, room| {
-                image.write_whole(packet, lap.start + packet.arrival, room)
+            (true, true) => fill(batch, pool, due, move |packet, room| {
+                packet.write_whole(lines, now, room)
+            }),
+            (true, false) => fill(batch, pool, due, move |packet, room| {
+                packet.write_whole(lines, lap.start + packet.arrival, room)
             }),
             (false, _) => fill(batch, pool, due, |packet, room| {
                 let arrival = match saturate {

@@ -56,6 +56,15 @@ impl Headers {
         self.network != Network::NotIp && self.fragment != Fragment::Later
     }
 
+    /// Returns `true` if [`parse_plain_v4`](crate::parse::parse_plain_v4) finds these headers, too. They must be those
+    /// that [`parse_common`](crate::parse::parse_common) found.
+    #[inline]
+    pub fn is_plain(&self) -> bool {
+        // With a VLAN tag or IPv6, it is elsewhere.
+        const TRANSPORT: u16 = (crate::ethernet::HEADER + crate::ipv4::HEADER) as u16;
+        (self.transport_offset == TRANSPORT) & (self.key.protocol() != crate::protocol::ICMP)
+    }
+
     /// Returns the IP datagram without padding. If not IP, returns everything after Ethernet and VLAN tags. Empty if
     /// the headers are of another frame.
     #[inline]

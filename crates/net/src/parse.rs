@@ -18,8 +18,11 @@ use crate::ipv4;
 use crate::ipv6::{self, MAX_EXTENSIONS};
 use crate::protocol::{self, ethertype};
 
+mod common;
+
 pub use crate::headers::{Fragment, Headers, Network};
 pub use crate::malformed::Malformed;
+pub use common::parse_common;
 
 /// Maximum length of a frame that [`parse`] accepts, in bytes.
 pub const MAX_FRAME: usize = u16::MAX as usize;
@@ -112,8 +115,11 @@ fn be64<const N: usize>(bytes: &[u8; N], offset: usize) -> u64 {
     u64::from_be_bytes(word)
 }
 
-/// [`parse`] for all frames.
-fn parse_any(frame: &[u8]) -> Result<Headers, Malformed> {
+/// [`parse`] without a path for plain packets: for comparison, with the same result for every frame.
+///
+/// # Errors
+/// Same as [`parse`].
+pub fn parse_any(frame: &[u8]) -> Result<Headers, Malformed> {
     if frame.len() > MAX_FRAME {
         return Err(Malformed::Oversize);
     }

@@ -8,7 +8,10 @@ use std::io::{Cursor, Read};
 use std::path::PathBuf;
 
 use tailwater_net::Nanos;
-use tailwater_traffic::{CaptureReader, LoadOptions, Notice, ReadOptions, Statistics, Trace, TrafficError};
+use tailwater_net::parse::{parse, parse_any, parse_common, parse_plain_v4};
+use tailwater_traffic::{
+    CaptureReader, LoadOptions, Notice, PacketSource, ReadOptions, Statistics, Trace, TrafficError,
+};
 
 fn traces() -> Option<PathBuf> {
     let Some(folder) = std::env::var_os("TAILWATER_TEST_DATA") else {
@@ -149,16 +152,57 @@ fn untar(archive: &[u8]) -> Vec<(String, &[u8])> {
     files
 }
 
-#[test]
-fn the_corpus_loads_or_is_refused_for_a_known_reason() {
-    let Some(folder) = traces() else { return };
-    let path = folder.join("ndpi_app_corpus_545pcaps.tar.zst");
-    let packed = fs::read(&path).unwrap();
+/// Archive of captures of many applications.
+fn corpus(folder: &std::path::Path) -> Vec<u8> {
+    let packed = fs::read(folder.join("ndpi_app_corpus_545pcaps.tar.zst")).unwrap();
     let mut archive = Vec::new();
     ruzstd::decoding::StreamingDecoder::new(&packed[..])
         .unwrap()
         .read_to_end(&mut archive)
         .unwrap();
+    archive
+}
+
+/// The paths for plain and for common packets find the headers that the general path finds, in every packet of every
+/// capture, and take most packets.
+#[test]
+fn all_paths_of_the_parser_agree_on_captures() {
+    let Some(folder) = traces() else { return };
+    let (mut packets, mut plain, mut common) = (0, 0, 0);
+    let mut compare = |reader: Result<CaptureReader, TrafficError>| {
+        let Ok(mut reader) = reader else { return };
+        while let Ok(Some(packet)) = reader.next_packet() {
+            let frame = packet.data;
+            let expected = parse_any(frame);
+            assert_eq!(parse(frame), expected, "{frame:02x?}");
+            let found = [parse_plain_v4(frame), parse_common(frame)];
+            for headers in found.into_iter().flatten() {
+                assert_eq!(Ok(headers), expected, "{frame:02x?}");
+            }
+            packets += 1;
+            plain += u64::from(found[0].is_some());
+            common += u64::from(found[1].is_some());
+        }
+    };
+    for entry in fs::read_dir(&folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.to_string_lossy();
+        if name.ends_with(".pcap.zst") || name.ends_with(".pcapng.zst") {
+            compare(CaptureReader::open(&path, &ReadOptions::default()));
+        }
+    }
+    for (name, content) in untar(&corpus(&folder)) {
+        let content = Cursor::new(content.to_vec());
+        compare(CaptureReader::from_reader(content, &name, &ReadOptions::default()));
+    }
+    eprintln!("{packets} packets, {plain} plain, {common} common");
+    assert!(plain > 0 && common > plain && packets > common);
+}
+
+#[test]
+fn the_corpus_loads_or_is_refused_for_a_known_reason() {
+    let Some(folder) = traces() else { return };
+    let archive = corpus(&folder);
     let mut loaded = 0;
     let mut refused = BTreeMap::new();
     for (name, content) in untar(&archive) {

@@ -96,6 +96,7 @@ impl Chain {
             input,
             malformed: [0; Malformed::COUNT],
             non_ip: 0,
+            mixture: 0,
             flow_table_full: 0,
             bucket_not_owned: 0,
             lost: 0,

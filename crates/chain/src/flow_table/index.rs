@@ -24,3 +24,10 @@ impl FlowIndex {
         self.0 as usize
     }
 }
+
+/// Rejects a packet without a flow. Out of line, because every function with state checks that for each packet.
+#[cold]
+#[inline(never)]
+pub(super) fn no_flow() -> ! {
+    panic!("the packet has no flow in this table")
+}

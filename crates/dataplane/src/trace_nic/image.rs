@@ -22,6 +22,22 @@ pub(super) struct Descriptor {
     divisible: bool,
 }
 
+impl Descriptor {
+    /// [`Image::write`] of a whole packet, of these lines of the trace, in a lap that is not
+    /// [renumbered](Lap::is_renumbered).
+    #[inline(always)]
+    pub(super) fn write_whole(&self, lines: &[[u8; 64]], arrival: Nanos, room: &mut [u8]) -> Incoming {
+        let length = self.length as usize;
+        copy_lines(lines, self.line, length, room);
+        Incoming {
+            length,
+            arrival,
+            rss_hash: self.rss_hash,
+            rest: 0,
+        }
+    }
+}
+
 /// Bytes copied at once if the rest may be copied later: two cache lines.
 const FIRST: usize = 128;
 
@@ -108,19 +124,6 @@ impl Image {
             arrival,
             rss_hash: lap.rss_hash(descriptor),
             rest,
-        }
-    }
-
-    /// [`write`](Image::write) of a whole packet in a lap that is not [renumbered](Lap::is_renumbered).
-    #[inline(always)]
-    pub(super) fn write_whole(&self, descriptor: &Descriptor, arrival: Nanos, room: &mut [u8]) -> Incoming {
-        let length = descriptor.length as usize;
-        copy_lines(self.trace.lines(), descriptor.line, length, room);
-        Incoming {
-            length,
-            arrival,
-            rss_hash: descriptor.rss_hash,
-            rest: 0,
         }
     }
 

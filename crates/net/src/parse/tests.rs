@@ -1,6 +1,7 @@
 use super::*;
 use crate::builder::FrameBuilder;
 use crate::vlan::VlanTag;
+use proptest::prelude::*;
 
 const MACS: [u8; 12] = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1];
 
@@ -252,28 +253,128 @@ fn upper_layers_without_ports() {
     assert!(parse(&ipv6(protocol::NO_NEXT_HEADER, &[])).is_ok());
 }
 
-/// The fast path for plain IPv4 and the general path agree.
+/// The paths for plain and for common packets find what the general path finds, or nothing.
+fn paths_agree(frame: &[u8]) -> Result<Headers, Malformed> {
+    let expected = parse_any(frame);
+    assert_eq!(parse(frame), expected, "{frame:02x?}");
+    let plain = parse_plain_v4(frame);
+    let common = parse_common(frame);
+    for found in [plain, common].into_iter().flatten() {
+        assert_eq!(Ok(found), expected, "{frame:02x?}");
+    }
+    let is_plain = common.is_some_and(|headers| headers.is_plain());
+    assert_eq!(plain.is_some(), is_plain, "{frame:02x?}");
+    expected
+}
+
+/// Common kinds of packets: protocol, IP version, tagged, and the frame with room at its end.
+fn common() -> Vec<(u8, bool, bool, Vec<u8>)> {
+    let protocols = [protocol::TCP, protocol::UDP, protocol::ICMP, protocol::ICMPV6];
+    let kinds = (0..16).map(|kind| (protocols[kind >> 2], kind & 1 != 0, kind & 2 != 0));
+    let kinds = kinds.map(|(protocol, is_v6, is_tagged)| {
+        let key = match is_v6 {
+            false => FlowKey::v4([1, 2, 3, 4].into(), [5, 6, 7, 8].into(), protocol, 9, 10),
+            true => FlowKey::v6([0x20; 16].into(), [0x21; 16].into(), protocol, 9, 10),
+        };
+        let mut builder = FrameBuilder::new(&key);
+        if is_tagged {
+            builder = builder.vlan(VlanTag::customer(1));
+        }
+        (protocol, is_v6, is_tagged, builder.frame_length(100).to_vec().unwrap())
+    });
+    kinds.collect()
+}
+
+/// Every value of every header byte.
 #[test]
-fn both_paths_agree() {
-    let key = FlowKey::v4([1, 2, 3, 4].into(), [5, 6, 7, 8].into(), 0, 9, 10);
-    for protocol in [6, 17] {
-        let key = FlowKey::v4([1, 2, 3, 4].into(), [5, 6, 7, 8].into(), protocol, 9, 10);
-        let frame = FrameBuilder::new(&key).frame_length(64).to_vec().unwrap();
-        // Every value of every header byte.
-        for at in 12..54 {
+fn all_paths_agree_on_every_byte() {
+    for (protocol, is_v6, is_tagged, frame) in common() {
+        for at in 12..82 {
             for value in 0..=255 {
-                let frame = with(frame.clone(), at, &[value]);
-                if let Some(headers) = parse_plain_v4(&frame) {
-                    assert_eq!(parse_any(&frame), Ok(headers), "byte {at} is {value}");
-                }
+                let _ = paths_agree(&with(frame.clone(), at, &[value]));
             }
         }
-        assert!(parse_plain_v4(&frame).is_some());
+        let is_icmp = protocol == if is_v6 { protocol::ICMPV6 } else { protocol::ICMP };
+        let is_common = is_icmp || matches!(protocol, protocol::TCP | protocol::UDP);
+        assert_eq!(parse_common(&frame).is_some(), is_common, "{frame:02x?}");
+        let is_plain = is_common && !is_icmp && !is_v6 && !is_tagged;
+        assert_eq!(parse_plain_v4(&frame).is_some(), is_plain, "{frame:02x?}");
     }
-    let tagged = FrameBuilder::new(&key)
+    let key = FlowKey::v4([1, 2, 3, 4].into(), [5, 6, 7, 8].into(), protocol::UDP, 9, 10);
+    let service = FrameBuilder::new(&key)
+        .vlan(VlanTag::service(1))
+        .frame_length(80)
+        .to_vec()
+        .unwrap();
+    assert!(parse_common(&service).is_some());
+    let two = FrameBuilder::new(&key)
+        .vlan(VlanTag::service(1))
         .vlan(VlanTag::customer(1))
         .frame_length(80)
         .to_vec()
         .unwrap();
-    assert!(parse_plain_v4(&tagged).is_none());
+    assert!(parse_common(&two).is_none());
+}
+
+/// Frames from too short for any header to longer than needed, with all header lengths and some datagram lengths.
+#[test]
+fn all_paths_agree_on_every_length() {
+    let mut reached = std::collections::BTreeSet::new();
+    for (_, is_v6, is_tagged, frame) in common() {
+        let network = 14 + 4 * usize::from(is_tagged);
+        let (length_at, transport) = match is_v6 {
+            false => (network + 2, network + 20),
+            true => (network + 4, network + 40),
+        };
+        for length in 40..=86usize {
+            let datagram = length.saturating_sub(if is_v6 { transport } else { network });
+            for stated in (0..=datagram + 2).rev().take(32).chain([0, 65_535]) {
+                let frame = with(frame.clone(), length_at, &(stated as u16).to_be_bytes());
+                for header in 0..16u8 {
+                    // The data offset of TCP, and the length of UDP in the neighbourhood of its least and of its most.
+                    let frame = with(frame.clone(), transport + 12, &[header << 4]);
+                    let udp = match header {
+                        0..12 => u16::from(header),
+                        _ => (datagram as u16 + u16::from(header)).wrapping_sub(14),
+                    };
+                    let mut frame = with(frame, transport + 4, &udp.to_be_bytes());
+                    frame.truncate(length);
+                    reached.extend(paths_agree(&frame).err().map(Malformed::name));
+                }
+            }
+        }
+    }
+    let reasons = [
+        Malformed::Ipv4TotalLength,
+        Malformed::TruncatedIpv4,
+        Malformed::TruncatedIpv6,
+        Malformed::Ipv6ZeroLength,
+        Malformed::TcpDataOffset,
+        Malformed::TruncatedTcp,
+        Malformed::UdpLength,
+        Malformed::TruncatedUdp,
+        Malformed::TruncatedIcmp,
+    ];
+    for reason in reasons {
+        assert!(reached.contains(reason.name()), "{}", reason.name());
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 4096, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Several damaged bytes at once, and any length.
+    #[test]
+    fn all_paths_agree_on_damaged_frames(
+        kind in 0..16usize,
+        damage in prop::collection::vec((12..82usize, prop_oneof![any::<u8>(), Just(0), Just(255)]), 0..4),
+        length in 0..=100usize,
+    ) {
+        let mut frame = common().swap_remove(kind).3;
+        for (at, value) in damage {
+            frame[at] = value;
+        }
+        frame.truncate(length);
+        let _ = paths_agree(&frame);
+    }
 }

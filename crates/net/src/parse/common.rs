@@ -1,0 +1,135 @@
+//! Headers of common packets, found without unpredictable branches.
+
+use std::hint::select_unpredictable;
+
+use crate::flow::FlowKey;
+use crate::headers::{Fragment, Headers, Network};
+use crate::protocol::{self, ethertype};
+use crate::{ethernet, ipv4, ipv6};
+
+use super::{MAX_FRAME, be16, be32, be64};
+
+/// Length of a VLAN tag in bytes.
+const TAG: usize = 4;
+
+/// Differences of the two IP versions. Look-ups take fewer instructions than selecting each.
+struct Version {
+    /// Bits of the header's first eight bytes that must have the value beside: version, length and fragmentation.
+    fixed: u64,
+    value: u64,
+    /// Length of the header in bytes.
+    header: usize,
+    /// Position of the 16-bit length in the first eight bytes, and offset in the header from which it counts.
+    length_shift: u32,
+    length_from: usize,
+    /// Offset of the protocol.
+    protocol_at: usize,
+    /// Protocol of its ICMP, and bits of the types of echo messages that must have the value beside.
+    icmp: u32,
+    echo_fixed: u32,
+    echo: u32,
+    network: Network,
+    /// Version and no protocol, as in a flow key's last word.
+    key_tail: u64,
+    /// Bits of a flow key's other words that an address reaches.
+    key_mask: u64,
+}
+
+const VERSIONS: [Version; 2] = [
+    Version {
+        fixed: 0xff << 56 | 0x3fff,
+        value: 0x45 << 56,
+        header: ipv4::HEADER,
+        length_shift: 32,
+        length_from: 0,
+        protocol_at: 9,
+        icmp: protocol::ICMP as u32,
+        echo_fixed: !8 & 0xff,
+        echo: 0,
+        network: Network::V4,
+        key_tail: 4 << 40,
+        key_mask: 0,
+    },
+    Version {
+        fixed: 0xf0 << 56,
+        value: 0x60 << 56,
+        header: ipv6::HEADER,
+        length_shift: 16,
+        length_from: ipv6::HEADER,
+        protocol_at: 6,
+        icmp: protocol::ICMPV6 as u32,
+        echo_fixed: !1 & 0xff,
+        echo: 128,
+        network: Network::V6,
+        key_tail: 6 << 40,
+        key_mask: u64::MAX,
+    },
+];
+
+/// Returns the headers of a whole datagram of TCP, UDP, ICMP or ICMPv6 over IPv4 without options or IPv6 without
+/// extension headers, with at most one VLAN tag. Returns `None` if the frame is anything else, malformed, or so short
+/// that it needs [`parse`](super::parse).
+///
+/// All these packets take the same path, which suits traffic with a mixture of them. For traffic of mostly plain IPv4,
+/// [`parse_plain_v4`](super::parse_plain_v4) takes a third of the instructions.
+#[inline]
+#[must_use]
+pub fn parse_common(frame: &[u8]) -> Option<Headers> {
+    let head = frame.first_chunk::<{ ethernet::HEADER + TAG }>()?;
+    let (outer, inner) = (be16([head[12], head[13]]), be16([head[16], head[17]]));
+    let is_tagged = (outer == ethertype::VLAN) | (outer == ethertype::QINQ);
+    let network = ethernet::HEADER + TAG * usize::from(is_tagged);
+    let kind = select_unpredictable(is_tagged, u32::from(inner), u32::from(outer));
+    let is_v6 = kind == u32::from(ethertype::IPV6);
+    let version = &VERSIONS[usize::from(is_v6)];
+
+    // With the padding of Ethernet's shortest frame, an IPv4 packet is as long, too.
+    let ip = frame.get(network..)?.first_chunk::<{ ipv6::HEADER }>()?;
+    let transport = network + version.header;
+    let datagram = frame.get(transport..)?.first_chunk::<8>()?;
+    let first = be64(ip, 0);
+    let protocol = u32::from(ip[version.protocol_at & 15]);
+    let end = network + version.length_from + usize::from((first >> version.length_shift) as u16);
+
+    let [is_tcp, is_udp, is_icmp] =
+        [protocol::TCP.into(), protocol::UDP.into(), version.icmp].map(|kind| protocol == kind);
+    // Where the frame ends before it, the header does not fit the datagram, either, and any byte will do.
+    let at = select_unpredictable(transport + 12 < frame.len(), transport + 12, 0);
+    let tcp_header = usize::from(frame[at] >> 4) * 4;
+    let third = be16([datagram[4], datagram[5]]);
+    let header = select_unpredictable(is_tcp, tcp_header, 8);
+    let least = select_unpredictable(is_tcp, 20, 8);
+    let stated = select_unpredictable(is_udp, usize::from(third), header);
+    let is_common = (is_v6 | (kind == u32::from(ethertype::IPV4)))
+        & (first & version.fixed == version.value)
+        & (is_tcp | is_udp | is_icmp)
+        & (stated >= least)
+        & (transport + stated <= end)
+        & (end <= frame.len())
+        & (frame.len() <= MAX_FRAME);
+    if !is_common {
+        return None;
+    }
+
+    // An echo message's identifier is both ports. Other messages of ICMP have none.
+    let is_echo = u32::from(datagram[0]) & version.echo_fixed == version.echo;
+    let identifiers = select_unpredictable(is_echo, u32::from(third) * 0x1_0001, 0);
+    let ports = be32([datagram[0], datagram[1], datagram[2], datagram[3]]).rotate_left(16);
+    let ports = select_unpredictable(is_icmp, identifiers, ports);
+    let v4_addresses = be64(ip, 12).rotate_left(32);
+    Some(Headers {
+        network: version.network,
+        fragment: Fragment::Whole,
+        network_offset: network as u16,
+        transport_offset: transport as u16,
+        payload_offset: (transport + header) as u16,
+        end: end as u16,
+        key: FlowKey::from_words([
+            select_unpredictable(is_v6, be64(ip, 16), v4_addresses),
+            be64(ip, 8) & version.key_mask,
+            be64(ip, 32) & version.key_mask,
+            be64(ip, 24) & version.key_mask,
+            version.key_tail | u64::from(protocol) << 32 | u64::from(ports),
+        ]),
+    })
+}
