@@ -176,3 +176,23 @@ fn a_frame_beyond_its_buffer_is_refused() {
     let mut pool = BufferPool::new(1, 64).unwrap();
     Batch::new(&pool, 1).push(&mut pool, &[0; 4096], Nanos::ZERO, 0);
 }
+
+#[test]
+fn a_packet_leaves_from_wherever_it_is() {
+    for packets in 1..=8 {
+        for at in 0..packets {
+            let frames: Vec<Vec<u8>> = (0..packets).map(|i| vec![i as u8; 4]).collect();
+            let frames: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
+            let (mut pool, mut batch) = batch(&frames);
+            batch.packet_mut(at).0.verdict = Verdict::Drop(3);
+            let mut dropped = Vec::new();
+            batch.compact(|packet, reason| dropped.push((packet.arrival, reason)));
+            assert_eq!(dropped, [(Nanos(at as u64), 3)]);
+            let left: Vec<u64> = batch.iter().map(|packet| packet.arrival.0).collect();
+            let expected: Vec<u64> = (0..packets as u64).filter(|&i| i != at as u64).collect();
+            assert_eq!(left, expected);
+            batch.release(&mut pool);
+            assert_eq!(pool.available(), 8);
+        }
+    }
+}

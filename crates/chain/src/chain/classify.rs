@@ -96,3 +96,6 @@ impl Chain {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

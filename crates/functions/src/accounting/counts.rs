@@ -128,6 +128,38 @@ pub(crate) fn flags(packet: &Packet, frame: &[u8]) -> TcpFlags {
 mod tests {
     use super::*;
 
+    /// The byte is read of other packets, too, and not used.
+    #[test]
+    fn only_segments_have_flags() {
+        use std::net::Ipv4Addr;
+        use tailwater_chain::batch::Batch;
+        use tailwater_chain::buffer::BufferPool;
+        use tailwater_net::FlowKey;
+        use tailwater_net::builder::FrameBuilder;
+        use tailwater_net::parse::parse;
+
+        let flags_of = |number: u8, length: usize, fragment: bool| {
+            let ends = (Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2));
+            let key = FlowKey::v4(ends.0, ends.1, number, 1, 2);
+            let mut frame = FrameBuilder::new(&key).frame_length(60).to_vec().unwrap();
+            frame[34 + 13] = 0x12;
+            let mut pool = BufferPool::new(1, 64).unwrap();
+            let mut batch = Batch::new(&pool, 1);
+            assert!(batch.push(&mut pool, &frame, Nanos::ZERO, 0));
+            let (packet, frame) = batch.packet_mut(0);
+            packet.headers = parse(frame).unwrap();
+            if fragment {
+                packet.headers.key = packet.headers.key.of_fragment();
+            }
+            flags(packet, &frame[..length]).0
+        };
+        assert_eq!(flags_of(protocol::TCP, 60, false), 0x12);
+        assert_eq!(flags_of(protocol::TCP, 60, true), 0);
+        assert_eq!(flags_of(protocol::UDP, 60, false), 0);
+        // The shortest datagram of UDP ends before that byte.
+        assert_eq!(flags_of(protocol::UDP, 42, false), 0);
+    }
+
     /// At whatever store the process is killed, the packet is counted completely or not at all, and counting resumes
     /// from there.
     #[test]

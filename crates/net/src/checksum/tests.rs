@@ -106,3 +106,22 @@ proptest! {
         prop_assert_eq!(transport_v6(s6, d6, protocol, &segment), !oracle(&bytes));
     }
 }
+
+/// The update without branches is that of RFC 1624 for TCP, and keeps RFC 768's zero for UDP, for every field.
+#[test]
+fn a_transport_checksum_is_updated_by_its_protocol() {
+    for delta in [0, 1, 0x00ff, 0x7fff, 0x8000, 0xfffe, 0xffff].map(ChecksumDelta::from_bits) {
+        for field in 0..=u16::MAX {
+            let new = !fold(u64::from(!field) + u64::from(delta.to_bits()));
+            assert_eq!(delta.apply(field), new);
+            assert_eq!(delta.apply_transport(field, false), new);
+            let udp = match (field, new) {
+                (0, _) => 0,
+                (_, 0) => 0xffff,
+                _ => new,
+            };
+            assert_eq!(delta.apply_transport(field, true), udp);
+            assert_eq!(delta.apply_udp(field), udp);
+        }
+    }
+}

@@ -203,3 +203,14 @@ fn avalanche() {
         }
     }
 }
+
+#[test]
+fn one_end_is_replaced() {
+    let key = v4(0x0102_0304, 0x0506_0708, 17, 9, 10);
+    for (address, port) in [(0, 0), (0xfffe_fdfc, 0xfbfa)] {
+        let source = key.with_v4_end(false, address.into(), port);
+        assert_eq!(source, v4(address, 0x0506_0708, 17, port, 10));
+        let destination = key.with_v4_end(true, address.into(), port);
+        assert_eq!(destination, v4(0x0102_0304, address, 17, 9, port));
+    }
+}
