@@ -99,9 +99,8 @@ const RUST_SDK: &[&[File]] = &[
         "src/arp.rs", "src/builder.rs", "src/builder/error.rs", "src/builder/fragment.rs", "src/builder/layout.rs",
         "src/builder/write.rs", "src/bytes.rs", "src/checksum.rs", "src/dns.rs", "src/ethernet.rs", "src/flow.rs",
         "src/headers.rs", "src/icmp.rs", "src/ipv4.rs", "src/ipv6.rs", "src/lib.rs", "src/malformed.rs",
-        "src/parse.rs", "src/parse/common.rs", "src/pcap.rs", "src/protocol.rs", "src/tcp.rs", "src/time.rs", "src/toeplitz.rs",
-        "src/tunnel.rs", "src/udp.rs",
-        "src/vlan.rs",
+        "src/parse.rs", "src/parse/common.rs", "src/pcap.rs", "src/protocol.rs", "src/tcp.rs", "src/time.rs",
+        "src/toeplitz.rs", "src/tunnel.rs", "src/udp.rs", "src/vlan.rs",
     ),
 ];
 
