@@ -95,7 +95,7 @@ bench-ports: ## the chains of bench-chains over DPDK's rings and shared memory, 
 	@tools/deps.sh build bench ports
 	@cargo bench --locked -p tailwater-dataplane --features dpdk --bench ports
 
-bench-external: ## cost of an external function: over a DPDK ring, and over veth pairs through the kernel's firewall (root)
+bench-external: ## cost of an external function: over a DPDK ring, veth pairs (root), and through the kernel's firewall (root)
 	@tools/deps.sh build bench ports
 	@cargo bench --locked -p tailwater-dataplane --features dpdk --bench external
 

@@ -60,7 +60,7 @@ impl ExternalConfig {
     /// Reads the configuration.
     ///
     /// # Errors
-    /// A field is missing, unknown or out of range, or both ports are one device or interface.
+    /// A field is missing, unknown or out of range, or both ports are one device or interface, or of different kinds.
     pub fn parse(node: &Located<'_>) -> Result<Self, SpecError> {
         let names = ["port", "returnPort", "timeout", "outside", "missing", "own", "changes"];
         let fields = node.fields_or_none(&names)?;
@@ -73,6 +73,12 @@ impl ExternalConfig {
                     return Err(node.error(format!(
                         "expected a port other than `port`, found \"{other}\"; without a returnPort, packets return \
                          by the same port"
+                    )));
+                }
+                if other.is_kernel() != port.is_kernel() || other.is_numbered() != port.is_numbered() {
+                    return Err(node.error(format!(
+                        "expected a port of the same kind as `port`, found \"{other}\" and \"{port}\": DPDK devices, \
+                         interface=NAME, or interface=NAME%d with the worker's number"
                     )));
                 }
                 Some(other)

@@ -9,10 +9,22 @@ const PCI: &str = "a PCI address such as 0000:3b:00.1";
 /// Description of a DPDK virtual device in errors.
 const VIRTUAL: &str = "a DPDK virtual device such as net_af_packet0,iface=veth0";
 
-/// Port: the PCI address of a NIC or of one of its virtual functions, or a DPDK virtual device with its arguments.
+/// Prefix of the name of a kernel interface.
+const INTERFACE: &str = "interface=";
+/// Part of an interface's name that stands for the worker's number, as in the kernel's own name templates.
+const NUMBER: &str = "%d";
+/// Longest name of a kernel interface, in bytes.
+const MAX_INTERFACE: usize = 15;
+/// Number of workers whose interfaces are compared: one per RSS bucket.
+const MOST_WORKERS: u16 = 512;
+
+/// Port: the PCI address of a NIC or of one of its virtual functions, a DPDK virtual device with its arguments, or a
+/// kernel interface without DPDK.
 ///
 /// ```
 /// use tailwater_api::PortName;
+/// let port: PortName = "interface=fw-in%d".parse().unwrap();
+/// assert_eq!(port.interface_of(1).as_deref(), Some("fw-in1"));
 /// let port: PortName = "net_af_packet0,iface=veth0".parse().unwrap();
 /// assert_eq!((port.device(), port.driver()), ("net_af_packet0", Some("net_af_packet")));
 /// assert_eq!(port.argument("iface"), Some("veth0"));
@@ -21,9 +33,19 @@ const VIRTUAL: &str = "a DPDK virtual device such as net_af_packet0,iface=veth0"
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortName {
-    /// Name in DPDK's syntax.
+    /// Name in DPDK's syntax, or of a kernel interface.
     text: String,
-    pci: bool,
+    kind: Kind,
+}
+
+/// Kind of a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Pci,
+    /// DPDK virtual device.
+    Virtual,
+    /// Kernel interface without DPDK.
+    Kernel,
 }
 
 /// Error of an invalid port name.
@@ -35,9 +57,21 @@ pub enum PortNameError {
     /// The name resembles that of a kernel interface.
     #[error(
         "expected {PCI}, or {VIRTUAL}, found \"{0}\"; for the kernel's interface of that name write \
-         net_af_packet0,iface={0}"
+         net_af_packet0,iface={0}, or, at an external function, {INTERFACE}{0}"
     )]
     Interface(String),
+    /// The kernel has no interface of this name.
+    #[error(
+        "expected an interface's name of 1 to {MAX_INTERFACE} characters without blanks and any of \"/:,\", with at \
+         most one {NUMBER} for the worker's number, found \"{0}\""
+    )]
+    InterfaceName(String),
+    /// A kernel interface, as the port of a chain.
+    #[error(
+        "{INTERFACE}{0} is a port of external functions; as a port of the chain write net_af_packet0,iface={0}, which \
+         requires a program with DPDK"
+    )]
+    OfFunction(String),
     /// An argument is not `key=value`.
     #[error("expected arguments as in {VIRTUAL}, found \"{0}\"")]
     Argument(String),
@@ -52,7 +86,34 @@ impl PortName {
 
     /// Returns `true` if the port is a PCI device.
     pub fn is_pci(&self) -> bool {
-        self.pci
+        self.kind == Kind::Pci
+    }
+
+    /// Returns `true` if the port is a kernel interface that is used without DPDK.
+    pub fn is_kernel(&self) -> bool {
+        self.kind == Kind::Kernel
+    }
+
+    /// Returns `true` if each worker has a kernel interface of its own, numbered by `%d`.
+    pub fn is_numbered(&self) -> bool {
+        self.is_kernel() && self.text.contains(NUMBER)
+    }
+
+    /// Interface of the worker with this number, if the port is a kernel interface that is used without DPDK.
+    pub fn interface_of(&self, worker: u16) -> Option<String> {
+        let name = self.text.strip_prefix(INTERFACE).filter(|_| self.is_kernel())?;
+        Some(name.replacen(NUMBER, &worker.to_string(), 1))
+    }
+
+    /// Returns the name if it can be a port of a chain.
+    ///
+    /// # Errors
+    /// It is a kernel interface without DPDK, which only external functions have.
+    pub fn of_chain(self) -> Result<PortName, PortNameError> {
+        match self.interface().filter(|_| self.is_kernel()) {
+            None => Ok(self),
+            Some(name) => Err(PortNameError::OfFunction(name.to_owned())),
+        }
     }
 
     /// Device without arguments: the PCI address, or the virtual device's name with its number.
@@ -63,7 +124,7 @@ impl PortName {
     /// Driver of a virtual device: its name without the number.
     pub fn driver(&self) -> Option<&str> {
         let driver = self.device().trim_end_matches(|c: char| c.is_ascii_digit());
-        (!self.pci).then_some(driver)
+        (self.kind == Kind::Virtual).then_some(driver)
     }
 
     /// Value of an argument.
@@ -73,9 +134,11 @@ impl PortName {
         arguments.find_map(|(name, value)| (name == key).then_some(value))
     }
 
-    /// Kernel interface to which a virtual device is bound, and which no other port may use.
+    /// Kernel interface to which the port is bound, and which no other port may use. It may be
+    /// [numbered](Self::is_numbered).
     pub fn interface(&self) -> Option<&str> {
         match self.driver() {
+            None => self.text.strip_prefix(INTERFACE),
             Some("net_af_packet" | "net_af_xdp") => self.argument("iface"),
             _ => None,
         }
@@ -83,8 +146,37 @@ impl PortName {
 
     /// Returns `true` if both names refer to one device or one interface: a port can be used once.
     pub fn conflicts(&self, other: &PortName) -> bool {
-        let interface = self.interface();
-        self.device() == other.device() || interface.is_some() && interface == other.interface()
+        let interfaces = self.interface().zip(other.interface());
+        self.device() == other.device() || interfaces.is_some_and(|(one, two)| may_be_one(one, two))
+    }
+}
+
+/// Returns `true` if both names can be of one interface. Each may be numbered.
+fn may_be_one(one: &str, two: &str) -> bool {
+    let numbers = |name: &str| if name.contains(NUMBER) { MOST_WORKERS } else { 1 };
+    one == two || (0..numbers(one)).any(|worker| is_numbered_as(two, &one.replacen(NUMBER, &worker.to_string(), 1)))
+}
+
+/// Returns `true` if `template` is this name, or becomes it with some number.
+fn is_numbered_as(template: &str, name: &str) -> bool {
+    let Some((before, behind)) = template.split_once(NUMBER) else {
+        return template == name;
+    };
+    let number = name.strip_prefix(before).and_then(|rest| rest.strip_suffix(behind));
+    number.is_some_and(|number| number.parse::<u16>().is_ok_and(|parsed| parsed.to_string() == number))
+}
+
+/// Checks the name of a kernel interface, which may be numbered.
+fn interface(name: &str) -> Result<PortName, PortNameError> {
+    let shortest = name.replacen(NUMBER, "0", 1);
+    let odd = |c: char| c.is_whitespace() || c.is_control() || "/:,%".contains(c);
+    let fits = (1..=MAX_INTERFACE).contains(&shortest.len());
+    match fits && !shortest.contains(odd) && shortest != "." && shortest != ".." {
+        false => Err(PortNameError::InterfaceName(name.to_owned())),
+        true => Ok(PortName {
+            text: format!("{INTERFACE}{name}"),
+            kind: Kind::Kernel,
+        }),
     }
 }
 
@@ -92,13 +184,16 @@ impl std::str::FromStr for PortName {
     type Err = PortNameError;
 
     fn from_str(text: &str) -> Result<PortName, PortNameError> {
+        if let Some(name) = text.strip_prefix(INTERFACE) {
+            return interface(name);
+        }
         if let Some(address) = pci(text.split(',').next().unwrap_or_default()) {
             let arguments = text.split_once(',').map(|(_, arguments)| arguments);
             let text = match arguments {
                 None => address,
                 Some(arguments) => format!("{address},{arguments}"),
             };
-            return checked(text, true);
+            return checked(text, Kind::Pci);
         }
         let plain = |c: char| c.is_ascii_alphanumeric() || "_-.@".contains(c);
         let name = text.split(',').next().unwrap_or_default();
@@ -106,10 +201,9 @@ impl std::str::FromStr for PortName {
             .strip_prefix("net_")
             .is_some_and(|rest| rest.len() > 1 && rest.chars().all(|c| c.is_ascii_alphanumeric() || c == '_'))
         {
-            return checked(text.to_owned(), false);
+            return checked(text.to_owned(), Kind::Virtual);
         }
-        // Linux limits interface names to fifteen characters.
-        match (1..=15).contains(&text.len()) && text.chars().all(plain) {
+        match (1..=MAX_INTERFACE).contains(&text.len()) && text.chars().all(plain) {
             true => Err(PortNameError::Interface(text.to_owned())),
             false => Err(PortNameError::Neither(text.to_owned())),
         }
@@ -117,7 +211,7 @@ impl std::str::FromStr for PortName {
 }
 
 /// Creates a name after checking its arguments.
-fn checked(text: String, pci: bool) -> Result<PortName, PortNameError> {
+fn checked(text: String, kind: Kind) -> Result<PortName, PortNameError> {
     let wrong = |argument: &&str| match argument.split_once('=') {
         Some((key, _)) => key.is_empty(),
         None => true,
@@ -126,7 +220,7 @@ fn checked(text: String, pci: bool) -> Result<PortName, PortNameError> {
     match text.split(',').skip(1).find(wrong) {
         Some(argument) => Err(PortNameError::Argument(argument.to_owned())),
         None if odd => Err(PortNameError::Neither(text)),
-        None => Ok(PortName { text, pci }),
+        None => Ok(PortName { text, kind }),
     }
 }
 
@@ -174,7 +268,7 @@ mod tests {
     #[test]
     fn other_names_are_refused_with_a_hint() {
         let error = |text: &str| text.parse::<PortName>().unwrap_err().to_string();
-        assert!(error("eth0").ends_with("write net_af_packet0,iface=eth0"));
+        assert!(error("eth0").contains("write net_af_packet0,iface=eth0, or, at an external function, interface=eth0"));
         for text in ["", "3b:00.8", "3b:0.1", "net_", "a:b", "net_ring 0", "0000:zz:00.0"] {
             assert!(error(text).contains("expected a PCI address"), "{text}");
         }
@@ -190,5 +284,56 @@ mod tests {
         assert!(!packet.conflicts(&name("net_af_packet1,iface=veth1")));
         assert!(!name("net_ring0").conflicts(&name("net_ring1")));
         assert!(name("3b:00.0").conflicts(&name("0000:3b:00.0,x=1")));
+        let numbered = name("interface=veth%d");
+        for (other, conflict) in [
+            ("interface=veth%d", true),
+            ("interface=veth0", true),
+            ("interface=veth511", true),
+            ("interface=veth01", false),
+            ("interface=veth", false),
+            ("interface=veth+1", false),
+            ("interface=veth1%d", true),
+            ("interface=out%d", false),
+            ("net_af_packet0,iface=veth3", true),
+            ("net_af_packet0,iface=veth3a", false),
+        ] {
+            assert_eq!(numbered.conflicts(&name(other)), conflict, "{other}");
+            assert_eq!(name(other).conflicts(&numbered), conflict, "{other}");
+        }
+    }
+
+    #[test]
+    fn kernel_interfaces_are_named_and_numbered_by_worker() {
+        let plain = name("interface=fw-in.7@x");
+        assert!(plain.is_kernel() && !plain.is_numbered() && !plain.is_pci());
+        assert_eq!((plain.driver(), plain.interface()), (None, Some("fw-in.7@x")));
+        assert_eq!(plain.interface_of(3).as_deref(), Some("fw-in.7@x"));
+        let numbered = name("interface=fw%d-in");
+        assert!(numbered.is_numbered());
+        assert_eq!(numbered.interface_of(12).as_deref(), Some("fw12-in"));
+        assert_eq!(numbered.to_string(), "interface=fw%d-in");
+        assert_eq!(name("net_af_packet0,iface=a%d").interface_of(0), None);
+        // Fifteen bytes with a number of one digit.
+        assert!(name("interface=abcdefghijklmn%d").is_numbered());
+        for wrong in [
+            "",
+            ".",
+            "..",
+            "a b",
+            "a/b",
+            "a:b",
+            "a,b",
+            "%s",
+            "a%",
+            "%d%d",
+            "abcdefghijklmno%d",
+            "abcdefghijklmnop",
+        ] {
+            let error = format!("interface={wrong}").parse::<PortName>().unwrap_err();
+            assert_eq!(error, PortNameError::InterfaceName(wrong.to_owned()));
+        }
+        let error = plain.of_chain().unwrap_err().to_string();
+        assert!(error.contains("write net_af_packet0,iface=fw-in.7@x"), "{error}");
+        assert_eq!(name("net_ring0").of_chain(), Ok(name("net_ring0")));
     }
 }

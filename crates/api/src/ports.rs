@@ -65,7 +65,8 @@ pub fn ports_of(node: &Located<'_>, problem: impl Fn(&PortName) -> Option<String
     let names = ["entry", "exit", "bothWays", "mtu", "promiscuous", "ddio"];
     let fields = node.fields(&names)?;
     let name = |node: &Located<'_>| {
-        let name = PortName::parse(node)?;
+        let name = PortName::parse(node)?.of_chain();
+        let name = name.map_err(|error| node.error(error.to_string()))?;
         match problem(&name) {
             None => Ok(name),
             Some(message) => Err(node.error(message)),

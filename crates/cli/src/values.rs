@@ -231,7 +231,8 @@ pub fn cores(text: &str) -> Result<Cores, String> {
 /// # Errors
 /// Not the name of a port.
 pub fn port(text: &str) -> Result<PortName, String> {
-    text.parse::<PortName>().map_err(|error| error.to_string())
+    let name = text.parse::<PortName>().and_then(PortName::of_chain);
+    name.map_err(|error| error.to_string())
 }
 
 /// Parses one core.

@@ -77,7 +77,7 @@ const CHAINS: [Expected; 25] = [
 const ELSEWHERE: [(&str, &str); 8] = [
     ("data-centre", "a rack: `simulated_examples_have_verdicts`"),
     ("dns-filter", "built first: tests/isolation/programs.rs"),
-    ("external", "requires root and DPDK: tests/kernel_ports/external.rs"),
+    ("external", "requires root: tests/packet_sockets.rs"),
     ("nat-state", "requires Redis: tests/state.rs"),
     ("quota", "requires Redis, and is built first: tests/isolation/quota.rs"),
     ("rack", "a rack: `simulated_examples_have_verdicts`"),

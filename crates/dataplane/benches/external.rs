@@ -1,9 +1,13 @@
 //! Cost of an external function: additional time per packet on the worker's core, and delay.
 //!
-//! `cargo bench -p tailwater-dataplane --features dpdk --bench external` prints one JSON line per figure.
+//! `cargo bench -p tailwater-dataplane --features dpdk --bench external` prints one JSON line per figure; without the
+//! feature, those of kernel interfaces only.
 //! `external/net_ring/SIZE/added-ns`: additional time in a chain of two functions on one core for an external function
 //! between them that takes no time, a DPDK ring looped back. It covers sending, receiving, matching, and the second
 //! part's turn. All rows are run in turn, and the figure is the median of the differences.
+//! `external/interface/SIZE/added-ns`, `external/net_af_packet/SIZE/added-ns`: the same over a veth pair whose ends are
+//! both ports of the function, by packet sockets without and with DPDK. The kernel's work is included: it is done
+//! within the call that sends. Skipped unless run as root.
 //! `external/veth/added-us-p50`, `-p99`: the additional latency of a chain through the kernel's firewall and address
 //! translation in a namespace (`examples/external/firewall.sh`), at 20,000 packets per second. Skipped unless run as
 //! root.
@@ -13,9 +17,12 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::AtomicBool;
 use tailwater_dataplane::cores::default_core;
+#[cfg(feature = "dpdk")]
 use tailwater_dataplane::dpdk::{ExternalPorts, HugePages};
+use tailwater_dataplane::external::Functions;
+use tailwater_dataplane::external::kernel::KernelPorts;
 use tailwater_dataplane::report::RunReport;
-use tailwater_dataplane::trace_nic::{Pacing, TraceNicConfig};
+use tailwater_dataplane::trace_nic::{Pacing, TraceNic, TraceNicConfig};
 use tailwater_dataplane::{Packets, RunConfig, RunControl, RunPlan, run};
 use tailwater_functions::spec::ChainSpec;
 use tailwater_net::Nanos;
@@ -80,6 +87,17 @@ fn spec(between: &str) -> ChainSpec {
     spec.unwrap_or_else(|error| panic!("{error}"))
 }
 
+#[cfg(feature = "dpdk")]
+fn dpdk(spec: &ChainSpec) -> Box<dyn Functions<TraceNic>> {
+    let ports = ExternalPorts::find(spec, &[], HugePages::No);
+    Box::new(ports.unwrap_or_else(|error| panic!("{error}")))
+}
+
+#[cfg(not(feature = "dpdk"))]
+fn dpdk(_: &ChainSpec) -> Box<dyn Functions<TraceNic>> {
+    unreachable!("rows with DPDK are left out")
+}
+
 fn measured(spec: &ChainSpec, trace: Trace, pacing: Pacing) -> RunReport {
     let config = RunConfig {
         cores: vec![default_core()],
@@ -99,9 +117,11 @@ fn measured(spec: &ChainSpec, trace: Trace, pacing: Pacing) -> RunReport {
     let stop = AtomicBool::new(false);
     let packets = match spec.externals().next() {
         None => Packets::Trace(trace),
-        Some(_) => {
-            let ports = ExternalPorts::find(spec, &[], HugePages::No);
-            let functions = Box::new(ports.unwrap_or_else(|error| panic!("{error}")));
+        Some((_, external)) => {
+            let functions = match external.port.is_kernel() {
+                true => Box::new(KernelPorts::find(spec, 1).unwrap_or_else(|error| panic!("{error}"))),
+                false => dpdk(spec),
+            };
             Packets::TraceWithExternals { trace, functions }
         }
     };
@@ -120,24 +140,26 @@ fn measured(spec: &ChainSpec, trace: Trace, pacing: Pacing) -> RunReport {
     report
 }
 
-fn added_time(size: &str, bytes: u16) {
+/// Prints the time that a function adds, whose ports in a run with this number are `ports`.
+fn added_time(kind: &str, (size, bytes): (&str, u16), ports: impl Fn(usize) -> String) {
     let without = spec("");
     let mut added = Vec::new();
     for number in 0..=RUNS {
+        let ports = ports(number);
         let with = spec(&format!(
-            "    - {{name: ring, external: {{port: net_ring{number}{bytes}}}}}\n"
+            "    - {{name: function, external: {{{ports}, timeout: 1s}}}}\n"
         ));
         let nanos = |spec| {
             let report = measured(spec, trace(bytes, 1_000_000, 20_000), Pacing::Saturate);
             1e3 / report.throughput_mpps
         };
         let [before, after] = [nanos(&without), nanos(&with)];
-        eprintln!("{size} run {number}: {before:.1} ns a packet, {after:.1} with the function");
+        eprintln!("{kind} {size} run {number}: {before:.1} ns a packet, {after:.1} with the function");
         if number > 0 {
             added.push(after - before);
         }
     }
-    print(format!("external/net_ring/{size}/added-ns"), "ns", added);
+    print(format!("external/{kind}/{size}/added-ns"), "ns", added);
 }
 
 /// Sets up the firewall's namespace, or removes it. Returns `true` on success.
@@ -153,10 +175,8 @@ fn added_latency() {
         return;
     }
     let without = spec("");
-    let with = spec(
-        "    - {name: firewall, external: {port: 'net_af_packet0,iface=fw-in', \
-         returnPort: 'net_af_packet1,iface=fw-out', timeout: 1s}}\n",
-    );
+    let with =
+        spec("    - {name: firewall, external: {port: interface=fw-in, returnPort: interface=fw-out, timeout: 1s}}\n");
     let (mut p50, mut p99) = (Vec::new(), Vec::new());
     for number in 0..=RUNS {
         let latency = |spec| measured(spec, trace(64, 20_000, 6_000), Pacing::Arrivals).latency_us;
@@ -175,8 +195,50 @@ fn added_latency() {
     print("external/veth/added-us-p99".to_owned(), "us", p99);
 }
 
+/// Ends of the veth pair.
+const ENDS: [&str; 2] = ["tw-bench0", "tw-bench1"];
+
+/// Runs `ip`. Returns `true` on success.
+fn ip(line: &str) -> bool {
+    let output = Command::new("ip").args(line.split(' ')).output();
+    output.is_ok_and(|output| output.status.success())
+}
+
+/// Sets up a veth pair on which the kernel sends nothing itself. Returns `true` on success.
+fn veth_pair() -> bool {
+    let [one, other] = ENDS;
+    ip(&format!("link del {one}"));
+    let added = ip(&format!("link add {one} type veth peer name {other}"));
+    added
+        && ENDS.iter().all(|end| {
+            let quiet = format!("/proc/sys/net/ipv6/conf/{end}/disable_ipv6");
+            std::fs::write(quiet, "1").is_ok() && ip(&format!("link set {end} up"))
+        })
+}
+
 fn main() {
-    added_time("64B", 64);
-    added_time("1024B", 1024);
+    const SIZES: [(&str, u16); 2] = [("64B", 64), ("1024B", 1024)];
+    let [one, other] = ENDS;
+    if cfg!(feature = "dpdk") {
+        for size in SIZES {
+            added_time("net_ring", size, |number| format!("port: net_ring{number}{}", size.1));
+        }
+    }
+    if veth_pair() {
+        for size in SIZES {
+            added_time("interface", size, |_| {
+                format!("port: interface={one}, returnPort: interface={other}")
+            });
+            if cfg!(feature = "dpdk") {
+                added_time("net_af_packet", size, |number| {
+                    let device = |end: usize| format!("net_af_packet{}{number}{end},iface={}", size.1, ENDS[end]);
+                    format!("port: '{}', returnPort: '{}'", device(0), device(1))
+                });
+            }
+        }
+        ip(&format!("link del {one}"));
+    } else {
+        eprintln!("external/interface: left out: no veth pair can be set up");
+    }
     added_latency();
 }

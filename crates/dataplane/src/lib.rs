@@ -14,6 +14,7 @@ pub mod durable;
 pub mod external;
 mod isolated;
 pub mod late;
+mod link_state;
 mod meter;
 mod panics;
 pub mod port;

@@ -137,9 +137,10 @@ pub trait Port: Sync {
     /// If the table names a queue that does not exist, or cannot change.
     fn set_reta(&self, reta: &Reta) -> Result<Nanos, RetaError>;
 
-    /// Ports of the external functions, in the order of the functions, once the port is open. `None` if there are none.
-    fn attached(&mut self) -> Option<Attached> {
-        None
+    /// Each worker's ports of the external functions, in the order of the functions, once the port is open. Empty if
+    /// there are none.
+    fn attached(&mut self) -> Vec<Attached> {
+        Vec::new()
     }
 
     /// Monitors the port, called a few times per second. Reports news in lines for the user. Once nothing can arrive

@@ -156,15 +156,19 @@ impl Attachment for Pretended {
     }
 }
 
-struct Pretences(Vec<Pretended>);
+/// Functions of each worker.
+struct Pretences(Vec<Vec<Pretended>>);
 
 impl<P> Functions<P> for Pretences {
-    fn open(&mut self, _: &P) -> Result<Attached, OpenError> {
-        let attachments = self.0.drain(..).map(|function| Box::new(function) as _);
-        Ok(Attached {
-            attachments: attachments.collect(),
-            pool: BufferPool::new(512, 2048)?,
-        })
+    fn open(&mut self, _: &P) -> Result<Vec<Attached>, OpenError> {
+        let workers = self.0.drain(..).map(|functions| {
+            let attachments = functions.into_iter().map(|function| Box::new(function) as _);
+            Ok(Attached {
+                attachments: attachments.collect(),
+                pool: BufferPool::new(512, 2048)?,
+            })
+        });
+        workers.collect()
     }
 }
 
@@ -191,9 +195,9 @@ fn spec(functions: &str, folder: &Path) -> ChainSpec {
     ChainSpec::parse(&text, "test", Path::new(".")).unwrap()
 }
 
-fn config(capture: PathBuf) -> RunConfig {
+fn config(capture: PathBuf, workers: usize) -> RunConfig {
     RunConfig {
-        cores: cores::available().into_iter().take(1).collect(),
+        cores: cores::available().into_iter().take(workers).collect(),
         nic: TraceNicConfig {
             // Longer than packets are detained. The ring has room for all, so a busy machine loses none.
             pacing: Pacing::Arrivals,
@@ -225,10 +229,15 @@ fn traffic() -> Traffic {
 }
 
 fn run_with(functions: &str, pretended: Vec<Pretended>, stop_after: u64) -> RunResult {
+    run_on_workers(functions, vec![pretended], stop_after)
+}
+
+/// Runs a chain with these functions at each worker.
+fn run_on_workers(functions: &str, pretended: Vec<Vec<Pretended>>, stop_after: u64) -> RunResult {
     let folder = common::Folder::new();
     let spec = spec(functions, &folder.0);
     let capture = folder.0.join("sent.pcap");
-    let config = config(capture.clone());
+    let config = config(capture.clone(), pretended.len());
     let functions = Box::new(Pretences(pretended));
     let _alone = common::alone();
     let stop = AtomicBool::new(false);
@@ -336,6 +345,52 @@ fn all_that_a_function_gives_back_goes_on_in_order_as_its_own_flow() {
             outcome.records
         );
         assert_eq!(outcome.records.values().sum::<u64>(), report.packets.delivered);
+    }
+}
+
+/// A function that translates addresses moves flows to RSS buckets of other workers.
+#[test]
+fn flows_that_a_function_moves_to_other_buckets_stay_at_their_worker() {
+    if cores::available().len() < 2 {
+        println!("skipped: this needs two cores");
+        return;
+    }
+    for does in [
+        Does::default(),
+        Does {
+            drop: 50,
+            add: 30,
+            refuse: 20,
+            ..Does::default()
+        },
+    ] {
+        let functions = format!("{}    - {{name: counters, accounting: }}\n", external("fw", ""));
+        let workers = (0..2).map(|_| vec![Pretended::new(does, true)]).collect();
+        let outcome = run_on_workers(&functions, workers, NEVER);
+        check(&outcome);
+        rises(&outcome.frames);
+        let report = &outcome.report;
+        assert_eq!(report.cores.dedicated, 2);
+        assert_eq!(reason(report, "after-fw/bucket-not-held"), 0, "{:?}", report.packets);
+        let [external] = &report.externals[..] else {
+            panic!("{:?}", report.externals)
+        };
+        let (denied, dropped) = (reason(report, "acl/denied"), external.not_returned + external.refused);
+        assert!(denied > 0, "{:?}", report.packets);
+        assert_eq!(
+            report.packets.delivered,
+            u64::from(PACKETS) + external.own - denied - dropped
+        );
+        // Both functions behind have seen every packet, each with its flow.
+        let recorded: u64 = outcome.records.values().sum();
+        assert_eq!(recorded, report.packets.delivered - external.own);
+        assert!(
+            outcome.records.keys().all(|source| source.starts_with("77.")),
+            "{:?}",
+            outcome.records
+        );
+        let flows = report.flows.as_ref().unwrap();
+        assert_eq!((flows.refused, flows.evicted), (0, 0), "{flows:?}");
     }
 }
 
@@ -483,10 +538,10 @@ fn when_a_function_behind_dies_every_packet_is_accounted_for() {
         add: 100,
         ..Does::default()
     };
-    let functions = Box::new(Pretences(vec![Pretended::new(does, true)]));
+    let functions = Box::new(Pretences(vec![vec![Pretended::new(does, true)]]));
     let _alone = common::alone();
     let trace = traffic().trace();
-    let plan = RunPlan::new(spec, config(capture)).unwrap();
+    let plan = RunPlan::new(spec, config(capture, 1)).unwrap();
     let packets = Packets::TraceWithExternals { trace, functions };
     let error = run(&plan, packets, RunControl::new(&stop)).unwrap_err();
     assert!(error.to_string().contains("on purpose"), "{error}");
@@ -506,20 +561,28 @@ fn when_a_function_behind_dies_every_packet_is_accounted_for() {
 fn runs_that_cannot_have_external_functions_are_refused() {
     let folder = common::Folder::new();
     let spec = spec(&external("fw", ""), &folder.0);
-    let one = config(folder.0.join("sent.pcap"));
+    let one = config(folder.0.join("sent.pcap"), 1);
     let mut two = one.clone();
     two.cores.push(two.cores[0]);
     let stop = AtomicBool::new(false);
-    let refused = |config: &RunConfig| {
+    let refused = |config: &RunConfig, packets: Packets<'_>| {
         let plan = RunPlan::new(spec.clone(), config.clone());
-        let error = plan.and_then(|plan| run(&plan, traffic().trace(), RunControl::new(&stop)));
+        let error = plan.and_then(|plan| run(&plan, packets, RunControl::new(&stop)));
         let error = error.unwrap_err();
         assert!(matches!(error, RunError::External { .. }), "{error}");
         error.to_string()
     };
     assert_eq!(
-        refused(&one),
+        refused(&one, traffic().trace().into()),
         "function fw is external: it requires ports, this run has none"
     );
-    assert_eq!(refused(&two), "function fw is external: expected one core in --cores");
+    let of_one_worker = Pretences(vec![vec![Pretended::new(Does::default(), false)]]);
+    let packets = Packets::TraceWithExternals {
+        trace: traffic().trace(),
+        functions: Box::new(of_one_worker),
+    };
+    assert_eq!(
+        refused(&two, packets),
+        "function fw is external: it requires ports for each core"
+    );
 }

@@ -361,6 +361,10 @@ fn external_functions_keep_every_field_and_cut_the_chain() {
         tcp_sequence: false,
     };
     assert_eq!(firewall.changes, changes);
+    let interfaces = right("external-interfaces.yaml");
+    let ports = interfaces.externals().flat_map(|(_, external)| external.ports());
+    let ports: Vec<_> = ports.map(|port| port.interface_of(1)).collect();
+    assert_eq!(ports, ["fw-in1", "fw-out1", "proxy"].map(|name| Some(name.to_owned())));
     // The documented defaults.
     assert_eq!(other.return_port, None);
     assert_eq!((other.timeout, other.outside), (Nanos::from_millis(100), 16_384));

@@ -7,6 +7,7 @@ use tailwater_api::PortName;
 use tailwater_dataplane::RunPlan;
 use tailwater_dataplane::clock::Clock;
 use tailwater_dataplane::external::Functions;
+use tailwater_dataplane::external::kernel::KernelPorts;
 use tailwater_dataplane::port::Port;
 use tailwater_dataplane::trace_nic::TraceNic;
 #[cfg(feature = "dpdk")]
@@ -17,13 +18,20 @@ use tailwater_functions::spec::ChainSpec;
 /// # Errors
 /// A port cannot be opened.
 pub fn open_externals(run: &RunPlan) -> Result<Option<Box<dyn Functions<TraceNic>>>, CliError> {
-    if run.spec().externals().next().is_none() {
+    let Some((_, external)) = run.spec().externals().next() else {
         return Ok(None);
+    };
+    if external.port.is_kernel() {
+        let workers = run.config().cores.len() as u16;
+        let ports = KernelPorts::find(run.spec(), workers);
+        return Ok(Some(Box::new(
+            ports.map_err(|error| CliError::Input(error.to_string()))?,
+        )));
     }
     #[cfg(feature = "dpdk")]
     return Ok(Some(Box::new(external_ports(run.spec(), &[], &run.config().cores)?)));
     #[cfg(not(feature = "dpdk"))]
-    unreachable!("external functions are refused before they are looked for")
+    unreachable!("DPDK ports are refused before they are looked for")
 }
 
 #[cfg(feature = "dpdk")]

@@ -2,7 +2,6 @@
 
 #![allow(dead_code, reason = "not every test uses everything")]
 
-#[cfg(feature = "dpdk")]
 pub mod namespaces;
 pub mod serving;
 

@@ -200,15 +200,22 @@ impl Hosts {
     /// Adds a host that stands for a third-party function, with interfaces `in0` and `out0`, whose peers are `fn-in`
     /// and `fn-out` in the middle. Returns its number.
     pub fn add_function(&mut self) -> usize {
+        self.add_function_for("")
+    }
+
+    /// Like [`add_function`](Self::add_function), for the worker with this number, which is appended to the names in
+    /// the middle.
+    pub fn add_function_for(&mut self, worker: &str) -> usize {
         let middle = self.names[2].clone();
-        let name = format!("{middle}-function");
+        let name = format!("{middle}-function{worker}");
         self.names.push(name.clone());
         self.add_namespace(&name, true);
-        for (inside, outside) in [("in0", "fn-in"), ("out0", "fn-out")] {
+        let peers = [("in0", format!("fn-in{worker}")), ("out0", format!("fn-out{worker}"))];
+        for (inside, outside) in &peers {
             self.must(&format!(
                 "ip link add {inside} netns {name} type veth peer name {outside} netns {middle}"
             ));
-            for (namespace, interface) in [(&name, inside), (&middle, outside)] {
+            for (namespace, interface) in [(&name, *inside), (&middle, outside.as_str())] {
                 self.must(&format!("ip netns exec {namespace} ethtool -K {interface} tx off"));
                 self.must(&format!("ip -n {namespace} link set dev {interface} up"));
             }

@@ -76,7 +76,7 @@ impl ExternalPorts {
     }
 
     /// Opens the ports, with buffers of this pool.
-    fn attach(&mut self, mempool: &Mempool) -> Result<Attached, DpdkError> {
+    fn attach(&mut self, mempool: &Mempool) -> Result<Vec<Attached>, DpdkError> {
         let config = PortConfig {
             rx_queues: 1,
             tx_queues: 1,
@@ -113,10 +113,11 @@ impl ExternalPorts {
                 unsent: Vec::with_capacity(MAX_BATCH),
             }));
         }
-        Ok(Attached {
+        // A device has one queue, and so one worker.
+        Ok(vec![Attached {
             attachments,
             pool: mempool.part(2 * MAX_BATCH),
-        })
+        }])
     }
 
     /// Buffers needed by these ports and by packets a worker processes.
@@ -145,7 +146,7 @@ fn refused(error: DpdkError) -> OpenError {
 
 /// With a trace: packets are copied into DPDK buffers on their way to the first function.
 impl Functions<TraceNic> for ExternalPorts {
-    fn open(&mut self, _: &TraceNic) -> Result<Attached, OpenError> {
+    fn open(&mut self, _: &TraceNic) -> Result<Vec<Attached>, OpenError> {
         let (count, bytes) = (self.needed(), self.frame_bytes());
         let mempool = Mempool::new(self.eal, count, bytes, -1).map_err(refused)?;
         self.attach(&mempool).map_err(refused)
@@ -168,7 +169,7 @@ impl Functions<DpdkPorts> for ExternalPorts {
         self.needed()
     }
 
-    fn open(&mut self, own: &DpdkPorts) -> Result<Attached, OpenError> {
+    fn open(&mut self, own: &DpdkPorts) -> Result<Vec<Attached>, OpenError> {
         let Some(mempool) = own.mempool() else {
             unreachable!("the chain's ports are open");
         };

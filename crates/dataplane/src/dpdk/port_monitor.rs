@@ -2,6 +2,7 @@
 
 use crate::clock::Clock;
 use crate::device::ticks::{ClockView, Learner};
+use crate::link_state::LinkState;
 use crate::report::{ArrivalTimes, LinkReport, PortReport, QueueReport};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -31,26 +32,10 @@ struct Known {
     gone: bool,
     /// The clock was known at the last check.
     timed: bool,
-    /// Link state at the last check.
-    up: Option<bool>,
-    /// Number of link state changes.
-    changes: u64,
+    link: LinkState,
 }
 
 impl Known {
-    /// Message about the link: if it is down at first, or has changed.
-    fn news(&mut self, up: Option<bool>) -> Option<&'static str> {
-        let before = self.up;
-        let now = up.filter(|up| before != Some(*up))?;
-        self.up = Some(now);
-        self.changes += u64::from(before.is_some());
-        match (before, now) {
-            (None, true) => None,
-            (_, true) => Some("up"),
-            (_, false) => Some("down"),
-        }
-    }
-
     /// Message about the source of arrival times, if it has changed.
     fn times(&mut self, timed: bool) -> Option<&'static str> {
         let before = std::mem::replace(&mut self.timed, timed);
@@ -156,7 +141,7 @@ impl PortMonitor {
         }
         let up = self.port.link().map(|link| link.up);
         if !known.gone
-            && let Some(state) = known.news(up)
+            && let Some(state) = known.link.news(up)
         {
             tell(format!("port {name}: link {state}"));
         }
@@ -201,7 +186,7 @@ impl PortMonitor {
             link: LinkReport {
                 up: link.map(|link| link.up),
                 mbps: link.and_then(|link| link.mbps).map(u64::from),
-                changes: known.changes,
+                changes: known.link.changes(),
             },
             by_queue: of_queues.filter(|queue| queue.says()).collect(),
             reta: reta.flatten(),
@@ -232,18 +217,5 @@ mod tests {
         let mut known = Known::default();
         let told = [false, true, true, false].map(|timed| known.times(timed).is_some());
         assert_eq!(told, [false, true, false, true]);
-    }
-
-    #[test]
-    fn a_link_is_told_when_it_changes_or_is_down_at_first() {
-        let mut known = Known::default();
-        let mut news = |up: Option<bool>| known.news(up);
-        let seen = [Some(true), None, Some(true), Some(false), None, Some(false)];
-        let expected = [None, None, None, Some("down"), None, None];
-        assert_eq!(seen.map(&mut news), expected);
-        assert_eq!([Some(true), Some(true)].map(&mut news), [Some("up"), None]);
-        assert_eq!(known.changes, 2);
-        let mut down = Known::default();
-        assert_eq!((down.news(Some(false)), down.changes), (Some("down"), 0));
     }
 }

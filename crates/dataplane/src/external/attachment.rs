@@ -35,7 +35,7 @@ pub trait Attachment: Send + Sync {
     fn receive(&mut self, way: Direction, now: Nanos, pool: &mut BufferPool, batch: &mut Batch) -> usize;
 }
 
-/// External functions of a run.
+/// External functions of a worker.
 pub struct Attached {
     /// One per function, in the chain's order.
     pub attachments: Vec<Box<dyn Attachment>>,

@@ -2,12 +2,15 @@
 //!
 //! A returned packet is identified by its [`Fingerprint`], which covers the fields that such functions do not change.
 //! The [`Matcher`] finds the outstanding packet it belongs to, and times out packets. Both do no I/O. An [`Attachment`]
-//! transports the packets. The worker of such a chain counts each packet once, whatever a function does.
+//! transports the packets: [kernel interfaces](kernel), or DPDK ports. Each worker of such a chain counts each of its
+//! packets once, whatever a function does.
 
 pub(crate) mod attachment;
 mod fingerprint;
+pub mod kernel;
 pub(crate) mod marks;
 mod matcher;
+pub(crate) mod own_buckets;
 pub(crate) mod parts;
 pub(crate) mod stage;
 mod table;

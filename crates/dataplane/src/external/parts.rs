@@ -1,6 +1,7 @@
 //! Parts into which external functions cut a chain.
 
 use super::attachment::Attached;
+use super::own_buckets::OwnBuckets;
 use super::stage::ExternalStage;
 use crate::meter::Counting;
 use crate::worker::context::CountedChain;
@@ -16,13 +17,20 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
-    /// Parts of `spec` with its external functions' ports, and the buffers of packets that come back.
-    pub(crate) fn new(spec: &ChainSpec, chains: Vec<Chain>, attached: Attached, seed: u64) -> (Parts, BufferPool) {
+    /// Parts of `spec` with its external functions' ports, and the buffers of packets that come back. `buckets` are
+    /// those of the worker.
+    pub(crate) fn new(
+        spec: &ChainSpec,
+        chains: Vec<Chain>,
+        attached: Attached,
+        (seed, buckets): (u64, OwnBuckets),
+    ) -> (Parts, BufferPool) {
         let slo = spec.slo.budget();
         let functions = spec.externals().zip(attached.attachments);
         let stages = functions.zip(seed..);
-        let stages = stages
-            .map(|((function, attachment), seed)| ExternalStage::new(function, attachment, (spec.rss(), seed), slo));
+        let stages = stages.map(|((function, attachment), seed)| {
+            ExternalStage::new(function, attachment, (spec.rss(), buckets.clone(), seed), slo)
+        });
         let parts = Parts {
             chains: chains.into_iter().map(CountedChain::new).collect(),
             stages: stages.collect(),

@@ -4,6 +4,7 @@ use super::attachment::{Attachment, Direction};
 use super::fingerprint::{Fingerprint, Fingerprints};
 use super::marks::{BACKWARD, DETAINED, goes_backward};
 use super::matcher::{Back, Matcher, Outside};
+use super::own_buckets::OwnBuckets;
 use crate::histogram::LatencyHistogram;
 use crate::report::{ExternalReport, LatencyReport};
 use tailwater_api::PacketAction;
@@ -61,7 +62,49 @@ impl Lane {
     }
 }
 
-/// Packet counts of a function.
+/// Packet counts of a function, at one worker or at several.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ExternalCounts {
+    name: String,
+    counters: Counters,
+}
+
+impl ExternalCounts {
+    /// Adds another worker's counts of the same function.
+    pub(crate) fn add(&mut self, other: &ExternalCounts) {
+        let (counters, other) = (&mut self.counters, &other.counters);
+        counters.sent += other.sent;
+        counters.returned += other.returned;
+        counters.missing += other.missing;
+        counters.late += other.late;
+        counters.own += other.own;
+        counters.too_many += other.too_many;
+        counters.too_long += other.too_long;
+        counters.not_taken += other.not_taken;
+        counters.no_way_back += other.no_way_back;
+        counters.most_outside = counters.most_outside.max(other.most_outside);
+        counters.delay.merge(&other.delay);
+    }
+
+    /// Report of the function.
+    pub(crate) fn report(&self) -> ExternalReport {
+        let counters = &self.counters;
+        ExternalReport {
+            function: self.name.clone(),
+            sent: counters.sent,
+            returned: counters.returned,
+            not_returned: counters.missing,
+            late: counters.late,
+            own: counters.own,
+            refused: counters.too_many + counters.too_long + counters.not_taken,
+            no_way_back: counters.no_way_back,
+            most_outside: counters.most_outside,
+            delay_us: LatencyReport::of(&counters.delay),
+        }
+    }
+}
+
+/// Counters of [`ExternalCounts`].
 #[derive(Clone, Debug, Default)]
 struct Counters {
     sent: u64,
@@ -116,6 +159,7 @@ pub(crate) struct ExternalStage {
     matcher: Matcher,
     prints: Fingerprints,
     rss: RssHasher,
+    buckets: OwnBuckets,
     own: PacketAction,
     missing: Missing,
     /// Time outside beyond which a packet counts as detained.
@@ -134,7 +178,7 @@ impl ExternalStage {
     pub(super) fn new(
         (name, config): (&str, &ExternalConfig),
         attachment: Box<dyn Attachment>,
-        (rss, seed): (RssHasher, u64),
+        (rss, buckets, seed): (RssHasher, OwnBuckets, u64),
         slo: Nanos,
     ) -> ExternalStage {
         ExternalStage {
@@ -143,6 +187,7 @@ impl ExternalStage {
             matcher: Matcher::new(config.outside, config.timeout),
             prints: Fingerprints::new(seed, config.changes),
             rss,
+            buckets,
             own: config.own,
             missing: config.missing,
             long: Nanos(slo.0 / 2),
@@ -227,11 +272,11 @@ impl ExternalStage {
     pub(super) fn recognise(&mut self, way: Direction, goes_back: bool, now: Nanos, batch: &mut Batch) -> Came {
         let two_ports = self.attachment.has_two_ports();
         let (matcher, prints, counters) = (&mut self.matcher, &self.prints, &mut self.counters);
-        let (rss, own, long) = (&self.rss, self.own, self.long);
+        let (rss, buckets, own, long) = (&self.rss, &self.buckets, self.own, self.long);
         let mut came = Came::default();
         batch.for_each(|packet, frame| {
             let headers = parse(frame);
-            packet.rss_hash = headers.map_or(0, |headers| rss.hash_headers(&headers));
+            packet.rss_hash = buckets.hash(headers.map_or(0, |headers| rss.hash_headers(&headers)));
             let headers = headers.unwrap_or_default();
             let mut number = match way {
                 Direction::Forward => 0,
@@ -350,19 +395,10 @@ impl ExternalStage {
     }
 
     /// Packet counts of this function.
-    pub(super) fn report(&self) -> ExternalReport {
-        let counters = &self.counters;
-        ExternalReport {
-            function: self.name.clone(),
-            sent: counters.sent,
-            returned: counters.returned,
-            not_returned: counters.missing,
-            late: counters.late,
-            own: counters.own,
-            refused: counters.too_many + counters.too_long + counters.not_taken,
-            no_way_back: counters.no_way_back,
-            most_outside: counters.most_outside,
-            delay_us: LatencyReport::of(&counters.delay),
+    pub(super) fn counts(&self) -> ExternalCounts {
+        ExternalCounts {
+            name: self.name.clone(),
+            counters: self.counters.clone(),
         }
     }
 }

@@ -13,11 +13,11 @@ pub trait Functions<P>: Sync {
         0
     }
 
-    /// Opens the ports, after the chain's own.
+    /// Opens the ports, after the chain's own, and returns those of each worker.
     ///
     /// # Errors
     /// If a port refuses.
-    fn open(&mut self, beside: &P) -> Result<Attached, OpenError>;
+    fn open(&mut self, beside: &P) -> Result<Vec<Attached>, OpenError>;
 
     /// Like [`Port::monitor`]. These ports cannot end the run.
     fn monitor(&self, tell: &mut dyn FnMut(String)) {
@@ -35,7 +35,7 @@ impl<P> Functions<P> for Box<dyn Functions<P>> {
         (**self).buffers()
     }
 
-    fn open(&mut self, beside: &P) -> Result<Attached, OpenError> {
+    fn open(&mut self, beside: &P) -> Result<Vec<Attached>, OpenError> {
         (**self).open(beside)
     }
 
@@ -53,7 +53,7 @@ impl<P> Functions<P> for Box<dyn Functions<P>> {
 pub struct WithExternals<P, F> {
     port: P,
     functions: F,
-    attached: Option<Attached>,
+    attached: Vec<Attached>,
 }
 
 impl<P: Port, F: Functions<P>> WithExternals<P, F> {
@@ -62,7 +62,7 @@ impl<P: Port, F: Functions<P>> WithExternals<P, F> {
         WithExternals {
             port,
             functions,
-            attached: None,
+            attached: Vec::new(),
         }
     }
 }
@@ -82,7 +82,7 @@ impl<P: Port, F: Functions<P>> Port for WithExternals<P, F> {
             ..*need
         };
         let pools = self.port.open(&need)?;
-        self.attached = Some(self.functions.open(&self.port)?);
+        self.attached = self.functions.open(&self.port)?;
         Ok(pools)
     }
 
@@ -106,8 +106,8 @@ impl<P: Port, F: Functions<P>> Port for WithExternals<P, F> {
         self.port.set_reta(reta)
     }
 
-    fn attached(&mut self) -> Option<Attached> {
-        self.attached.take()
+    fn attached(&mut self) -> Vec<Attached> {
+        std::mem::take(&mut self.attached)
     }
 
     fn monitor(&self, tell: &mut dyn FnMut(String)) {

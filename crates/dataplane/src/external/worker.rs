@@ -2,8 +2,8 @@
 //!
 //! The chain is cut at its external functions. Packets that have passed a part go to the function behind it. Packets
 //! that come back pass the next part as if they had just been received, with a new look-up, since the function may have
-//! changed their flow. They keep their original arrival time. So one core does all the work, and a flow's packets
-//! continue in the order in which the function returns them.
+//! changed their flow. They keep their original arrival time. They return to the worker that sent them, since each
+//! worker has its own ports, and a flow's packets continue in the order in which the function returns them.
 
 use super::attachment::Direction;
 use super::parts::Parts;
@@ -274,7 +274,7 @@ impl Processing for ExternalProcessing {
     fn finish(self, _: Nanos) -> Finished {
         let Parts { chains, stages } = self.parts;
         Finished {
-            externals: stages.iter().map(ExternalStage::report).collect(),
+            externals: stages.iter().map(ExternalStage::counts).collect(),
             chains: chains.into_iter().map(CountedChain::into_chain).collect(),
             ..Finished::default()
         }
@@ -284,6 +284,7 @@ impl Processing for ExternalProcessing {
 #[cfg(test)]
 mod tests {
     use super::super::attachment::{Attached, Attachment};
+    use super::super::own_buckets::OwnBuckets;
     use super::*;
     use crate::port::round_robin;
     use crate::telemetry::windows;
@@ -349,7 +350,7 @@ mod tests {
             attachments: vec![Box::new(Mirror(Vec::with_capacity(MAX_BATCH)))],
             pool: BufferPool::new(2 * MAX_BATCH as u32, 64).unwrap(),
         };
-        let parts = Parts::new(&spec, chains, attached, 1);
+        let parts = Parts::new(&spec, chains, attached, (1, OwnBuckets::new(&round_robin(1), 0)));
         let mut source = Uniform::new(UniformConfig {
             seed: 1,
             flows: 100,
@@ -389,7 +390,7 @@ mod tests {
             report = finished.externals.into_iter().next();
         });
         drop(receiver);
-        let report = report.unwrap();
+        let report = report.unwrap().report();
         assert_eq!((report.sent, report.returned), (packets, packets));
         counted.count_total
     }

@@ -29,8 +29,8 @@ pub(super) struct ChainFactory {
 pub(super) struct Instances {
     /// For each worker, the part before the first external function, or the whole chain.
     pub(super) chains: Vec<Chain>,
-    /// Parts behind each external function, of the only worker.
-    pub(super) behind: Vec<Chain>,
+    /// For each worker, the parts behind each external function.
+    pub(super) behind: Vec<Vec<Chain>>,
 }
 
 impl ChainFactory {
@@ -81,27 +81,32 @@ impl ChainFactory {
         &mut self,
         reta: &Reta,
         pools: &[BufferPool],
-        attached: Option<&Attached>,
+        attached: &[Attached],
     ) -> Result<Instances, RunError> {
         let owns = |queue: u16| move |bucket: u16| reta[usize::from(bucket)] == queue;
         let queues = 0..pools.len() as u16;
         let Some(isolation) = &mut self.isolation else {
-            let behind = self.behind.iter_mut();
+            let behind = queues.clone().map(|queue| {
+                let behind = self.behind.iter_mut();
+                behind.map(|maker| maker.instance(owns(queue))).collect()
+            });
             return Ok(Instances {
+                behind: behind.collect(),
                 chains: queues.map(|queue| self.front.instance(owns(queue))).collect(),
-                behind: behind.map(|maker| maker.instance(|_| true)).collect(),
             });
         };
         let bytes = |pool: &BufferPool| pool.memory().buffer_bytes();
         isolation.attach(0, &self.front, pools.first().map_or(0, bytes))?;
         let chain = |queue| isolation.chain(0, &mut self.front, queue, owns(queue));
-        let chains = queues.map(chain).collect();
+        let chains = queues.clone().map(chain).collect();
         // Packets from external functions are in buffers of their own pool.
-        let pool = attached.map(|attached| &attached.pool).or(pools.first());
-        let mut behind = Vec::new();
+        let pool = attached.first().map(|attached| &attached.pool).or(pools.first());
+        let mut behind: Vec<_> = queues.map(|_| Vec::new()).collect();
         for (maker, part) in self.behind.iter_mut().zip(1..) {
             isolation.attach(part, maker, pool.map_or(0, bytes))?;
-            behind.push(isolation.chain(part, maker, 0, |_| true));
+            for (of_worker, queue) in behind.iter_mut().zip(0..) {
+                of_worker.push(isolation.chain(part, maker, queue, owns(queue)));
+            }
         }
         Ok(Instances { chains, behind })
     }
@@ -116,12 +121,13 @@ impl ChainFactory {
     }
 
     /// Flow table counters of all workers' chains.
-    pub(super) fn flow_report(&self, chains: &[Chain]) -> Option<FlowReport> {
-        let counters: Vec<FlowCounters> = chains.iter().filter_map(Chain::flow_counters).collect();
+    pub(super) fn flow_report(&self, chains: &[Vec<Chain>]) -> Option<FlowReport> {
+        let chains = || chains.iter().flatten();
+        let counters: Vec<FlowCounters> = chains().filter_map(Chain::flow_counters).collect();
         let sum = |count: fn(&FlowCounters) -> u64| counters.iter().map(count).sum();
         let memory: usize = self.all().map(ChainBuilder::flow_memory_bytes).sum();
         (!counters.is_empty()).then(|| FlowReport {
-            active: chains.iter().map(|chain| chain.flows() as u64).sum(),
+            active: chains().map(|chain| chain.flows() as u64).sum(),
             opened: sum(|c| c.opened),
             expired: sum(|c| c.expired),
             evicted: sum(|c| c.evicted),

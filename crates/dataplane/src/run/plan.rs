@@ -121,14 +121,13 @@ fn check(spec: &ChainSpec, config: &RunConfig) -> Result<(), RunError> {
     Ok(())
 }
 
-/// Rejects external functions unless one core does all the work. Several cores would each need their own queues to each
-/// function, and a function distributes returned packets as it likes.
+/// Rejects external functions where flows move between cores: each core has its own ports, and packets are outside.
 fn check_external(spec: &ChainSpec, config: &RunConfig) -> Result<(), RunError> {
     let Some((function, _)) = spec.externals().next() else {
         return Ok(());
     };
-    let problem = if config.cores.len() > 1 {
-        "expected one core in --cores"
+    let problem = if config.cores.len() > 1 && config.server.is_some() {
+        "its flows cannot move between cores; use --policy static"
     } else if config.scaling.is_some() {
         "its packets cannot be offloaded; remove --auxiliary"
     } else if spec.state.is_some() {
@@ -149,6 +148,7 @@ mod tests {
     use std::sync::Arc;
     use tailwater_handover::park::Mode;
     use tailwater_policy::core::CoreMapper;
+    use tailwater_policy::server::ServerMapper;
 
     fn spec(functions: &str, rest: &str) -> ChainSpec {
         let text = format!(
@@ -183,7 +183,16 @@ mod tests {
             ..offloading()
         };
         let rows = [
-            (external(), RunConfig::new(vec![0, 1]), "expected one core in --cores"),
+            (
+                external(),
+                RunConfig {
+                    server: Some(ServerConfig {
+                        mapper: Arc::new(|| -> Box<dyn ServerMapper> { unreachable!("nothing runs") }),
+                    }),
+                    ..RunConfig::new(vec![0, 1])
+                },
+                "its flows cannot move between cores; use --policy static",
+            ),
             (
                 external(),
                 offloading(),

@@ -6,7 +6,7 @@ use crate::batches::BatchRecorder;
 use crate::capture::CaptureFile;
 use crate::clock::Clock;
 use crate::durable::DurableRun;
-use crate::external::stage::ExternalStage;
+use crate::external::stage::{ExternalCounts, ExternalStage};
 use crate::panics::catch_panic;
 use crate::port::Port;
 use crate::reload_watcher::{News, Reloaded};
@@ -113,7 +113,8 @@ impl RunRecorder<'_> {
             ..
         } = self;
         let mut deaths = ended.deaths;
-        let (mut chains, mut externals, mut keepers) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut chains, mut keepers) = (Vec::new(), Vec::new());
+        let mut externals: Vec<ExternalCounts> = Vec::new();
         for (thread, finished) in ended.workers {
             let Finished {
                 chains: mut of_worker,
@@ -125,8 +126,13 @@ impl RunRecorder<'_> {
             if let (Some(buckets), [chain]) = (buckets, &mut of_worker[..]) {
                 buckets.finish(chain);
             }
-            chains.extend(of_worker);
-            externals.extend(outside);
+            chains.push(of_worker);
+            for (function, counts) in outside.into_iter().enumerate() {
+                match externals.get_mut(function) {
+                    Some(all) => all.add(&counts),
+                    None => externals.push(counts),
+                }
+            }
             keepers.extend(kept);
             deaths.extend(died.map(|message| (thread, message)));
         }
@@ -142,13 +148,16 @@ impl RunRecorder<'_> {
         }
         let recorded = self.capture.map(CaptureFile::finish).transpose();
         if let Some(notes) = self.notes.filter(|notes| notes.timed_from().is_some()) {
-            chains.iter().for_each(|chain| notes.add_times(chain.function_times()));
+            chains
+                .iter()
+                .flatten()
+                .for_each(|chain| notes.add_times(chain.function_times()));
         }
         // Before the remaining flows end.
         // An auxiliary core may have been away at its dispatcher's end.
-        chains.iter_mut().for_each(Chain::take_all_back);
+        chains.iter_mut().flatten().for_each(Chain::take_all_back);
         let flows = makers.flow_report(&chains);
-        let last = finish(chains, !externals.is_empty(), reasons.len(), &mut deaths);
+        let last = finish(chains, reasons.len(), &mut deaths);
         let (isolation, exported) = makers.finish();
         let recorded = recorded.map(drop).map_err(Unrecorded::from);
         let recorded = recorded.and(exported.map_err(Unrecorded::from));
@@ -197,7 +206,7 @@ impl RunRecorder<'_> {
             arrivals: collector.arrivals(),
             interrupted,
             ports: port.report(),
-            externals,
+            externals: externals.iter().map(ExternalCounts::report).collect(),
             packets,
         };
         let report = Box::new(report);
@@ -215,20 +224,20 @@ impl RunRecorder<'_> {
     }
 }
 
-/// Ends all flows of the chains, and returns the counts by reason. The chains are parts of one if `cut` is set, and
-/// instances of one otherwise.
-fn finish(chains: Vec<Chain>, cut: bool, reasons: usize, deaths: &mut Vec<(String, String)>) -> Vec<u64> {
+/// Ends all flows of the workers' chains, and returns the counts by reason. Each worker has an instance of the chain,
+/// or of each of its parts.
+fn finish(workers: Vec<Vec<Chain>>, reasons: usize, deaths: &mut Vec<(String, String)>) -> Vec<u64> {
     let mut last = vec![0; reasons];
-    // Instances of the whole chain count the same reasons, parts of it one after another.
-    let mut before = Vec::new();
-    for chain in chains {
-        let own = before.len() + chain.reasons().len();
-        // A function of a panicked worker may panic again: its final counts are then missing.
-        match catch_panic(|| chain.drain()) {
-            Ok(counts) => add_reasons(&mut last, &[&before[..], &counts].concat()),
-            Err(message) => deaths.push((ENDS.to_owned(), message)),
-        }
-        if cut {
+    for parts in workers {
+        // Instances of the whole chain count the same reasons, parts of it one after another.
+        let mut before = Vec::new();
+        for chain in parts {
+            let own = before.len() + chain.reasons().len();
+            // A function of a panicked worker may panic again: its final counts are then missing.
+            match catch_panic(|| chain.drain()) {
+                Ok(counts) => add_reasons(&mut last, &[&before[..], &counts].concat()),
+                Err(message) => deaths.push((ENDS.to_owned(), message)),
+            }
             before.resize(own + ExternalStage::REASONS, 0);
         }
     }

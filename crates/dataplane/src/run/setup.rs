@@ -7,6 +7,7 @@ use crate::batches::{BatchRecord, BatchRecorder};
 use crate::capture::{CaptureFile, CaptureTap};
 use crate::clock::Clock;
 use crate::durable::{DurableRun, origin};
+use crate::external::own_buckets::OwnBuckets;
 use crate::external::parts::Parts;
 use crate::external::worker::ExternalWorker;
 use crate::late::LateCounters;
@@ -61,17 +62,24 @@ pub(super) fn set_up<'r>(
         rss_key: *spec.rss().key(),
     })?;
     let attached = port.attached();
-    if let Some((function, _)) = spec.externals().next()
-        && attached.is_none()
+    let external = spec.externals().next();
+    if let Some((function, _)) = external
+        && attached.len() != usize::from(queues)
     {
         return Err(RunError::External {
             function: function.to_owned(),
-            problem: "it requires ports, this run has none",
+            problem: match attached.is_empty() {
+                true => "it requires ports, this run has none",
+                false => "it requires ports for each core",
+            },
         });
     }
-    let Instances { mut chains, mut behind } = factory.instances(&reta, &pools, attached.as_ref())?;
-    let reasons = match &attached {
-        Some(_) => Parts::reasons(spec, chains.iter().chain(&behind)),
+    let Instances { mut chains, mut behind } = factory.instances(&reta, &pools, &attached)?;
+    let reasons = match external {
+        Some(_) => Parts::reasons(
+            spec,
+            chains.first().into_iter().chain(behind.first().into_iter().flatten()),
+        ),
         None => chains.first().map(Chain::reasons).unwrap_or_default(),
     };
     let most = mappers.iter().map(|mapper| mapper.batch()).min();
@@ -88,7 +96,7 @@ pub(super) fn set_up<'r>(
     let auxiliary_senders = senders.split_off(chains.len());
     let start = clock.now() + LEAD;
     if let Some(from) = notes.and_then(BatchRecorder::timed_from) {
-        for chain in chains.iter_mut().chain(&mut behind) {
+        for chain in chains.iter_mut().chain(behind.iter_mut().flatten()) {
             let clock = clock.clone();
             chain.time_functions(Box::new(move || clock.now()), start + from);
         }
@@ -124,11 +132,16 @@ pub(super) fn set_up<'r>(
     let ends = ends.into_iter().zip(auxiliary_senders);
     let auxiliary_workers = worker_factory.auxiliary_workers(port, &factory, ends, buffered_spans);
     let mut stores = Vec::new();
-    let workers = match attached {
-        Some(attached) => {
-            let chains = chains.into_iter().chain(behind).collect();
-            let parts = Parts::new(spec, chains, attached, config.seed);
-            worker_factory.external_worker(port, parts, pools, senders)
+    let workers = match external {
+        Some(_) => {
+            let of_workers = chains.into_iter().zip(behind).zip(attached).zip(0..);
+            let parts = of_workers.map(|(((front, behind), attached), worker)| {
+                let chains = [front].into_iter().chain(behind).collect();
+                let buckets = OwnBuckets::new(&reta, worker);
+                Parts::new(spec, chains, attached, (config.seed, buckets))
+            });
+            let equipment = parts.zip(pools).zip(senders);
+            worker_factory.external_workers(port, equipment)
         }
         None => {
             let kinds = ((dispatches, helping), buckets, durable.as_mut());
@@ -231,24 +244,21 @@ impl WorkerFactory {
         ends.map(worker).collect()
     }
 
-    /// Worker of a run with external functions: there is one.
-    fn external_worker(
+    /// Workers of a run with external functions, each with its parts of the chain and the pool of returned packets.
+    fn external_workers(
         &mut self,
         port: &mut dyn Port,
-        parts: (Parts, BufferPool),
-        pools: Vec<BufferPool>,
-        senders: Vec<WindowSender>,
+        equipment: impl Iterator<Item = (((Parts, BufferPool), BufferPool), WindowSender)>,
     ) -> Vec<AnyWorker> {
         let back = port.goes_back();
         let queues = port.queues(self.config.start).into_iter();
-        let equipment = queues.zip(pools).zip(senders).next();
-        let worker = equipment.map(|((queue, pool), telemetry)| {
+        let worker = |(queue, ((parts, pool), telemetry))| {
             let (clock, config) = (self.clock.clone(), self.config.clone());
             let queue = self.tapped(queue);
             let worker = ExternalWorker::new(queue, parts, back, pool, clock, config, telemetry);
             AnyWorker::External(Box::new(worker))
-        });
-        worker.into_iter().collect()
+        };
+        queues.zip(equipment).map(worker).collect()
     }
 
     /// Workers, with offloading, migration of RSS buckets, or external flow state, as the run requires. Adds their

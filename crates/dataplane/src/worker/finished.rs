@@ -1,6 +1,6 @@
 //! Results of a worker.
 
-use crate::report::ExternalReport;
+use crate::external::stage::ExternalCounts;
 use crate::scaling::buckets::Buckets;
 use tailwater_chain::chain::Chain;
 use tailwater_measure::histogram::LatencyHistogram;
@@ -12,7 +12,7 @@ pub(crate) struct Finished {
     /// Its instance of the chain, or of each of its parts.
     pub(crate) chains: Vec<Chain>,
     /// Packet counts of external functions.
-    pub(crate) externals: Vec<ExternalReport>,
+    pub(crate) externals: Vec<ExternalCounts>,
     /// Migration state, which can still accept buckets that arrive after the end.
     pub(crate) buckets: Option<Box<Buckets>>,
     /// Message of its panic, if it panicked.

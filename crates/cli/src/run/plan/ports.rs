@@ -106,18 +106,19 @@ const WITHOUT: &str = "this program was built without ports: cargo build --relea
 /// Checks early that external functions are possible in this run. `own` are the chain's ports.
 ///
 /// # Errors
-/// There are several cores, a flag does not apply, a device is used twice, or this program was built without ports.
+/// Cores would share a port, a flag does not apply, a device is used twice, ports are of different kinds, or this
+/// program was built without the ports.
 pub fn check_external(args: &RunArgs, spec: &ChainSpec, own: Option<&PortPlan>) -> Result<(), CliError> {
     let Some((function, _)) = spec.externals().next() else {
         return Ok(());
     };
     let wrong = |message: String| Err(CliError::Input(message));
-    if args.auxiliary.is_some() || args.cores.as_ref().is_some_and(|cores| cores.0.len() > 1) {
+    if args.auxiliary.is_some() {
         return wrong(format!(
-            "function {function} is external: such a chain runs on one core; set one with --cores, and remove \
-             --auxiliary"
+            "function {function} is external: its packets cannot be offloaded; remove --auxiliary"
         ));
     }
+    check_cores(args, spec)?;
     if args.nap.is_some() {
         return wrong(format!(
             "--nap: not supported with external function {function}, whose packets are polled for"
@@ -131,8 +132,51 @@ pub fn check_external(args: &RunArgs, spec: &ChainSpec, own: Option<&PortPlan>) 
             ));
         }
     }
-    match cfg!(feature = "dpdk") {
-        true => Ok(()),
-        false => wrong(format!("function {function} is external: {WITHOUT}")),
+    let kernel = spec.externals().find(|(_, external)| external.port.is_kernel());
+    let dpdk = spec.externals().find(|(_, external)| !external.port.is_kernel());
+    match (kernel, dpdk) {
+        (Some((kernel, _)), Some((dpdk, _))) => wrong(format!(
+            "function {dpdk} has DPDK ports and function {kernel} kernel interfaces: expected ports of one kind for \
+             all external functions of a chain"
+        )),
+        (Some((function, external)), None) if own.is_some() => wrong(format!(
+            "function {function} has port {}, and the chain has DPDK ports: expected DPDK ports for both, such as \
+             net_af_packet2,iface={}",
+            external.port,
+            external.port.interface().unwrap_or_default()
+        )),
+        (None, Some((function, _))) if cfg!(not(feature = "dpdk")) => wrong(format!(
+            "function {function} is external: {WITHOUT}, or use a kernel interface: port: interface=NAME"
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Checks that each core has its own ports of external functions, and that flows stay on their cores.
+fn check_cores(args: &RunArgs, spec: &ChainSpec) -> Result<(), CliError> {
+    let cores = args.cores.as_ref().map_or(1, |cores| cores.0.len());
+    let Some((function, external)) = spec.externals().find(|(_, external)| !external.port.is_numbered()) else {
+        let Some((function, _)) = spec.externals().next().filter(|_| cores > 1) else {
+            return Ok(());
+        };
+        return match args.policy {
+            Some(policy) if policy.moves_buckets() => Err(CliError::Input(format!(
+                "--policy {}: the flows of external function {function} cannot move between cores; use --policy static",
+                policy.name()
+            ))),
+            _ => Ok(()),
+        };
+    };
+    let example = match external.port.interface() {
+        Some(name) => format!("interface={name}%d"),
+        None => "interface=NAME%d".to_owned(),
+    };
+    match cores {
+        1 => Ok(()),
+        _ => Err(CliError::Input(format!(
+            "function {function} is external, and {cores} cores cannot share port {}: set one core with --cores, or \
+             give each core an interface: port: {example}, where %d is 0, 1, ...",
+            external.port
+        ))),
     }
 }

@@ -245,13 +245,46 @@ fn ports() {
 
 #[test]
 fn external_functions() {
-    const ONE_CORE: &str = "function fw is external: such a chain runs on one core; set one with --cores, and remove \
-                            --auxiliary";
     let external = chain("{name: fw, external: {port: net_fw0, timeout: 1ms}}", "");
+    let kernel = chain("{name: fw, external: {port: interface=in}}", "");
+    let numbered = chain("{name: fw, external: {port: interface=in%d}}", "");
+    let both = chain(
+        "{name: fw, external: {port: interface=in}}, {name: ids, external: {port: net_ids0}}",
+        "",
+    );
     refused(&[
-        ("--cores 0,1", external, ONE_CORE),
-        ("--cores 0 --auxiliary 1", external, ONE_CORE),
+        (
+            "--cores 0,1",
+            external,
+            "function fw is external, and 2 cores cannot share port net_fw0: set one core with --cores, or give each \
+             core an interface: port: interface=NAME%d, where %d is 0, 1, ...",
+        ),
+        (
+            "--cores 0,1",
+            kernel,
+            "function fw is external, and 2 cores cannot share port interface=in: set one core with --cores, or give \
+             each core an interface: port: interface=in%d, where %d is 0, 1, ...",
+        ),
+        (
+            "--cores 0 --auxiliary 1",
+            kernel,
+            "function fw is external: its packets cannot be offloaded; remove --auxiliary",
+        ),
+        (
+            "--cores 0,1 --policy tailwater",
+            numbered,
+            "--policy tailwater: the flows of external function fw cannot move between cores; use --policy static",
+        ),
+        (
+            "",
+            both,
+            "function ids has DPDK ports and function fw kernel interfaces: expected ports of one kind for all \
+             external functions of a chain",
+        ),
     ]);
+    for (args, text) in [("", kernel), ("--cores 0,1", numbered), ("--cores 0", numbered)] {
+        planned(&Folder::new(), args, text).unwrap();
+    }
 }
 
 #[test]

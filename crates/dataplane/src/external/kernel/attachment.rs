@@ -1,0 +1,109 @@
+//! Ports of an external function: kernel interfaces.
+
+use super::HEADERS;
+use super::monitor::{InterfaceMonitor, PortCounters};
+use super::ring::RxRing;
+use super::sending::SendList;
+use super::socket::PacketSocket;
+use crate::external::attachment::{Attachment, Direction};
+use std::sync::Arc;
+use tailwater_chain::batch::{Batch, Incoming};
+use tailwater_chain::buffer::{BufferPool, HEADROOM, MAX_FRAME};
+use tailwater_net::Nanos;
+
+/// One interface.
+#[derive(Debug)]
+pub(super) struct End {
+    // Before the socket, whose memory it is.
+    ring: RxRing,
+    socket: Arc<PacketSocket>,
+    counters: Arc<PortCounters>,
+}
+
+impl End {
+    /// A worker's side of the interface, and the monitor's.
+    pub(super) fn new(socket: Arc<PacketSocket>, ring: RxRing) -> (End, InterfaceMonitor) {
+        let counters = Arc::new(PortCounters::default());
+        let monitor = InterfaceMonitor::new(Arc::clone(&socket), Arc::clone(&counters), ring.slots());
+        let end = End { ring, socket, counters };
+        (end, monitor)
+    }
+}
+
+/// One or two interfaces of a function.
+#[derive(Debug)]
+pub(super) struct Ends {
+    ends: Vec<End>,
+    list: SendList,
+}
+
+impl Ends {
+    pub(super) fn new(ends: Vec<End>) -> Ends {
+        Ends {
+            ends,
+            list: SendList::new(),
+        }
+    }
+}
+
+impl Attachment for Ends {
+    fn has_two_ports(&self) -> bool {
+        self.ends.len() > 1
+    }
+
+    fn longest(&self) -> usize {
+        let longest = self.ends.iter().map(|end| end.socket.mtu() + HEADERS).min();
+        longest.unwrap_or(0)
+    }
+
+    fn ring(&self) -> usize {
+        let rings = self.ends.iter().map(|end| end.ring.slots());
+        rings.max().unwrap_or(0)
+    }
+
+    fn send(&mut self, way: Direction, batch: &mut Batch) -> usize {
+        let end = match (way, &mut *self.ends) {
+            (Direction::Forward, [first, ..]) => first,
+            (Direction::Backward, [.., last]) => last,
+            (_, []) => unreachable!("a function has a port"),
+        };
+        let unsent = self.list.send(&end.socket, batch);
+        end.counters.note_sent(batch.len());
+        unsent
+    }
+
+    fn receive(&mut self, way: Direction, now: Nanos, pool: &mut BufferPool, batch: &mut Batch) -> usize {
+        let end = match (way, &mut *self.ends) {
+            (Direction::Forward, [.., last]) => last,
+            (Direction::Backward, [first, ..]) => first,
+            (_, []) => unreachable!("a function has a port"),
+        };
+        let most = batch.room().min(pool.available());
+        let longest = (batch.buffer_bytes() - HEADROOM).min(MAX_FRAME);
+        let (mut count, mut refused) = (0, 0);
+        while count < most {
+            let Some(slot) = end.ring.next() else {
+                break;
+            };
+            match slot.frame().filter(|frame| frame.length() <= longest) {
+                Some(frame) => {
+                    let length = frame.length();
+                    count += batch.fill(pool, 1, |room| {
+                        frame.copy_to(room);
+                        Incoming {
+                            length,
+                            arrival: now,
+                            rss_hash: 0,
+                            rest: 0,
+                        }
+                    });
+                }
+                None => refused += 1,
+            }
+        }
+        if count + refused > 0 {
+            end.counters.note_received(count, refused);
+        }
+        count
+    }
+}
