@@ -2,12 +2,16 @@
 
 use crate::error::CliError;
 use crate::input::Traffic;
-use std::fs::{self, OpenOptions};
+use rustix::fs::OFlags;
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use tailwater_api::yaml::MAX_BYTES;
 use tailwater_files::{AtomicFile, is_stdin, read, regular_only, write_whole};
+
+/// Maximum attempts to lock a file that other commands create and remove concurrently.
+const TRIALS: usize = 1000;
 
 /// Returns the text of a spec, for the page.
 pub fn spec_text(path: &Path) -> String {
@@ -119,6 +123,62 @@ impl ReportFile {
             None => write_result(&self.path, text),
             Some(mut pipe) => pipe.write_all(text.as_bytes()).map_err(failed(&self.path)),
         }
+    }
+}
+
+/// Opens and locks the file `beside`, which stands for the file at `path` while `tailwater COMMAND` replaces it.
+///
+/// # Errors
+/// It cannot be written, or another command has locked it.
+pub fn locked(flag: &str, path: &Path, beside: &Path, command: &str) -> Result<File, CliError> {
+    let failed = |error| refused(flag, beside, &error);
+    let busy = || {
+        let path = path.display();
+        CliError::Input(format!("{flag}: {path}: another `tailwater {command}` is using it"))
+    };
+    for _ in 0..TRIALS {
+        let mut options = OpenOptions::new();
+        // A pipe or link that somebody else put there neither blocks nor leads elsewhere.
+        let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
+        let options = options.write(true).create(true).truncate(false).custom_flags(flags);
+        let file = options.open(beside).map_err(failed)?;
+        file.try_lock().map_err(|error| match error {
+            TryLockError::WouldBlock => busy(),
+            TryLockError::Error(source) => failed(source),
+        })?;
+        // The previous owner may have renamed or removed the file before this lock was acquired.
+        let mine = file.metadata().map_err(failed)?;
+        if fs::metadata(beside).is_ok_and(|there| (there.dev(), there.ino()) == (mine.dev(), mine.ino())) {
+            return Ok(file);
+        }
+    }
+    Err(busy())
+}
+
+/// A file that one command at a time adds to, locked until this is dropped.
+#[derive(Debug)]
+pub struct Lock {
+    beside: PathBuf,
+    _file: File,
+}
+
+impl Lock {
+    /// Locks the file at `path`, which may not exist yet, by another one beside it.
+    ///
+    /// # Errors
+    /// Another command has locked it, or its folder cannot be written.
+    pub fn new(flag: &str, path: &Path, command: &str) -> Result<Lock, CliError> {
+        let mut beside = place(path).unwrap_or_else(|| path.to_owned()).into_os_string();
+        beside.push(".lock");
+        let beside = PathBuf::from(beside);
+        let file = locked(flag, path, &beside, command)?;
+        Ok(Lock { beside, _file: file })
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.beside);
     }
 }
 

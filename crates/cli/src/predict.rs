@@ -11,6 +11,7 @@ use crate::html;
 use crate::output::{ReportOutput, complain, json, print};
 use crate::text::one_line;
 use document::Document;
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::SystemTime;
@@ -56,14 +57,19 @@ pub fn predict(args: &PredictArgs) -> Result<ExitCode, CliError> {
             )));
         }
     }
-    let competitors = args.competitors.iter().map(|path| read(path));
-    let competitors = competitors.collect::<Result<Vec<ContentionModel>, CliError>>()?;
+    // Training takes a second: once a file, however often it is repeated.
+    let mut models: BTreeMap<&Path, ContentionModel> = BTreeMap::new();
+    for path in &args.competitors {
+        if !models.contains_key(path.as_path()) {
+            models.insert(path, read(path)?);
+        }
+    }
     let options = PredictOptions {
         confidence: args.confidence,
         properties: args.properties.clone(),
         ..PredictOptions::default()
     };
-    let others: Vec<&ContentionModel> = competitors.iter().collect();
+    let others: Vec<&ContentionModel> = args.competitors.iter().map(|path| &models[path.as_path()]).collect();
     let refused = |error: tailwater_predict::PredictError| CliError::Input(error.to_string());
     let prediction = predicted(&target, &others, &options).map_err(refused)?;
     let helps = remedies(&target, &others, &options).map_err(refused)?;

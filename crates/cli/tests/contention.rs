@@ -76,6 +76,20 @@ fn wrong_input_is_refused_before_anything_is_measured() {
         "expected another file than the campaign's",
     );
     refused(&chain, &["--error", "0"], "expected a percentage above 0, at most 50");
+    // The same file by other names, which the page would replace.
+    let (real, link) = (folder.write("real.yaml", ""), folder.path("link.yaml"));
+    std::os::unix::fs::symlink(&real, &link).unwrap();
+    for (file, page) in [(name(&real), name(&link)), (name(&link), name(&real))] {
+        refused(
+            &chain,
+            &["-o", file, "--report", page],
+            "expected another file than the campaign's",
+        );
+    }
+    for file in ["-", "/dev/null"] {
+        refused(&chain, &["-o", file], "--file: expected a file");
+    }
+    assert!(std::fs::read(&real).unwrap().is_empty());
     assert!(!file.exists());
     let broken = folder.write("broken.yaml", "kind: Nothing\n");
     refused(&chain, &["-o", name(&broken)], "broken.yaml");
@@ -128,6 +142,8 @@ fn a_campaign_that_is_interrupted_leaves_a_valid_file() {
         assert!(start.elapsed() < Duration::from_secs(120), "there is no first point");
         std::thread::sleep(Duration::from_millis(10));
     }
+    // Two commands would overwrite each other's points.
+    refused(&chain, &[], "another `tailwater profile contention` is using it");
     let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
     assert!(killed.unwrap().success());
     let start = Instant::now();
@@ -139,6 +155,7 @@ fn a_campaign_that_is_interrupted_leaves_a_valid_file() {
     let message = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{message}");
     assert!(message.contains("the same command continues"), "{message}");
+    assert!(!folder.path("chain.contention.yaml.lock").exists());
     let campaign = Campaign::read(&file).unwrap();
     assert!(!campaign.observations().is_empty());
     assert_eq!(campaign.key().function, "test");

@@ -34,13 +34,20 @@ impl ContentionModel {
             throughput.notes.push(note.to_owned());
         }
         let delay = |reference| Sensitivity::train(campaign, Goal::P99, reference, options).ok();
+        let p99 = solo.p99_us.and_then(delay);
+        let measured = campaign.usable().filter(|of| of.p99_us.is_some()).count();
+        if p99.is_none() && measured > 0 {
+            throughput.notes.push(format!(
+                "no prediction of the p99: only {measured} co-runs measured one"
+            ));
+        }
         Ok(ContentionModel {
             key: campaign.key().clone(),
             campaign: campaign.checksum(),
             solo,
             contentiousness: Contentiousness::new(campaign),
             throughput,
-            p99: solo.p99_us.and_then(delay),
+            p99,
         })
     }
 

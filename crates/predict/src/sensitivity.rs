@@ -68,7 +68,11 @@ pub enum PredictError {
     #[error(transparent)]
     Metric(#[from] MetricError),
     /// The interval is wider than the campaign can tell.
-    #[error("expected a confidence above 0 and at most {most:.3} (the model has {points} observations), found {found}")]
+    #[error(
+        "expected a confidence above 0 and at most {:.1} % (the model has {points} observations), found {} %",
+        100.0 * most,
+        (1e4 * found).round() / 100.0
+    )]
     Confidence {
         /// Confidence of the request.
         found: f64,

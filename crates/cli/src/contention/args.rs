@@ -55,6 +55,9 @@ pub struct ContentionArgs {
     /// The campaign ends when a model of its throughput errs less, in percent
     #[arg(long, value_name = "PERCENT", default_value = "1.5", value_parser = values::model_error)]
     pub error: f64,
+    /// Measure points again that stayed disturbed
+    #[arg(long)]
+    pub retry: bool,
     /// Source of the metrics
     #[arg(
         long,

@@ -8,7 +8,7 @@ pub use document::Document;
 
 use crate::curves::TrafficChoice;
 use crate::error::{CliError, DOUBTFUL};
-use crate::files::{ReportFile, check_output, write_result};
+use crate::files::{Lock, ReportFile, check_output, same_place, write_result};
 use crate::html;
 use crate::input::Traffic;
 use crate::output::{ReportOutput, complain, json, print};
@@ -24,7 +24,7 @@ use std::process::ExitCode;
 use std::time::SystemTime;
 use tailwater_dataplane::cores::{AvoidCores, default_core};
 use tailwater_functions::spec::ChainSpec;
-use tailwater_predict::{Campaign, CampaignPlan, Goal, Key, PlanOptions, Sensitivity};
+use tailwater_predict::{Campaign, CampaignPlan, Goal, Key, Next, PlanOptions, Sensitivity};
 use tailwater_profile::cache::{Caches, sharing};
 use tailwater_profile::contention::{
     ContentionError, MetricSource, Probes, Server, SessionEnd, SourceError, counters, load_space, measure_campaign,
@@ -52,8 +52,14 @@ pub fn contention(args: &ContentionArgs) -> Result<ExitCode, CliError> {
     };
     let file = output_of(args.file.as_deref(), &args.chain, beside)?;
     check_output("--file", &file, &args.chain, traffic.as_ref())?;
+    if file == Path::new("-") || fs::metadata(&file).is_ok_and(|found| !found.is_file()) {
+        let found = one_line(&file.display().to_string());
+        return Err(CliError::Input(format!(
+            "--file: expected a file, which is continued, found {found}"
+        )));
+    }
     let report = match &args.report {
-        Some(path) if *path == file => {
+        Some(path) if same_place(path, &file) => {
             return Err(CliError::Input(
                 "--report: expected another file than the campaign's".to_owned(),
             ));
@@ -64,6 +70,7 @@ pub fn contention(args: &ContentionArgs) -> Result<ExitCode, CliError> {
         }
         None => None,
     };
+    let _lock = Lock::new("--file", &file, "profile contention")?;
     let before = match fs::metadata(&file) {
         Ok(found) if found.len() > 0 => Some(Campaign::read(&file)?),
         _ => None,
@@ -91,7 +98,9 @@ pub fn contention(args: &ContentionArgs) -> Result<ExitCode, CliError> {
     let mut campaign = Campaign::new(key, source.schema().clone());
     if let Some(before) = before {
         check_same(&file, &before, &campaign)?;
-        campaign = before;
+        let is_kept = |at: &usize| !args.retry || !before.observations()[*at].flagged;
+        let kept: Vec<usize> = (0..before.observations().len()).filter(is_kept).collect();
+        campaign = before.subset(&kept);
     }
     let space = load_space(caches.private_bytes, caches.last_bytes, others.len() as u32, args.seed);
     let plan_options = PlanOptions {
@@ -120,7 +129,8 @@ pub fn contention(args: &ContentionArgs) -> Result<ExitCode, CliError> {
                     *disturbances.entry(disturbance.to_string()).or_default() += 1;
                 }
                 let share = f64::from(progress.done) / f64::from(progress.of);
-                measuring.show(&format!("point {} of {}", progress.done, progress.of), share);
+                let again = if progress.flagged.is_some() { ", disturbed" } else { "" };
+                measuring.show(&format!("point {} of {}{again}", progress.done, progress.of), share);
                 write_result(&file, &campaign.to_string())
             })
         });
@@ -136,11 +146,14 @@ pub fn contention(args: &ContentionArgs) -> Result<ExitCode, CliError> {
         );
     }
     let SessionEnd::Complete(end) = end else {
-        let count = campaign.observations().len();
-        let message = match count {
+        let message = match campaign.observations().len() {
             0 => "stopped before the first point; nothing is written".to_owned(),
             _ => format!(
-                "stopped with {count} of at most {} points in {}; the same command continues",
+                "stopped with {} of at most {} points in {}; the same command continues",
+                match plan.next(&campaign).map_err(ContentionError::from)? {
+                    Next::Measure(point) => point.number,
+                    Next::Done(_) => plan.most_points(),
+                },
                 plan.most_points(),
                 one_line(&file.display().to_string())
             ),
@@ -152,6 +165,13 @@ pub fn contention(args: &ContentionArgs) -> Result<ExitCode, CliError> {
     let evaluation =
         solo.and_then(|solo| Sensitivity::evaluated(&campaign, Goal::Throughput, solo, &plan_options.train).ok());
     let document = Document::new(&campaign, evaluation.as_ref(), end, &file);
+    if document.unusable_points > 0 {
+        let count = document.unusable_points;
+        complain(
+            "notice",
+            &format!("{count} points stayed disturbed: on a quieter machine, --retry measures them again"),
+        );
+    }
     if let Some(report) = report {
         report.write(&html::contention(
             &document,

@@ -1,17 +1,12 @@
 //! File of `--state`, locked by one command at a time and replaced atomically.
 
 use crate::error::CliError;
-use crate::files::same_place;
+use crate::files::{locked, same_place};
 use crate::text::one_line;
-use rustix::fs::OFlags;
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use tailwater_placement::spec::{State, StateSpec};
-
-/// Maximum attempts to lock a file that other commands create and remove concurrently.
-const TRIALS: usize = 1000;
 
 /// A state file, locked until dropped.
 pub struct StateFile {
@@ -49,7 +44,7 @@ impl StateFile {
                 )));
             }
         }
-        let new = locked(&path, &beside)?;
+        let new = locked("--state", &path, &beside, "place")?;
         // Does not create the file to test writability: a command that waits for the lock would read it.
         if let Err(error) = OpenOptions::new().append(true).open(&path)
             && error.kind() != io::ErrorKind::NotFound
@@ -122,31 +117,4 @@ impl Drop for StateFile {
 fn unwritable(path: &Path, error: &io::Error) -> CliError {
     let path = path.display();
     CliError::of_file(format!("--state: {path} cannot be written: {error}"), error)
-}
-
-/// Opens and locks the file `beside` that will replace the state.
-fn locked(path: &Path, beside: &Path) -> Result<File, CliError> {
-    let failed = |error| unwritable(beside, &error);
-    let busy = || {
-        let path = path.display();
-        CliError::Input(format!("--state: {path}: another `tailwater place` is using it"))
-    };
-    for _ in 0..TRIALS {
-        let mut options = OpenOptions::new();
-        // A pipe or link that somebody else put there neither blocks nor leads elsewhere.
-        let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
-        let options = options.write(true).create(true).truncate(false).custom_flags(flags);
-        let file = options.open(beside);
-        let file = file.map_err(failed)?;
-        file.try_lock().map_err(|error| match error {
-            TryLockError::WouldBlock => busy(),
-            TryLockError::Error(source) => failed(source),
-        })?;
-        // The previous owner may have renamed or removed the file before this lock was acquired.
-        let mine = file.metadata().map_err(failed)?;
-        if fs::metadata(beside).is_ok_and(|there| (there.dev(), there.ino()) == (mine.dev(), mine.ino())) {
-            return Ok(file);
-        }
-    }
-    Err(busy())
 }

@@ -91,7 +91,7 @@ pub trait CoRuns {
 /// State of a campaign after a point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CampaignProgress {
-    /// Points measured in this session.
+    /// Points that this session has done.
     pub done: u32,
     /// Points that this session measures at most.
     pub of: u32,
@@ -123,9 +123,7 @@ pub fn measure_campaign<E: From<ContentionError>>(
     campaign: &mut Campaign,
     mut save: impl FnMut(&Campaign, CampaignProgress) -> Result<(), E>,
 ) -> Result<SessionEnd, E> {
-    let before = campaign.observations().len() as u32;
-    let of = plan.most_points().saturating_sub(before).max(1);
-    let mut done = 0;
+    let mut start = None;
     loop {
         let point = match plan.next(campaign).map_err(ContentionError::from)? {
             Next::Measure(point) => point,
@@ -141,10 +139,11 @@ pub fn measure_campaign<E: From<ContentionError>>(
             other => other?,
         };
         campaign.push(observation).map_err(ContentionError::from)?;
-        done += 1;
+        // Disturbed points are measured again, and are not done before.
+        let start = *start.get_or_insert(point.number);
         let progress = CampaignProgress {
-            done,
-            of: of.max(done),
+            done: point.number + u32::from(flagged.is_none()) - start,
+            of: plan.most_points() - start,
             flagged,
         };
         save(campaign, progress)?;
