@@ -30,14 +30,17 @@ pub fn finish(
         ReportOutput::Table => table::report(&report),
         ReportOutput::Json => json(&report)?,
     })?;
-    if let Some(page) = outputs.page {
-        let text = html::page(&report, &page.spec, SystemTime::now())?;
-        page.file.write(&text)?;
+    let written = match outputs.page {
+        Some(page) => html::page(&report, &page.spec, SystemTime::now()).and_then(|text| page.file.write(&text)),
+        None => Ok(()),
+    };
+    let failures = [failure.map(CliError::from), recorded.err(), written.err()];
+    let mut failures = failures.into_iter().flatten();
+    if let Some(first) = failures.next() {
+        // Each names another file.
+        failures.for_each(|other| complain("error", &other.to_string()));
+        return Err(first);
     }
-    if let Some(error) = failure {
-        return Err(error.into());
-    }
-    recorded?;
     Ok(match report.slo_met.filter(|_| outputs.check_slo) {
         Some(false) => ExitCode::from(SLO_MISSED),
         None if outputs.check_slo => {
