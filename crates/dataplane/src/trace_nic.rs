@@ -10,14 +10,16 @@ use crate::clock::Clock;
 use crate::port::{OpenError, Port, PortQueue, PortRequirements, PortSender, Received, Reta, RetaError};
 use crate::reta::{RetaHistory, RetaView};
 use image::{Descriptor, Image, Lap};
+pub use renumber::Renumber;
 use std::sync::Arc;
 use tailwater_chain::batch::{Batch, Incoming};
 use tailwater_chain::buffer::BufferPool;
+use tailwater_net::Nanos;
 use tailwater_net::toeplitz::{RssHasher, bucket_of};
-use tailwater_net::{FlowKey, Nanos};
 use tailwater_traffic::Trace;
 
 mod image;
+mod renumber;
 
 /// Maximum number of trace packets that one poll processes. So even a worker that cannot catch up, or without packets
 /// of its own, returns from the poll and checks if it must stop.
@@ -30,28 +32,6 @@ pub enum Pacing {
     Arrivals,
     /// Arrivals whenever a worker polls: the chain runs at full speed, and a packet's arrival is its reception.
     Saturate,
-}
-
-/// Flows that have other addresses each time the trace is repeated, so that they are new ones.
-#[derive(Clone, Copy, Debug)]
-pub enum Renumber {
-    /// None.
-    None,
-    /// All.
-    All,
-    /// Those for whose packets the function returns `true`. The others stay the same.
-    Some(fn(&FlowKey) -> bool),
-}
-
-impl Renumber {
-    /// Returns `true` if a flow is renumbered.
-    fn includes(self, key: &FlowKey) -> bool {
-        match self {
-            Renumber::None => false,
-            Renumber::All => true,
-            Renumber::Some(is_included) => is_included(key),
-        }
-    }
 }
 
 /// Configuration of a trace NIC.

@@ -76,3 +76,23 @@ pub(crate) fn from(bytes: &[u8], offset: usize) -> &[u8] {
 pub(crate) fn range(bytes: &[u8], start: usize, end: usize) -> &[u8] {
     bytes.get(start..end).unwrap_or_default()
 }
+
+/// Returns the big-endian word at `offset`, a constant that is in bounds.
+#[inline]
+pub(crate) fn be64<const N: usize>(bytes: &[u8; N], offset: usize) -> u64 {
+    let mut word = [0; 8];
+    word.copy_from_slice(&bytes[offset..offset + 8]);
+    u64::from_be_bytes(word)
+}
+
+/// Converts a big-endian number.
+#[inline]
+pub(crate) const fn be16(bytes: [u8; 2]) -> u16 {
+    u16::from_be_bytes(bytes)
+}
+
+/// Converts a big-endian number.
+#[inline]
+pub(crate) const fn be32(bytes: [u8; 4]) -> u32 {
+    u32::from_be_bytes(bytes)
+}

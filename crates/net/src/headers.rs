@@ -2,6 +2,9 @@
 
 use crate::flow::FlowKey;
 
+/// Maximum length of a frame that [`parse`](crate::parse::parse) accepts, in bytes.
+pub const MAX_FRAME: usize = u16::MAX as usize;
+
 /// Network-layer protocol of a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Network {
@@ -54,15 +57,6 @@ impl Headers {
     #[inline]
     pub fn has_transport(&self) -> bool {
         self.network != Network::NotIp && self.fragment != Fragment::Later
-    }
-
-    /// Returns `true` if [`parse_plain_v4`](crate::parse::parse_plain_v4) finds these headers, too. They must be those
-    /// that [`parse_common`](crate::parse::parse_common) found.
-    #[inline]
-    pub fn is_plain(&self) -> bool {
-        // With a VLAN tag or IPv6, it is elsewhere.
-        const TRANSPORT: u16 = (crate::ethernet::HEADER + crate::ipv4::HEADER) as u16;
-        (self.transport_offset == TRANSPORT) & (self.key.protocol() != crate::protocol::ICMP)
     }
 
     /// Returns the IP datagram without padding. If not IP, returns everything after Ethernet and VLAN tags. Empty if

@@ -11,6 +11,7 @@
 use std::hint::select_unpredictable;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
+use crate::bytes::{be16, be32, be64};
 use crate::ethernet;
 use crate::flow::FlowKey;
 use crate::icmp::{IcmpView, v4, v6};
@@ -20,12 +21,9 @@ use crate::protocol::{self, ethertype};
 
 mod common;
 
-pub use crate::headers::{Fragment, Headers, Network};
+pub use crate::headers::{Fragment, Headers, MAX_FRAME, Network};
 pub use crate::malformed::Malformed;
-pub use common::parse_common;
-
-/// Maximum length of a frame that [`parse`] accepts, in bytes.
-pub const MAX_FRAME: usize = u16::MAX as usize;
+pub use common::{is_plain, parse_common};
 
 /// Finds the headers of an Ethernet frame (without preamble and frame check sequence).
 ///
@@ -105,14 +103,6 @@ pub fn parse_plain_v4(frame: &[u8]) -> Option<Headers> {
         end: end as u16,
         key: FlowKey::v4_of_wire(be64(head, 26), ports, protocol),
     })
-}
-
-/// Returns the big-endian word at `offset`, a constant that is in bounds.
-#[inline]
-fn be64<const N: usize>(bytes: &[u8; N], offset: usize) -> u64 {
-    let mut word = [0; 8];
-    word.copy_from_slice(&bytes[offset..offset + 8]);
-    u64::from_be_bytes(word)
 }
 
 /// [`parse`] without a path for plain packets: for comparison, with the same result for every frame.
@@ -398,16 +388,6 @@ fn icmp(header: &[u8; 8], echo: bool) -> Transport {
         destination_port: identifier,
         header_length: 8,
     }
-}
-
-#[inline]
-const fn be16(bytes: [u8; 2]) -> u16 {
-    u16::from_be_bytes(bytes)
-}
-
-#[inline]
-const fn be32(bytes: [u8; 4]) -> u32 {
-    u32::from_be_bytes(bytes)
 }
 
 /// Converts exactly 16 bytes to an address.

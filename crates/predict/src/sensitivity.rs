@@ -117,7 +117,7 @@ pub struct HeldOut {
     pub predicted: f64,
 }
 
-/// A model with the observations of its training, to look at: a [file](crate::file) keeps the model only.
+/// A model with the observations of its training, to look at: a file keeps the model only.
 #[derive(Clone, Debug)]
 pub struct Evaluation {
     /// The model.

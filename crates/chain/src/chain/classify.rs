@@ -3,7 +3,7 @@
 use super::Chain;
 use super::input::unfit_verdict;
 use crate::batch::{Batch, Packet, Verdict};
-use tailwater_net::parse::{Fragment, Network, parse, parse_common, parse_ordinary};
+use tailwater_net::parse::{Fragment, Network, is_plain, parse, parse_common, parse_ordinary};
 
 /// Packets are a mixture if more than one in this number is not plain TCP or UDP over IPv4. About then, the branches
 /// mispredicted on the way for plain packets cost as much as the longer way without them.
@@ -47,7 +47,7 @@ impl Chain {
         batch.for_each(|packet, frame| match parse_common(frame) {
             Some(headers) => {
                 packet.headers = headers;
-                others += i32::from(!headers.is_plain());
+                others += i32::from(!is_plain(&headers));
             }
             None => {
                 unfit |= self.classify_other(packet, frame);

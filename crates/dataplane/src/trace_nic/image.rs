@@ -1,6 +1,6 @@
 //! Trace in the form that the trace NIC reads: laps through it, and the packets' descriptors.
 
-use super::Renumber;
+use super::renumber::Renumber;
 use tailwater_chain::batch::Incoming;
 use tailwater_chain::region::prefetch;
 use tailwater_net::Nanos;

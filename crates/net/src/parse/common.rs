@@ -2,12 +2,11 @@
 
 use std::hint::select_unpredictable;
 
+use crate::bytes::{be16, be32, be64};
 use crate::flow::FlowKey;
-use crate::headers::{Fragment, Headers, Network};
+use crate::headers::{Fragment, Headers, MAX_FRAME, Network};
 use crate::protocol::{self, ethertype};
 use crate::{ethernet, ipv4, ipv6};
-
-use super::{MAX_FRAME, be16, be32, be64};
 
 /// Length of a VLAN tag in bytes.
 const TAG: usize = 4;
@@ -132,4 +131,13 @@ pub fn parse_common(frame: &[u8]) -> Option<Headers> {
             version.key_tail | u64::from(protocol) << 32 | u64::from(ports),
         ]),
     })
+}
+
+/// Returns `true` if [`parse_plain_v4`](super::parse_plain_v4) finds these headers, too. They must be those that
+/// [`parse_common`] found.
+#[inline]
+pub fn is_plain(headers: &Headers) -> bool {
+    // With a VLAN tag or IPv6, it is elsewhere.
+    const TRANSPORT: u16 = (ethernet::HEADER + ipv4::HEADER) as u16;
+    (headers.transport_offset == TRANSPORT) & (headers.key.protocol() != protocol::ICMP)
 }

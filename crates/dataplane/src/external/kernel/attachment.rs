@@ -1,6 +1,5 @@
 //! Ports of an external function: kernel interfaces.
 
-use super::HEADERS;
 use super::monitor::{InterfaceMonitor, PortCounters};
 use super::ring::RxRing;
 use super::sending::SendList;
@@ -10,6 +9,9 @@ use std::sync::Arc;
 use tailwater_chain::batch::{Batch, Incoming};
 use tailwater_chain::buffer::{BufferPool, HEADROOM, MAX_FRAME};
 use tailwater_net::Nanos;
+
+/// Bytes of a sent frame beyond the MTU: Ethernet header, one VLAN tag.
+const HEADERS: usize = 14 + 4;
 
 /// One interface.
 #[derive(Debug)]

@@ -29,8 +29,6 @@ use tailwater_chain::batch::MAX_BATCH;
 use tailwater_chain::buffer::{BufferPool, MAX_FRAME};
 use tailwater_functions::spec::ChainSpec;
 
-/// Bytes of a sent frame beyond the MTU: Ethernet header, one VLAN tag.
-const HEADERS: usize = 14 + 4;
 /// Bytes of a received frame beyond the MTU: Ethernet header, two VLAN tags.
 const MOST_HEADERS: usize = 14 + 2 * 4;
 
