@@ -208,7 +208,7 @@ fn models_that_cannot_be_used_are_refused_before_the_state_changes() {
         ),
         (
             &["--predictor", "slomo", "--models", models, "--confidence", "99%"],
-            "expected a confidence above 0 and at most 0.97",
+            "expected a confidence above 0 and at most 97.6 %",
         ),
     ] {
         let more = [more, &["--state", state.to_str().unwrap()]].concat();
