@@ -1,7 +1,7 @@
 //! Contention on this machine: co-runs of the project's chains with synthetic competitors and with each other, and the
 //! error of predictions from probes beside the machine's own noise.
 //!
-//! `cargo bench -p tailwater-profile --bench contention [-- --loads N] [--seconds N] [--run-time MS] [--more] [--again]`
+//! `cargo bench -p tailwater-profile --bench contention [-- --loads N] [--seconds N] [--run-time MS] [--more] [--again] [--all]`
 //! measures every chain beside N synthetic loads (10) and beside every chain, itself included, each twice, for at most
 //! N seconds (340), in runs of N milliseconds (120). It then predicts each co-run by models of the others and prints
 //! JSON lines:
@@ -17,7 +17,8 @@
 //!   correlation with the synthetic loads' accesses to lines per second, which are known.
 //!
 //! Co-runs are kept as campaigns in the target directory. `--again` evaluates them without measuring. `--more` measures
-//! those that lack two undisturbed measurements: on a noisy machine, at another time.
+//! those that lack two undisturbed measurements: on a noisy machine, at another time. `--all` evaluates the disturbed
+//! ones, too, beside a noise that includes theirs.
 
 mod evaluation;
 
@@ -59,6 +60,7 @@ struct Options {
     run_time: Nanos,
     is_again: bool,
     is_more: bool,
+    is_all: bool,
 }
 
 struct Subject {
@@ -75,6 +77,7 @@ fn main() {
         run_time: Nanos::from_millis(120),
         is_again: false,
         is_more: false,
+        is_all: false,
     };
     let mut is_bench = false;
     let mut args = std::env::args().skip(1);
@@ -87,7 +90,8 @@ fn main() {
             "--run-time" => options.run_time = Nanos::from_millis(number().into()),
             "--again" => options.is_again = true,
             "--more" => options.is_more = true,
-            other => panic!("expected --loads, --seconds, --run-time, --more or --again, found {other}"),
+            "--all" => options.is_all = true,
+            other => panic!("expected --loads, --seconds, --run-time, --more, --again or --all, found {other}"),
         }
     }
     if !is_bench {
@@ -97,12 +101,29 @@ fn main() {
         true => Vec::from(CHAINS.map(|(name, _)| Campaign::read(&file(name)).expect("co-runs of an earlier run"))),
         false => measured(&options),
     };
+    let campaigns: Vec<Campaign> = match options.is_all {
+        true => campaigns.iter().map(unflagged).collect(),
+        false => campaigns,
+    };
     let accesses = accesses();
     let accesses = accesses.lines().filter_map(|line| {
         let (group, rate) = line.split_once(' ')?;
         Some((group.parse().ok()?, rate.parse().ok()?))
     });
     evaluation::print(&campaigns, &accesses.collect::<Vec<_>>());
+}
+
+/// Returns a campaign in which no measurement counts as disturbed.
+fn unflagged(campaign: &Campaign) -> Campaign {
+    let mut all = Campaign::new(campaign.key().clone(), campaign.schema().clone());
+    for of in campaign.observations() {
+        let of = Observation {
+            flagged: false,
+            ..of.clone()
+        };
+        all.push(of).expect("it was in a campaign");
+    }
+    all
 }
 
 /// File in which a chain's co-runs are kept, or the synthetic loads' accesses per second.
