@@ -3,12 +3,12 @@
 
 mod common;
 
-use common::namespaces::{Hosts, Program, skipped, wait_for};
+use common::namespaces::{Hosts, skipped, wait_for};
 use common::*;
 use std::collections::HashMap;
 use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 use tailwater_net::builder::FrameBuilder;
 use tailwater_net::ethernet::MacAddress;
@@ -67,24 +67,6 @@ fn capture(folder: &Folder, packets: u32) -> PathBuf {
     folder.capture("in.pcap", &packets)
 }
 
-fn replay(hosts: &Hosts, chain: &Path, capture: &Path, more: &[&str]) -> Program {
-    let program = tailwater();
-    let paths = [chain, capture].map(|path| path.to_str().unwrap());
-    let line = [
-        program.get_program().to_str().unwrap(),
-        "run",
-        "--output",
-        "json",
-        paths[0],
-        "--traffic",
-        paths[1],
-        // Large enough for all packets that arrive while a busy machine is occupied.
-        "--ring",
-        "32768",
-    ];
-    hosts.start(2, &[&line[..], more].concat())
-}
-
 fn of_function(report: &serde_json::Value, what: &str) -> u64 {
     report["externals"][0][what].as_u64().unwrap()
 }
@@ -140,7 +122,7 @@ fn forwards(workers: usize, isolation: &[&str]) {
     let chain = chain(&folder, &format!("port: {port}, timeout: 2s"));
     let (capture, out) = (capture(&folder, PACKETS), folder.path("out.pcap"));
     let more = ["--cores", cores, "--capture-out", out.to_str().unwrap()];
-    let (report, said) = replay(&hosts, &chain, &capture, &[&more, isolation].concat()).finish();
+    let (report, said) = hosts.replay(&chain, &capture, &[&more, isolation].concat()).finish();
     if isolation.is_empty() {
         assert_eq!(said, "");
     } else {
@@ -220,7 +202,7 @@ fn a_function_whose_interface_is_deleted_costs_its_packets_and_the_run_ends() {
             "port: interface=fn-in, returnPort: interface=fn-out, timeout: 50ms, outside: 1000",
         );
         let packets = 20_000;
-        let mut run = replay(&hosts, &chain, &capture(&folder, packets), &[]);
+        let mut run = hosts.replay(&chain, &capture(&folder, packets), &[]);
         wait_for(|| {
             run.assert_runs();
             hosts.counted_at(function, "out0")[0] > 1_000
@@ -277,7 +259,7 @@ fn tagged_frames_return_with_their_tags() {
     );
     let (capture, out) = (folder.capture("in.pcap", &frames_in), folder.path("out.pcap"));
     let more = ["--capture-out", out.to_str().unwrap()];
-    let (report, _) = replay(&hosts, &chain, &capture, &more).finish();
+    let (report, _) = hosts.replay(&chain, &capture, &more).finish();
     assert_accounted(&report);
     let frames_in: Vec<_> = frames_in.into_iter().map(|(_, frame)| frame).collect();
     assert_eq!(frames(&out), frames_in, "{report}");
@@ -324,7 +306,7 @@ fn checksums_left_to_a_device_are_completed_and_oversized_frames_counted() {
     }
     let (capture, out) = (folder.capture("in.pcap", &packets), folder.path("out.pcap"));
     let more = ["--capture-out", out.to_str().unwrap()];
-    let mut run = replay(&hosts, &chain, &capture, &more);
+    let mut run = hosts.replay(&chain, &capture, &more);
     wait_for(|| {
         run.assert_runs();
         hosts.counted_at(function, "out0")[0] > 1_000

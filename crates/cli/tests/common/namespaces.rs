@@ -309,6 +309,25 @@ impl Hosts {
         self.start(host, &line)
     }
 
+    /// Starts a chain on a capture, in the middle.
+    pub fn replay(&self, chain: &Path, capture: &Path, more: &[&str]) -> Program {
+        let program = tailwater();
+        let paths = [chain, capture].map(|path| path.to_str().unwrap());
+        let line = [
+            program.get_program().to_str().unwrap(),
+            "run",
+            "--output",
+            "json",
+            paths[0],
+            "--traffic",
+            paths[1],
+            // Large enough for all packets that arrive while a busy machine is occupied.
+            "--ring",
+            "32768",
+        ];
+        self.start(2, &[&line[..], more].concat())
+    }
+
     /// Starts a program on a host, or in the middle.
     pub fn start(&self, host: usize, line: &[&str]) -> Program {
         let mut command = Command::new("ip");

@@ -169,25 +169,6 @@ fn text_of(output: &std::process::Output) -> String {
     text(&output.stdout) + &text(&output.stderr)
 }
 
-/// Starts a chain on a capture, in the middle.
-fn replay(hosts: &Hosts, chain: &Path, capture: &Path, more: &[&str]) -> Program {
-    let program = tailwater();
-    let paths = [chain, capture].map(|path| path.to_str().unwrap());
-    let line = [
-        program.get_program().to_str().unwrap(),
-        "run",
-        "--output",
-        "json",
-        paths[0],
-        "--traffic",
-        paths[1],
-        // Large enough for all packets that arrive while a busy machine is occupied.
-        "--ring",
-        "32768",
-    ];
-    hosts.start(2, &[&line[..], more].concat())
-}
-
 #[test]
 fn a_capture_goes_through_the_kernels_firewall_and_every_packet_is_accounted_for() {
     if skipped(&["nft"]) {
@@ -202,7 +183,7 @@ fn a_capture_goes_through_the_kernels_firewall_and_every_packet_is_accounted_for
     let packets = 5_000;
     let (capture, out) = (folder.capture("in.pcap", &mixture(packets)), folder.path("out.pcap"));
     let chain = chain(&folder, BETWEEN);
-    let mut run = replay(&hosts, &chain, &capture, &["--capture-out", out.to_str().unwrap()]);
+    let mut run = hosts.replay(&chain, &capture, &["--capture-out", out.to_str().unwrap()]);
     let (report, said) = run.finish();
     assert_eq!(said, "");
     assert_accounted(&report, 0);
@@ -243,7 +224,7 @@ fn functions_around_the_kernels_firewall_are_isolated() {
         let capture = folder.capture("in.pcap", &mixture(packets));
         let mut more = vec!["--capture-out", out.to_str().unwrap(), "--isolation"];
         more.extend(isolation.split(' '));
-        let mut run = replay(&hosts, &chain, &capture, &more);
+        let mut run = hosts.replay(&chain, &capture, &more);
         if packets == many {
             // Kills processes of the front part and of the part behind, in the middle of the traffic.
             wait_for(|| !processes_at(run.id(), 3).is_empty());
@@ -383,7 +364,7 @@ fn open_vswitch_is_a_function_that_may_be_killed_and_may_lose_its_interface() {
     );
     let out = folder.path("out.pcap");
     let more = ["--capture-out", out.to_str().unwrap()];
-    let mut run = replay(&hosts, &chain, &capture, &more);
+    let mut run = hosts.replay(&chain, &capture, &more);
     let received = || hosts.counted_at(host, "out0")[0];
     let goes_on = |from: u64| wait_for(|| received() > from + 200);
     goes_on(received());
@@ -454,7 +435,7 @@ fn a_program_behind_shared_memory_may_be_killed_and_started_again() {
     };
     let packets: Vec<_> = (0..20_000).map(|n| (u64::from(n) * 500_000, numbered(n).1)).collect();
     let capture = folder.capture("in.pcap", &packets);
-    let mut run = replay(&hosts, &chain, &capture, &[]);
+    let mut run = hosts.replay(&chain, &capture, &[]);
     wait_for(|| {
         run.assert_runs();
         socket.exists()

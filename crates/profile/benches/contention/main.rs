@@ -1,8 +1,8 @@
 //! Contention on this machine: co-runs of the project's chains with synthetic competitors and with each other, and the
 //! error of predictions from probes beside the machine's own noise.
 //!
-//! `cargo bench -p tailwater-profile --bench contention [-- --loads N] [--seconds N] [--run-time MS] [--more] [--again] [--all]`
-//! measures every chain beside N synthetic loads (10) and beside every chain, itself included, each twice, for at most
+//! `cargo bench -p tailwater-profile --bench contention [-- --loads N] [--seconds N] [--run-time MS]
+//! [--more] [--again] [--all]` measures every chain beside N synthetic loads (10) and beside every chain, itself included, each twice, for at most
 //! N seconds (340), in runs of N milliseconds (120). It then predicts each co-run by models of the others and prints
 //! JSON lines:
 //!

@@ -108,8 +108,8 @@ pub enum SessionEnd {
     Stopped,
 }
 
-/// Measures the points that a campaign lacks by its plan. `save` is called after each of them; what it was given is complete and
-/// can be continued. A point that stays disturbed in three measurements is flagged.
+/// Measures the points that a campaign lacks by its plan. `save` is called after each of them; what it was given is
+/// complete and can be continued. A point that stays disturbed in three measurements is flagged.
 ///
 /// The target's throughput varies with the machine's state, which changes in minutes on a shared one. Each co-run is
 /// measured between two runs alone. Its throughput in the campaign is that share of the throughput alone in the whole
