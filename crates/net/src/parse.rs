@@ -23,7 +23,7 @@ mod common;
 
 pub use crate::headers::{Fragment, Headers, MAX_FRAME, Network};
 pub use crate::malformed::Malformed;
-pub use common::{is_plain, parse_common};
+pub use common::{guess_v4, is_plain, is_tagged_v4, parse_common};
 
 /// Finds the headers of an Ethernet frame (without preamble and frame check sequence).
 ///

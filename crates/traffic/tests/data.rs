@@ -8,7 +8,7 @@ use std::io::{Cursor, Read};
 use std::path::PathBuf;
 
 use tailwater_net::Nanos;
-use tailwater_net::parse::{parse, parse_any, parse_common, parse_plain_v4};
+use tailwater_net::parse::{Headers, guess_v4, parse, parse_any, parse_common, parse_plain_v4};
 use tailwater_traffic::{
     CaptureReader, LoadOptions, Notice, PacketSource, ReadOptions, Statistics, Trace, TrafficError,
 };
@@ -168,20 +168,23 @@ fn corpus(folder: &std::path::Path) -> Vec<u8> {
 #[test]
 fn all_paths_of_the_parser_agree_on_captures() {
     let Some(folder) = traces() else { return };
-    let (mut packets, mut plain, mut common) = (0, 0, 0);
+    let (mut packets, mut plain, mut common, mut guessed) = (0, 0, 0, 0);
     let mut compare = |reader: Result<CaptureReader, TrafficError>| {
         let Ok(mut reader) = reader else { return };
         while let Ok(Some(packet)) = reader.next_packet() {
             let frame = packet.data;
             let expected = parse_any(frame);
             assert_eq!(parse(frame), expected, "{frame:02x?}");
-            let found = [parse_plain_v4(frame), parse_common(frame)];
+            let mut guess = Headers::default();
+            let guess = guess_v4(frame, &mut guess).then_some(guess);
+            let found = [parse_plain_v4(frame), parse_common(frame), guess];
             for headers in found.into_iter().flatten() {
                 assert_eq!(Ok(headers), expected, "{frame:02x?}");
             }
             packets += 1;
             plain += u64::from(found[0].is_some());
             common += u64::from(found[1].is_some());
+            guessed += u64::from(found[2].is_some());
         }
     };
     for entry in fs::read_dir(&folder).unwrap() {
@@ -195,8 +198,9 @@ fn all_paths_of_the_parser_agree_on_captures() {
         let content = Cursor::new(content.to_vec());
         compare(CaptureReader::from_reader(content, &name, &ReadOptions::default()));
     }
-    eprintln!("{packets} packets, {plain} plain, {common} common");
+    eprintln!("{packets} packets, {plain} plain, {common} common, {guessed} guessed");
     assert!(plain > 0 && common > plain && packets > common);
+    assert!(guessed > 0 && common > guessed);
 }
 
 #[test]

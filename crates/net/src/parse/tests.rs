@@ -264,6 +264,10 @@ fn paths_agree(frame: &[u8]) -> Result<Headers, Malformed> {
     }
     let is_plain = common.is_some_and(|headers| is_plain(&headers));
     assert_eq!(plain.is_some(), is_plain, "{frame:02x?}");
+    let mut guessed = Headers::default();
+    if guess_v4(frame, &mut guessed) {
+        assert_eq!(common, Some(guessed), "{frame:02x?}");
+    }
     expected
 }
 
@@ -299,6 +303,8 @@ fn all_paths_agree_on_every_byte() {
         assert_eq!(parse_common(&frame).is_some(), is_common, "{frame:02x?}");
         let is_plain = is_common && !is_icmp && !is_v6 && !is_tagged;
         assert_eq!(parse_plain_v4(&frame).is_some(), is_plain, "{frame:02x?}");
+        let is_guessed = is_common && !is_icmp && !is_v6;
+        assert_eq!(guess_v4(&frame, &mut Headers::default()), is_guessed, "{frame:02x?}");
     }
     let key = FlowKey::v4([1, 2, 3, 4].into(), [5, 6, 7, 8].into(), protocol::UDP, 9, 10);
     let service = FrameBuilder::new(&key)
