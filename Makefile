@@ -11,7 +11,7 @@ MINUTES ?= 10
 check test quick: export CMAKE_TOOLCHAIN_FILE := $(CURDIR)/tools/highs-for-tests.cmake
 # Cargo itself uses all cores; two of them would wait for each other's lock.
 .NOTPARALLEL:
-.PHONY: help deps build release demo test quick mutants soak chaos loom check bench bench-chains bench-counts bench-functions bench-ids bench-changes bench-isolation bench-ports bench-external bench-papers bench-compare bench-scaling bench-sim bench-socket bench-state bench-live-vs-sim bench-profile bench-contention bench-placement bench-prediction clean
+.PHONY: help deps build release demo test quick mutants soak chaos loom check bench bench-chains bench-counts bench-functions bench-ids bench-changes bench-isolation bench-ports bench-external bench-papers bench-compare bench-scaling bench-sim bench-start bench-socket bench-state bench-live-vs-sim bench-profile bench-contention bench-placement bench-prediction clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -115,6 +115,10 @@ bench-isolation: ## chains of isolated functions compared with the same in one p
 bench-sim: ## speed of the rack simulator
 	@tools/deps.sh build bench
 	@cargo bench --locked -p tailwater-sim --bench engine
+
+bench-start: ## time from the start of `tailwater run` to its first packet, also with 1,500 rules and a full BGP table (TAILWATER_TEST_DATA)
+	@tools/deps.sh build bench
+	@cargo bench --locked -p tailwater --bench start
 
 bench-socket: ## a modelled processor socket beside measured and published figures
 	@tools/deps.sh build bench

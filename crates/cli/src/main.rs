@@ -41,6 +41,7 @@ use error::CliError;
 use output::complain;
 use std::ffi::OsString;
 use std::process::ExitCode;
+use tailwater_dataplane::clock::Clock;
 use tailwater_functions::library;
 use trace::TraceCommand;
 
@@ -48,6 +49,7 @@ use trace::TraceCommand;
 const LONGEST_ARGUMENT: usize = 16 << 10;
 
 fn main() -> ExitCode {
+    Clock::prepare();
     if let Err(error) = check_lengths(std::env::args_os()) {
         complain("error", &error);
         return ExitCode::from(error::BAD_INPUT);

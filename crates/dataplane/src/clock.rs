@@ -1,15 +1,15 @@
 //! Clock of the run: nanoseconds since its start, cheap enough to read for every batch.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tailwater_net::Nanos;
 
 /// Clock with an origin shared by all copies.
 ///
 /// On x86-64 with an invariant time-stamp counter it reads the counter (17 ns per reading). The counter is calibrated
-/// against the system's monotonic clock for a few milliseconds at the start. Elsewhere it reads the system clock (28
-/// ns). A run takes arrivals and departures from this one clock, so the calibration error, some parts per million, does
+/// against the system's monotonic clock once per process, over the time since [`Clock::prepare`] and some milliseconds
+/// at least. Elsewhere it reads the system clock (28 ns). A run takes arrivals and departures from this one clock, so the calibration error, some parts per million, does
 /// not affect latencies.
 #[derive(Clone, Debug)]
 pub struct Clock {
@@ -33,13 +33,25 @@ enum Source {
     },
 }
 
-/// Duration of the calibration.
+/// Minimum duration of the calibration.
 const CALIBRATION: Duration = Duration::from_millis(20);
 
+/// Beginning of the calibration: both clocks read at once.
+static BEGINNING: OnceLock<(Instant, u64)> = OnceLock::new();
+
+/// Result of the calibration.
+static SCALE: OnceLock<Option<u64>> = OnceLock::new();
+
 impl Clock {
-    /// Starts a clock. Takes a few milliseconds.
+    /// Begins the calibration, which goes on while the program reads its input: the first [`start`](Clock::start) then
+    /// need not wait.
+    pub fn prepare() {
+        BEGINNING.get_or_init(|| (Instant::now(), counter()));
+    }
+
+    /// Starts a clock. The first in a process waits for the end of the calibration.
     pub fn start() -> Clock {
-        let source = match counter_scale() {
+        let source = match *SCALE.get_or_init(counter_scale) {
             Some(scale) => Source::Counter {
                 origin: counter(),
                 scale,
@@ -91,8 +103,8 @@ fn counter_scale() -> Option<u64> {
     if !invariant_counter() {
         return None;
     }
-    let (start, ticks) = (Instant::now(), counter());
-    std::thread::sleep(CALIBRATION);
+    let (start, ticks) = *BEGINNING.get_or_init(|| (Instant::now(), counter()));
+    std::thread::sleep(CALIBRATION.saturating_sub(start.elapsed()));
     let (elapsed, ticks) = (start.elapsed(), counter().wrapping_sub(ticks));
     // Frequencies between 0.1 and 10 GHz are plausible.
     let per_nano = ticks as f64 / elapsed.as_nanos() as f64;

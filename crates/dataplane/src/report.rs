@@ -70,6 +70,8 @@ pub struct RunReport {
     pub arrivals: ArrivalReport,
     /// The run was ended early by a signal.
     pub interrupted: bool,
+    /// Wall-clock time of the first packet's arrival at the earliest, in microseconds since 1970.
+    pub began_us: u64,
     /// Device counters, if packets came from devices.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<PortReport>,

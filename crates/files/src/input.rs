@@ -129,7 +129,9 @@ impl InputFile {
     /// # Errors
     /// If the content is larger ([`ErrorKind::FileTooLarge`]) or cannot be read.
     pub fn read_up_to(self, most: u64) -> io::Result<Vec<u8>> {
-        let mut bytes = Vec::new();
+        let length = self.file.metadata().map_or(0, |file| file.len());
+        // One more byte than a regular file has, in which the reader finds its end. Streams have no length.
+        let mut bytes = Vec::with_capacity(length.min(most) as usize + 1);
         self.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
         if bytes.len() as u64 > most {
             let message = match most >> 20 {

@@ -145,6 +145,7 @@ fn example(steps: usize, windows: usize, reasons: usize, name: &str) -> RunRepor
             busiest_bin: vec![12_345_678; arrivals],
         },
         interrupted: true,
+        began_us: 0,
         ports: Vec::new(),
         externals: Vec::new(),
     }

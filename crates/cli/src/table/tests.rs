@@ -109,6 +109,7 @@ fn example() -> RunReport {
         timeline: TimelineReport::default(),
         arrivals: ArrivalReport::default(),
         interrupted: false,
+        began_us: 0,
         ports: Vec::new(),
         externals: Vec::new(),
     }

@@ -46,6 +46,8 @@ pub(super) struct RunRecorder<'r> {
     pub(super) clock: Clock,
     /// Earliest arrival of the first packet.
     pub(super) start: Nanos,
+    /// The same in wall-clock time.
+    pub(super) began: Nanos,
     pub(super) traffic: String,
     /// Duration of the arrivals, if known.
     pub(super) duration: Option<Nanos>,
@@ -205,6 +207,7 @@ impl RunRecorder<'_> {
             timeline: collector.timeline(&reasons, lasted),
             arrivals: collector.arrivals(),
             interrupted,
+            began_us: self.began.0 / 1000,
             ports: port.report(),
             externals: externals.iter().map(ExternalCounts::report).collect(),
             packets,

@@ -171,6 +171,7 @@ pub(super) fn set_up<'r>(
         config,
         clock,
         start,
+        began: origin + start,
         traffic: port.traffic().to_owned(),
         duration: port.duration(),
         reasons,

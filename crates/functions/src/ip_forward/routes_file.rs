@@ -12,13 +12,16 @@
 //! ```
 
 use super::route::{MAX_ROUTES, NextHop, Route, Target};
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net};
 use std::collections::HashMap;
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 /// Maximum number of bytes of an invalid field quoted in an error.
 const QUOTED: usize = 40;
+
+/// Usual length of a line in bytes, for the first guess of the number of routes.
+const USUAL_LINE: usize = 16;
 
 /// Expected content of an invalid field.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -125,6 +128,13 @@ impl<'a> Names<'a> {
         let place = ((mixed >> 32) * self.count) >> 32;
         (self.count > 0).then_some(Target::NextHop(place as u16))
     }
+
+    /// Returns the route of a prefix without an explicit next hop, if there are next hops.
+    fn route(&self, prefix: Ipv4Net) -> Option<Route> {
+        let prefix = IpNet::V4(prefix);
+        let target = self.of_prefix(&prefix)?;
+        Some(Route { prefix, target })
+    }
 }
 
 /// Parses a file of routes. Returns them sorted by prefix.
@@ -133,17 +143,33 @@ impl<'a> Names<'a> {
 /// The first invalid line, a repeated prefix, or a line beyond [`MAX_ROUTES`] routes.
 pub fn parse(text: &[u8], next_hops: &[NextHop]) -> Result<Vec<Route>, ParseError> {
     let names = Names::new(next_hops);
-    let mut routes: Vec<(Route, u32)> = Vec::new();
-    for (number, line) in (1..).zip(text.split(|byte| *byte == b'\n')) {
-        let line = Line { number, line };
-        if let Some(route) = line.route(&names)? {
-            if routes.len() == MAX_ROUTES {
-                return Err(line.error(0, Expected::EndOfRoutes));
-            }
-            routes.push((route, number));
+    let mut routes: Vec<(Route, u32)> = Vec::with_capacity((text.len() / USUAL_LINE).min(MAX_ROUTES));
+    let (mut rest, mut number) = (text, 0);
+    while !rest.is_empty() {
+        number += 1;
+        let plain = plain_v4(rest);
+        let taken = plain.map_or_else(|| line_length(rest), |(_, taken)| taken);
+        let (line, others) = rest.split_at(taken);
+        rest = others;
+        let line = Line {
+            number,
+            line: line.strip_suffix(b"\n").unwrap_or(line),
+        };
+        let route = match plain.and_then(|(prefix, _)| names.route(prefix)) {
+            Some(route) => Some(route),
+            None => line.route(&names)?,
+        };
+        let Some(route) = route else {
+            continue;
+        };
+        if routes.len() == MAX_ROUTES {
+            return Err(line.error(0, Expected::EndOfRoutes));
         }
+        routes.push((route, number));
     }
-    routes.sort_by_key(|(route, _)| route.prefix);
+    if !routes.is_sorted_by(|(a, _), (b, _)| comes_before(&a.prefix, &b.prefix)) {
+        routes.sort_by_key(|(route, _)| route.prefix);
+    }
     let again = routes
         .windows(2)
         .filter(|pair| pair[0].0.prefix == pair[1].0.prefix)
@@ -157,6 +183,64 @@ pub fn parse(text: &[u8], next_hops: &[NextHop]) -> Result<Vec<Route>, ParseErro
         });
     }
     Ok(routes.into_iter().map(|(route, _)| route).collect())
+}
+
+/// Strict order of prefixes, the same as theirs, which compares addresses byte by byte.
+fn comes_before(a: &IpNet, b: &IpNet) -> bool {
+    match (a, b) {
+        (IpNet::V4(a), IpNet::V4(b)) => {
+            let key = |net: &Ipv4Net| (net.addr().to_bits(), net.prefix_len());
+            key(a) < key(b)
+        }
+        (a, b) => a < b,
+    }
+}
+
+/// Length of the first line, with its end.
+fn line_length(text: &[u8]) -> usize {
+    let end = text.iter().position(|byte| *byte == b'\n');
+    end.map_or(text.len(), |end| end + 1)
+}
+
+/// Parses the first line if it is nothing but an IPv4 prefix with its length, as nearly all lines of a dump are. Returns
+/// the prefix and the length of the line with its end, or `None` for all other lines, also invalid ones.
+fn plain_v4(text: &[u8]) -> Option<(Ipv4Net, usize)> {
+    let mut at = 0;
+    let mut address = 0;
+    for end in [b'.', b'.', b'.', b'/'] {
+        let part = decimal(text, &mut at, 255)?;
+        if *text.get(at)? != end {
+            return None;
+        }
+        at += 1;
+        address = address << 8 | part;
+    }
+    let length = decimal(text, &mut at, 32)?;
+    if text.get(at) == Some(&b'\r') {
+        at += 1;
+    }
+    if *text.get(at)? != b'\n' {
+        return None;
+    }
+    let host_bits = u64::from(address) << length & u64::from(u32::MAX);
+    let prefix = Ipv4Net::new(Ipv4Addr::from_bits(address), length as u8).ok()?;
+    (host_bits == 0).then_some((prefix, at + 1))
+}
+
+/// Parses a number of one to three digits without leading zeros, up to `most`, and moves `at` behind it.
+fn decimal(text: &[u8], at: &mut usize, most: u32) -> Option<u32> {
+    let start = *at;
+    let mut number = 0;
+    while let Some(digit) = text.get(*at).filter(|byte| byte.is_ascii_digit()) {
+        number = number * 10 + u32::from(digit - b'0');
+        *at += 1;
+        if number > most {
+            return None;
+        }
+    }
+    let digits = *at - start;
+    let plain = digits == 1 || digits > 1 && text[start] != b'0';
+    plain.then_some(number)
 }
 
 /// Line being parsed.

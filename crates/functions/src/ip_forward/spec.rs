@@ -80,10 +80,12 @@ impl IpForwardConfig {
             return Err(fields.error(message));
         }
         // A prefix in the spec overrides the same prefix in the file.
-        let own: HashSet<_> = inline.iter().map(|route| route.prefix).collect();
-        routes.retain(|route| !own.contains(&route.prefix));
-        routes.extend(inline);
-        routes.sort_by_key(|route| route.prefix);
+        if !inline.is_empty() {
+            let own: HashSet<_> = inline.iter().map(|route| route.prefix).collect();
+            routes.retain(|route| !own.contains(&route.prefix));
+            routes.extend(inline);
+            routes.sort_by_key(|route| route.prefix);
+        }
         Ok(IpForwardConfig {
             default,
             source_mac,

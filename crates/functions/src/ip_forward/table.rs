@@ -36,7 +36,12 @@ impl RouteTable {
         if next_hops.len() > MAX_NEXT_HOPS || targets.any(is_unknown) {
             return Err(TableError::NextHops);
         }
-        let (mut v4_entries, mut v6_entries): (Vec<v4::Entry>, Vec<v6::Entry>) = Default::default();
+        let v4_routes = routes
+            .iter()
+            .filter(|route| matches!(route.prefix, IpNet::V4(_)))
+            .count();
+        let mut v4_entries: Vec<v4::Entry> = Vec::with_capacity(v4_routes);
+        let mut v6_entries: Vec<v6::Entry> = Vec::with_capacity(routes.len() - v4_routes);
         for route in routes {
             let decision = Decision::of(Some(route.target));
             match route.prefix.trunc() {

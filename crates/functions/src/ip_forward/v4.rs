@@ -27,8 +27,9 @@ impl V4Table {
     /// Builds the structure from entries in any order. Of equal prefixes the last counts. `default` is for all other
     /// addresses.
     pub(super) fn new(mut entries: Vec<Entry>, default: Decision) -> Result<V4Table, TableError> {
-        // Longer prefixes overwrite shorter ones.
-        entries.sort_by_key(|(_, length, _)| *length);
+        // Each prefix comes after those that contain it and overwrites their part. Configured routes are in this order
+        // already, and the table is written from its start to its end.
+        entries.sort_by_key(|(network, length, _)| (*network, *length));
         let mut table = V4Table {
             first: HugeSlice::zeroed(FIRST).map_err(TableError::Memory)?,
             second: Vec::new(),
