@@ -410,6 +410,20 @@ proptest! {
     }
 }
 
+proptest! {
+    #[test]
+    fn plain_lines_are_read_as_all_others(
+        lines in prop::collection::vec("[0-9]{1,3}\\.(0|01|7|255|256)\\.0\\.0/(0|8|08|16|24|32|33|99)?(\r|\\.)?", 0..8),
+    ) {
+        // A blank at the end of a line makes it one that is not plain.
+        let [plain, other] = ["\n", " \n"].map(|end| {
+            let text: String = lines.iter().flat_map(|line| [line, end]).collect();
+            parse(text.as_bytes(), &hops(3))
+        });
+        prop_assert_eq!(plain, other);
+    }
+}
+
 /// Returns the full BGP table, or `None` with a message if the test data is missing.
 fn full_table() -> Option<Vec<u8>> {
     let Some(data) = std::env::var_os("TAILWATER_TEST_DATA") else {
