@@ -25,7 +25,7 @@ FLOORS = """
     baselines dispatch
     isolation
     dataplane sim
-    profile doctor cache-agent
+    profile doctor cache-agent server
     cli
 """
 FLOOR_OF = {crate: floor for floor, crates in enumerate(FLOORS.split("\n")) for crate in crates.split()}

@@ -10,6 +10,7 @@ mod item;
 mod on_failure;
 mod sequence;
 mod settings;
+mod specificity;
 
 pub use branches::{BranchConfig, CLASSIFIER, MAX_BRANCHES, NEXT, SEND, branches};
 pub use document::{ChainBranch, ChainDocument, ChainFunction};
@@ -17,6 +18,7 @@ pub use item::FunctionItem;
 pub use on_failure::OnFailure;
 pub use sequence::{Exits, MAX_FUNCTIONS, Visitor, duplicate_name, misplaced_external, short_path, too_many, visit};
 pub use settings::{ChainNode, ChainSettings, DESCRIPTION, FunctionFacts, Match};
+pub use specificity::{CommonPart, MatchKey, Specificity, ambiguity};
 
 #[cfg(test)]
 mod tests;

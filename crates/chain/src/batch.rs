@@ -205,6 +205,41 @@ impl Batch {
         }));
     }
 
+    /// Removes packets, in order: `choose` decides by a packet's frame, and those for which it returns a value are
+    /// passed to `to` with it, as they were received and with their arrival time. The others stay. All frames must be
+    /// complete.
+    #[inline]
+    pub fn hand_over<C>(&mut self, mut choose: impl FnMut(&[u8]) -> Option<C>, mut to: impl FnMut(C, Arrived, Nanos)) {
+        let memory = self.memory.view();
+        let mut stay = 0;
+        for place in 0..self.packets.len() {
+            let (packet, frame) = self.packets[place].split(memory);
+            debug_assert!(packet.rest == 0, "an incomplete frame");
+            let Some(choice) = choose(frame) else {
+                self.packets.swap(stay, place);
+                stay += 1;
+                continue;
+            };
+            let Packet {
+                arrival,
+                rss_hash,
+                entry,
+                start,
+                length,
+                ..
+            } = *packet;
+            let arrived = Arrived {
+                buffer: self.packets[place].buffer.lend(),
+                start,
+                length,
+                hash: Some(rss_hash),
+                entry,
+            };
+            to(choice, arrived, arrival);
+        }
+        self.packets.truncate(stay);
+    }
+
     /// Adds a packet with a copy of `frame`. Returns `false` if the batch is full or the pool is empty.
     ///
     /// # Panics

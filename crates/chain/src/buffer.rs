@@ -311,6 +311,29 @@ impl BufferPool {
         })
     }
 
+    /// Creates `pools` pools that share one memory of `count` buffers for frames of up to `frame_bytes` bytes, so that
+    /// buffers can pass between their owners. The pool with number `n` begins with the buffers `n * share..(n + 1) *
+    /// share`, where `share` is `count / pools`.
+    ///
+    /// # Errors
+    /// Same as [`new`](BufferPool::new).
+    pub fn sharing(pools: u32, count: u32, frame_bytes: usize) -> io::Result<Vec<BufferPool>> {
+        let whole = BufferPool::new(count, frame_bytes)?;
+        let share = count / pools.max(1);
+        let pool = |number: u32| BufferPool {
+            memory: whole.memory.clone(),
+            // Room for all: buffers may come together in one pool.
+            free: {
+                let mut free = Vec::with_capacity(count as usize);
+                free.extend((number * share..(number + 1) * share).rev());
+                free
+            },
+            exhausted: 0,
+            lent: None,
+        };
+        Ok((0..pools).map(pool).collect())
+    }
+
     /// Creates a worker's share of memory that a device lends, limited to `most` buffers. It starts empty; the device's
     /// side [claims](BufferPool::claim) the buffers of received packets.
     pub fn lent(memory: BufferMemory, most: usize) -> BufferPool {
@@ -372,6 +395,16 @@ impl BufferPool {
     #[inline]
     pub fn returned(&mut self) -> impl ExactSizeIterator<Item = u32> {
         self.free.drain(..)
+    }
+
+    /// Takes a returned buffer out, for another pool of the same memory, which [admits](BufferPool::admit) it. Only for
+    /// a pool of [lent](BufferPool::lent) buffers.
+    #[inline]
+    pub fn take_returned(&mut self) -> Option<Buffer> {
+        debug_assert!(self.lent.is_some(), "a pool of its own buffers");
+        let index = self.free.pop()?;
+        let pool = self.memory.pool;
+        Some(Buffer { index, pool })
     }
 
     /// Memory that holds the pool's buffers.
@@ -504,6 +537,22 @@ mod tests {
         }
         held.drain(..).for_each(|buffer| pool.give(buffer));
         assert_eq!(pool.available(), 4);
+    }
+
+    #[test]
+    fn pools_that_share_memory_exchange_buffers() {
+        let mut pools = BufferPool::sharing(2, 6, 100).unwrap();
+        let memory = pools[0].memory().clone();
+        assert!(memory.is(pools[1].memory()));
+        let mut all: Vec<Buffer> = pools
+            .iter_mut()
+            .flat_map(|pool| pool.take_many(9).collect::<Vec<_>>())
+            .collect();
+        let mut indexes: Vec<u32> = all.iter().map(Buffer::index).collect();
+        indexes.sort_unstable();
+        assert_eq!(indexes, [0, 1, 2, 3, 4, 5]);
+        all.drain(..).for_each(|buffer| pools[1].give(buffer));
+        assert_eq!((pools[0].available(), pools[1].available()), (0, 6));
     }
 
     #[test]

@@ -1,6 +1,10 @@
 //! Commands of the program. Each command's arguments are in its own module.
 
 use crate::contention::{CONTENTION_EXAMPLES, ContentionArgs};
+use crate::control::args::{
+    APPLY_EXAMPLES, ApplyArgs, DELETE_EXAMPLES, DESCRIBE_EXAMPLES, DRAIN_EXAMPLES, DeleteArgs, DescribeArgs, DrainArgs,
+    EVENTS_EXAMPLES, EventsArgs, GET_EXAMPLES, GetArgs,
+};
 use crate::curves::{CURVES_EXAMPLES, CurvesArgs, DIFF_EXAMPLES, DiffArgs, MEASURE_EXAMPLES, MeasureArgs};
 use crate::demo::{DEMO_EXAMPLES, DemoArgs};
 use crate::doctor::{DOCTOR_EXAMPLES, DoctorArgs};
@@ -11,6 +15,7 @@ use crate::place::{PLACE_EXAMPLES, PlaceArgs};
 use crate::predict::{PREDICT_EXAMPLES, PredictArgs};
 use crate::profile::{CAPACITY_EXAMPLES, CapacityArgs};
 use crate::run::{RUN_EXAMPLES, RunArgs};
+use crate::serve::{SERVE_EXAMPLES, ServeArgs};
 use crate::simulate::{SIMULATE_EXAMPLES, SimulateArgs};
 use crate::trace::TraceCommand;
 use clap::{Args, Parser, Subcommand};
@@ -46,6 +51,9 @@ pub enum Command {
     /// Run a chain on traffic and report latency, loss and cores
     #[command(after_help = RUN_EXAMPLES)]
     Run(Box<RunArgs>),
+    /// Run many chains on one server, and change them while they run
+    #[command(after_help = SERVE_EXAMPLES)]
+    Serve(ServeArgs),
     /// Measure a chain's capacity on this machine
     #[command(subcommand)]
     Profile(ProfileCommand),
@@ -61,6 +69,24 @@ pub enum Command {
     /// Explain the policy's decisions in a recorded run
     #[command(after_help = EXPLAIN_EXAMPLES)]
     Explain(ExplainArgs),
+    /// Apply chains to a running server: all of them, or none
+    #[command(after_help = APPLY_EXAMPLES)]
+    Apply(ApplyArgs),
+    /// List a server's chains, or show one, with their measurements
+    #[command(after_help = GET_EXAMPLES)]
+    Get(GetArgs),
+    /// Show a chain of a server: status, conditions, events, specification
+    #[command(after_help = DESCRIBE_EXAMPLES)]
+    Describe(DescribeArgs),
+    /// Delete chains from a server, after the packets that they have
+    #[command(after_help = DELETE_EXAMPLES)]
+    Delete(DeleteArgs),
+    /// Stop a chain of a server, after the packets that it has
+    #[command(after_help = DRAIN_EXAMPLES)]
+    Drain(DrainArgs),
+    /// Print the events of a server
+    #[command(after_help = EVENTS_EXAMPLES)]
+    Events(EventsArgs),
     /// Analyse, convert or generate traffic
     #[command(subcommand)]
     Trace(TraceCommand),

@@ -66,6 +66,14 @@ pub enum CliError {
         /// The system's error.
         source: io::Error,
     },
+    /// A running server refuses a request or cannot be reached: one line for each reason.
+    #[error("{message}")]
+    Server {
+        /// The server's or the connection's reasons.
+        message: String,
+        /// `true` if the request is wrong.
+        is_input: bool,
+    },
     /// The system refuses an operation, independent of the input.
     #[error("{what}: {source}")]
     System {
@@ -132,6 +140,7 @@ impl CliError {
         }
         let input = match self {
             CliError::Spec(_) | CliError::Traffic(_) | CliError::Input(_) => true,
+            CliError::Server { is_input, .. } => *is_input,
             CliError::Run(error) => run(error),
             CliError::Train(error) => train(error),
             CliError::Sweep(error) => sweep(error),

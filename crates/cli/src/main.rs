@@ -2,7 +2,9 @@
 
 mod args;
 pub(crate) mod contention;
+mod control;
 mod curves;
+mod dates;
 pub(crate) mod demo;
 mod doctor;
 mod error;
@@ -25,6 +27,7 @@ mod predict;
 mod profile;
 mod progress;
 pub(crate) mod run;
+mod serve;
 mod signals;
 mod simulate;
 pub(crate) mod table;
@@ -70,6 +73,7 @@ fn main() -> ExitCode {
     let outcome = match cli.command {
         Command::Demo(args) => demo::demo(&args),
         Command::Run(args) => run::run(&args),
+        Command::Serve(args) => serve::serve(&args),
         Command::Profile(ProfileCommand::Capacity(args)) => profile::capacity(&args),
         Command::Profile(ProfileCommand::Latency(args)) => curves::measure(CurveSelection::Latency, &args),
         Command::Profile(ProfileCommand::Cache(args)) => curves::measure(CurveSelection::Cache, &args),
@@ -82,6 +86,12 @@ fn main() -> ExitCode {
         Command::Predict(args) => predict::predict(&args),
         Command::Explain(args) => explain::explain(&args),
         Command::Doctor(args) => doctor::doctor(&args),
+        Command::Apply(args) => control::apply(&args),
+        Command::Get(args) => control::get(&args),
+        Command::Describe(args) => control::describe(&args),
+        Command::Delete(args) => control::delete(&args),
+        Command::Drain(args) => control::drain(&args),
+        Command::Events(args) => control::events(&args),
         Command::Trace(TraceCommand::Info(args)) => trace::info(&args),
         Command::Trace(TraceCommand::Convert(args)) => trace::convert(&args),
         Command::Trace(TraceCommand::Synth(args)) => trace::synth(&args),
@@ -102,6 +112,7 @@ fn main() -> ExitCode {
             match &error {
                 // All errors, one line each.
                 error::CliError::Spec(errors) => errors.each().for_each(|error| complain("error", &error.to_line())),
+                error::CliError::Server { message, .. } => message.lines().for_each(|line| complain("error", line)),
                 error => complain("error", &error.to_string()),
             }
             error.exit_code()

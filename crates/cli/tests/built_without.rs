@@ -1,6 +1,6 @@
 //! Refusals of a program without its optional features, as `make demo` builds it: one line, exit code 2, and which
 //! build has them. `cargo test -p tailwater --no-default-features --test built_without`.
-#![cfg(not(any(feature = "ipsec", feature = "metrics", feature = "redis")))]
+#![cfg(not(any(feature = "control", feature = "ipsec", feature = "metrics", feature = "redis")))]
 
 mod common;
 
@@ -24,4 +24,5 @@ fn without_features_their_options_and_fields_are_refused() {
     assert_without(&run(&[&"run", &chain]), "ipsec.yaml:5", "ipsec");
     let chain = folder.forward();
     assert_without(&run(&[&"run", &chain, &"--metrics", &"0"]), "--metrics", "metrics");
+    assert_without(&run(&[&"get", &"chains"]), "get", "control");
 }

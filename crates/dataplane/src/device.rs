@@ -57,6 +57,24 @@ pub trait Receiver: Send {
 
     /// Capacity of the queue, in packets.
     fn ring(&self) -> usize;
+
+    /// Time up to which all packets that have arrived are in the queue, at most `now`.
+    #[inline]
+    fn complete_until(&self, now: Nanos) -> Nanos {
+        now
+    }
+
+    /// Empties the queue: reports each packet's arrival and RSS hash to `lost`, and returns their number. Packets that
+    /// remain in a device's ring are not known here, and not reported.
+    fn discard(&mut self, lost: &mut dyn FnMut(Nanos, u32)) -> u64 {
+        let _ = lost;
+        0
+    }
+
+    /// Returns freed buffers of `pool` to the device, at the end.
+    fn reclaim(&mut self, pool: &mut BufferPool) {
+        let _ = pool;
+    }
 }
 
 /// Transmit queue of a device, owned by the thread that uses it.
@@ -110,6 +128,11 @@ impl Steering {
             missed: Arc::default(),
             over: Arc::default(),
         })
+    }
+
+    /// Counts packets that never reached the devices' queues in `missed`, to which others add.
+    pub(crate) fn counting(self, missed: Arc<AtomicU64>) -> Steering {
+        Steering { missed, ..self }
     }
 
     /// Creates one queue per worker from its device receive queues, up to two, and its sender. Packets arrive from
@@ -403,9 +426,10 @@ impl<R: Receiver, S: Sender> DeviceQueue<R, S> {
         if self.snapshot.open {
             return;
         }
+        let times = self.receivers.iter().map(|receiver| receiver.complete_until(now));
         self.snapshot = Snapshot {
             open: true,
-            time: now,
+            time: times.min().unwrap_or(now),
             totals: self.totals,
             emptied: [false; MOST_RECEIVERS],
         };
@@ -475,16 +499,22 @@ impl<R: Receiver, S: Sender> PortQueue for DeviceQueue<R, S> {
         self.tells_ways = true;
     }
 
+    fn reclaim(&mut self, pool: &mut BufferPool) {
+        self.receivers.iter_mut().for_each(|receiver| receiver.reclaim(pool));
+    }
+
     fn stop(&mut self) {
         self.end = Nanos::ZERO;
     }
 
-    fn discard(&mut self, lost: &mut dyn FnMut(Nanos, u32)) {
+    fn discard(&mut self, lost: &mut dyn FnMut(Nanos, u32)) -> u64 {
         self.state = State::Ended;
+        let unreceived = self.receivers.iter_mut().map(|receiver| receiver.discard(lost)).sum();
         if let Some(among) = &mut self.forwarding {
             among.publish(Nanos::MAX);
             among.discard(lost);
         }
+        unreceived
     }
 }
 

@@ -79,8 +79,14 @@ pub trait PortQueue: PortSender {
     /// Stops arrivals. Packets in the ring can still be received.
     fn stop(&mut self);
 
-    /// Empties the ring: reports each packet's arrival and RSS hash to `lost`, and drops it.
-    fn discard(&mut self, lost: &mut dyn FnMut(Nanos, u32));
+    /// Returns freed buffers of `pool` to the port, at the end.
+    fn reclaim(&mut self, pool: &mut BufferPool) {
+        let _ = pool;
+    }
+
+    /// Empties the ring: reports each packet's arrival and RSS hash to `lost`, and drops it. Returns the number of those
+    /// that were not yet counted as offered.
+    fn discard(&mut self, lost: &mut dyn FnMut(Nanos, u32)) -> u64;
 }
 
 /// Requirements of a run on its port.
@@ -97,7 +103,7 @@ pub struct PortRequirements {
 }
 
 /// Source and destination of a run's packets: one or two ports.
-pub trait Port: Sync {
+pub trait Port: Send + Sync {
     /// Name of the traffic in reports.
     fn traffic(&self) -> &str;
 
@@ -114,6 +120,14 @@ pub trait Port: Sync {
     /// # Errors
     /// If there are too few queues, or no memory.
     fn open(&mut self, need: &PortRequirements) -> Result<Vec<BufferPool>, OpenError>;
+
+    /// Like [`open`](Port::open), with pools that share one memory, between which buffers can pass.
+    ///
+    /// # Errors
+    /// Same as [`open`](Port::open).
+    fn open_shared(&mut self, need: &PortRequirements) -> Result<Vec<BufferPool>, OpenError> {
+        self.open(need)
+    }
 
     /// Workers' queues. Packets arrive from `start` on, on the run's clock.
     fn queues(&mut self, start: Nanos) -> Vec<Box<dyn PortQueue>>;
@@ -148,6 +162,9 @@ pub trait Port: Sync {
     fn monitor(&self, tell: &mut dyn FnMut(String)) {
         let _ = tell;
     }
+
+    /// All workers run: packets can be delivered from now on.
+    fn on_started(&self) {}
 
     /// Device counters.
     fn report(&self) -> Vec<PortReport> {

@@ -1,16 +1,20 @@
 //! Run of a plan, from the first packet to the report.
 
 use crate::clock::Clock;
+use crate::core_host::CoreHost;
 use crate::cores::AvoidCores;
 use crate::external::with_externals::WithExternals;
 use crate::port::{Port, RetaError, round_robin};
 use crate::reload_watcher::News;
 use crate::report::RunReport;
+use crate::shared_port::ChainPort;
 use crate::trace_nic::{TraceNic, TraceNicConfig};
 use setup::set_up;
 use std::sync::atomic::Ordering;
 use tailwater_isolation::server::limit_server;
+use tailwater_policy::turns::TurnShare;
 use tailwater_traffic::Trace;
+use threads::OnHost;
 
 mod chains;
 mod control;
@@ -22,7 +26,7 @@ mod run_recorder;
 mod setup;
 mod threads;
 
-pub use control::RunControl;
+pub use control::{ReconfigureCell, RunControl};
 pub use error::{RunError, Unrecorded};
 pub use packets::Packets;
 pub use plan::{RunConfig, RunPlan};
@@ -43,15 +47,38 @@ pub fn run<'p>(
         Packets::Trace(trace) => {
             let clock = Clock::start();
             let mut nic = trace_nic(plan, trace, &clock)?;
-            on_port(plan, &mut nic, clock, control)
+            on_port(plan, &mut nic, clock, control, None)
         }
         Packets::TraceWithExternals { trace, functions } => {
             let clock = Clock::start();
             let nic = trace_nic(plan, trace, &clock)?;
-            on_port(plan, &mut WithExternals::new(nic, functions), clock, control)
+            on_port(plan, &mut WithExternals::new(nic, functions), clock, control, None)
         }
-        Packets::Port { port, clock } => on_port(plan, port, clock, control),
+        Packets::Port { port, clock } => on_port(plan, port, clock, control, None),
     }
+}
+
+/// Executes a plan on a chain's share of a port and of cores, beside other chains. The plan's cores are among those of
+/// the host; its auxiliary cores are not. Packets arrive until `control` stops the run, after which the port still
+/// has to be [withdrawn](crate::shared_port::Withdrawal).
+///
+/// # Errors
+/// Same as [`run`].
+pub fn run_hosted(
+    plan: &RunPlan,
+    (port, host): (&mut ChainPort, &CoreHost),
+    share: TurnShare,
+    control: RunControl<'_>,
+) -> Result<RunReport, RunError> {
+    let config = plan.config();
+    // Packets, and nothing else, give such a worker work.
+    let only_fed = config.scaling.is_none() && config.cores.len() == 1 && plan.spec().state.is_none();
+    let on_host = OnHost {
+        host,
+        share,
+        only: only_fed.then(|| port.slot()),
+    };
+    on_port(plan, port, host.clock().clone(), control, Some(on_host))
 }
 
 /// Creates the trace NIC of a run.
@@ -68,22 +95,29 @@ fn trace_nic(plan: &RunPlan, trace: Trace, clock: &Clock) -> Result<TraceNic, Re
 }
 
 /// Executes a plan on the packets of `port`, whose times are on `clock`.
-fn on_port(plan: &RunPlan, port: &mut dyn Port, clock: Clock, control: RunControl<'_>) -> Result<RunReport, RunError> {
+fn on_port(
+    plan: &RunPlan,
+    port: &mut dyn Port,
+    clock: Clock,
+    control: RunControl<'_>,
+    on_host: Option<OnHost<'_>>,
+) -> Result<RunReport, RunError> {
     let RunControl {
         stop,
         batches,
+        reconfigure,
         mut progress,
     } = control;
     let config = plan.config();
     // Reporting and recording threads get the other cores, if there are any.
     let _elsewhere = AvoidCores::new(&config.cores);
-    let (threads, mut recorder) = set_up(plan.spec(), (&mut *port, clock), config, batches)?;
+    let (threads, mut recorder) = set_up(plan.spec(), (&mut *port, clock), config, batches, reconfigure)?;
     let port = &*port;
     let start = recorder.start;
     let look = |news: &News| recorder.on_timer(port, news, &mut progress);
     if threads.limits_workers {
         limit_server()?;
     }
-    let ended = threads.run(port, start, stop, look)?;
+    let ended = threads.run(port, start, stop, on_host, look)?;
     recorder.close(ended, port, stop.load(Ordering::Relaxed))
 }

@@ -167,6 +167,11 @@ impl Port for TraceNic {
         pools.collect()
     }
 
+    fn open_shared(&mut self, need: &PortRequirements) -> Result<Vec<BufferPool>, OpenError> {
+        let (pools, all) = (u32::from(need.workers), need.buffers * u32::from(need.workers));
+        Ok(BufferPool::sharing(pools, all, self.longest_frame())?)
+    }
+
     fn queues(&mut self, start: Nanos) -> Vec<Box<dyn PortQueue>> {
         let queues = TraceNic::queues(self, start).into_iter();
         queues.map(|queue| Box::new(queue) as Box<dyn PortQueue>).collect()
@@ -525,12 +530,13 @@ impl PortQueue for TraceQueue {
         self.exhausted = true;
     }
 
-    fn discard(&mut self, lost: &mut dyn FnMut(Nanos, u32)) {
+    fn discard(&mut self, lost: &mut dyn FnMut(Nanos, u32)) -> u64 {
         while self.ring.len() > 0 {
             let Arrived { arrival, index, .. } = self.ring.pop();
             lost(arrival, self.image.descriptors[index as usize].rss_hash);
         }
         self.exhausted = true;
+        0
     }
 }
 

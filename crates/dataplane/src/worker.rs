@@ -4,12 +4,14 @@
 //! - `processing`: a chain on one worker, with offloading, migration of RSS buckets and external flow state.
 //! - `dispatching`: its turn with offloading.
 //! - `reception`: its reception.
+//! - `hosted`: workers that take turns on one thread.
 //! - `context`: port, clock, measurement and chain, which auxiliary workers have, too.
 
 pub(crate) mod config;
 pub(crate) mod context;
 mod dispatching;
 pub(crate) mod finished;
+pub(crate) mod hosted;
 pub(crate) mod poll_loop;
 mod processing;
 mod reception;
@@ -26,8 +28,11 @@ use crate::scaling::buckets::Buckets;
 use crate::scaling::dispatch::Dispatch;
 use crate::scaling::helping::HelpingEnds;
 use crate::telemetry::WindowSender;
+use hosted::{Hosted, HostedWorker, WorkerFlags};
 use processing::ChainProcessing;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::Sender;
 use tailwater_chain::buffer::BufferPool;
 use tailwater_chain::chain::Chain;
 use tailwater_net::Nanos;
@@ -106,6 +111,11 @@ impl Worker {
         chain
             .filter(|_| died.is_none())
             .unwrap_or_else(|| panic!("{}", died.unwrap_or_default()))
+    }
+
+    /// Lets a thread run the worker in turns with others. It sends its results at its end.
+    pub(crate) fn hosted(self, flags: Arc<WorkerFlags>, results: Sender<Finished>) -> Box<dyn Hosted> {
+        Box::new(HostedWorker::new(self.0, flags, results))
     }
 
     /// Like [`run`](Worker::run). If the worker panics, sets `failed` and counts its packets as lost.

@@ -16,3 +16,13 @@ pub trait Reload: Send + Sync {
     /// If a file is invalid: one line for each problem. The current configuration then stays in force as a whole.
     fn reload(&self) -> Result<Vec<String>, Vec<String>>;
 }
+
+impl<R: Reload + ?Sized> Reload for std::sync::Arc<R> {
+    fn files(&self) -> Vec<PathBuf> {
+        (**self).files()
+    }
+
+    fn reload(&self) -> Result<Vec<String>, Vec<String>> {
+        (**self).reload()
+    }
+}

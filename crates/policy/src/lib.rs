@@ -12,7 +12,8 @@
 //! - [`server`]: the state of a server's RSS buckets and cores, and the [`ServerMapper`](server::ServerMapper) that
 //!   moves buckets about every second; Tailwater's server mapper, and the ingress mapper;
 //! - [`flows`]: the state of a rack's flows, and the [`FlowMapper`](flows::FlowMapper) that places single flows;
-//! - [`isolation`]: the batch size of isolated functions.
+//! - [`isolation`]: the batch size of isolated functions;
+//! - [`turns`]: turns of several chains on one core.
 //!
 //! NetBlaze, the other systems used for comparison, and the catalogue of policies by name are in `tailwater-baselines`.
 //!
@@ -27,3 +28,4 @@ pub mod isolation;
 pub mod server;
 pub mod tailwater;
 pub mod training;
+pub mod turns;

@@ -8,7 +8,7 @@ use crate::port_name::PortName;
 use crate::ports::{PortsSpec, port_taken, ports_of};
 use crate::slo::{Slo, WhenOverloaded, slo};
 use crate::state::{StateSpec, state};
-use crate::values::{prefix, protocol};
+use crate::values::{label, prefix, protocol};
 use ipnet::IpNet;
 use std::path::Path;
 
@@ -24,6 +24,7 @@ const FIELDS: &[&str] = &[
     "whenOverloaded",
     "flows",
     "packets",
+    "port",
     "ports",
     "state",
 ];
@@ -47,6 +48,9 @@ pub struct ChainSettings {
     pub flows: FlowsSpec,
     /// Input policy for packets.
     pub packets: PacketsSpec,
+    /// Name of the server's port that the chain's packets arrive on, if the spec names one. Used by `tailwater serve`
+    /// only.
+    pub port: Option<String>,
     /// Ports of the chain, if the spec names them.
     pub ports: Option<PortsSpec>,
     /// External store of flow state that outlives this server, if any.
@@ -95,6 +99,11 @@ impl<'d> ChainNode<'d> {
         Ok(ChainNode { metadata, spec })
     }
 
+    /// Name of the chain.
+    pub fn name(&self) -> &str {
+        &self.metadata.name
+    }
+
     /// Returns the list of functions, to be [visited](super::visit).
     ///
     /// # Errors
@@ -111,6 +120,11 @@ impl<'d> ChainNode<'d> {
     pub fn settings(self, base_dir: &Path, functions: &impl FunctionFacts) -> Result<ChainSettings, SpecError> {
         let ChainNode { metadata, spec } = self;
         let port_user = |port: &PortName| functions.port_user(port).map(|user| port_taken(port, user));
+        let port = spec.optional("port");
+        if let (Some(node), Some(_)) = (&port, spec.optional("ports")) {
+            return Err(node
+                .error("expected either port, the name of a server's port, or ports of the chain's own, found both"));
+        }
         let ports = spec.optional("ports");
         let ports = ports.map(|node| ports_of(&node, port_user)).transpose()?;
         let state = spec.optional("state");
@@ -123,6 +137,7 @@ impl<'d> ChainNode<'d> {
             when_overloaded: optional(&spec, "whenOverloaded", WhenOverloaded::parse)?,
             flows: optional(&spec, "flows", flows)?,
             packets: optional(&spec, "packets", packets)?,
+            port: port.map(|node| label(&node)).transpose()?,
             ports,
             state,
         })

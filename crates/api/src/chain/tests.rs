@@ -29,6 +29,26 @@ fn error(functions: &str, rest: &str) -> String {
 const SLO: &str = "  slo: {latency: 1ms}\n";
 
 #[test]
+fn a_chain_names_a_port_of_the_server_or_has_ports_of_its_own() {
+    let named = document(&text("[forward:]", &format!("{SLO}  port: north\n")));
+    let chain = ChainDocument::new(&named, Path::new("")).unwrap();
+    assert_eq!(chain.settings.port.as_deref(), Some("north"));
+    let both = error(
+        "[forward:]",
+        &format!("{SLO}  port: north\n  ports: {{entry: net_null0}}\n"),
+    );
+    assert!(
+        both.contains("spec.port: expected either port, the name of a server's port, or ports"),
+        "{both}"
+    );
+    let wrong = error("[forward:]", &format!("{SLO}  port: net_null0\n"));
+    assert!(
+        wrong.contains("spec.port: expected a name of lower-case letters"),
+        "{wrong}"
+    );
+}
+
+#[test]
 fn functions_are_kept_as_written() {
     let functions = "
   - name: edge

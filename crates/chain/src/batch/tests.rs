@@ -24,6 +24,27 @@ fn frames_come_back_as_they_went_in() {
 }
 
 #[test]
+fn packets_are_handed_over_by_their_frames() {
+    let (mut pool, mut batch) = batch(&[b"a", b"-", b"b", b"-", b"c"]);
+    let mut other = Batch::new(&pool, 8);
+    let choose = |frame: &[u8]| frame[0].is_ascii_lowercase().then(|| frame[0]);
+    batch.hand_over(choose, |letter, arrived, arrival| {
+        assert_eq!(arrived.frame(pool.memory()), [letter]);
+        other.receive(arrived, arrival, u32::from(letter));
+    });
+    assert_eq!((0..3).map(|i| other.frame(i)[0]).collect::<Vec<_>>(), *b"abc");
+    assert_eq!(
+        other.iter().map(|packet| packet.arrival.0).collect::<Vec<_>>(),
+        [0, 2, 4]
+    );
+    assert_eq!(batch.iter().map(|packet| packet.arrival.0).collect::<Vec<_>>(), [1, 3]);
+    assert!((0..2).all(|i| batch.frame(i) == b"-"));
+    batch.release(&mut pool);
+    other.release(&mut pool);
+    assert_eq!(pool.available(), 8);
+}
+
+#[test]
 fn a_device_takes_buffers_away_and_sends_some() {
     let (mut pool, mut batch) = batch(&[b"a", b"bb", b"ccc"]);
     let taken: Vec<_> = batch.take_buffers().collect();

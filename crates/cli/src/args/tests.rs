@@ -1,8 +1,8 @@
 //! Commands in the documentation, parsed as on the command line.
 
 use super::Cli;
-use clap::Parser;
 use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -108,4 +108,41 @@ fn documented_commands_are_accepted() {
     }
     assert!(refused.is_empty(), "{}", refused.join("\n"));
     assert!(accepted > 100, "{accepted} commands");
+}
+
+/// Every command has a page, or is a part of one.
+#[test]
+fn commands_have_pages() {
+    let folder = Path::new(PROJECT).join("docs/reference/commands");
+    let pages: Vec<String> = files(&folder, ".md")
+        .iter()
+        .map(|page| page.file_stem().expect("a name").to_string_lossy().into_owned())
+        .collect();
+    for command in Cli::command()
+        .get_subcommands()
+        .filter(|command| !command.is_hide_set())
+    {
+        let name = command.get_name();
+        let is_about = |page: &String| page == name || page.starts_with(&format!("{name}-"));
+        // Its page is a how-to.
+        assert!(
+            name == "new-function" || pages.iter().any(is_about),
+            "{name} has no page"
+        );
+    }
+}
+
+/// The pages of a server's clients have all their options.
+#[test]
+fn options_of_clients_are_documented() {
+    for name in ["apply", "get", "describe", "delete", "drain", "events"] {
+        let page = Path::new(PROJECT).join(format!("docs/reference/commands/{name}.md"));
+        let page = fs::read_to_string(page).expect("a page");
+        let command = Cli::command();
+        let command = command.find_subcommand(name).expect("a command");
+        for option in command.get_arguments().filter_map(|argument| argument.get_long()) {
+            assert!(page.contains(&format!("--{option}")), "{name}: --{option}");
+        }
+        assert!(page.contains("Exit codes: 0 "), "{name}");
+    }
 }

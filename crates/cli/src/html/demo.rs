@@ -3,8 +3,9 @@
 use super::charts::{Figure, Time, nothing};
 use super::scale::Scale;
 use super::svg::{ACROSS, Chart, UP};
-use super::text::{micros, utc};
+use super::text::micros;
 use super::{MOST_JSON, assemble, json, spec_text, tables};
+use crate::dates::utc;
 use crate::demo::document::{Document, PolicyResult};
 use crate::error::CliError;
 use crate::table::demo::rows as demo_rows;

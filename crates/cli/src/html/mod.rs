@@ -18,6 +18,7 @@ mod svg;
 mod tables;
 mod text;
 
+use crate::dates::utc;
 use crate::error::CliError;
 use crate::output::not_json;
 use crate::text::one_line;
@@ -30,7 +31,7 @@ pub use profiles::page as profiles;
 use serde::Serialize;
 use std::time::SystemTime;
 use tailwater_dataplane::report::RunReport;
-use text::{utc, visible};
+use text::visible;
 
 const STYLE: PreEscaped<&str> = PreEscaped(include_str!("page.css"));
 const SCRIPT: PreEscaped<&str> = PreEscaped(include_str!("page.js"));

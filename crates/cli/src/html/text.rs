@@ -1,7 +1,6 @@
 //! Text of a page: hidden characters, and numbers with units.
 
 use crate::text::thousands;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Replaces control characters other than line feeds, and characters that change the text direction, by their escapes.
 pub fn visible(text: &str) -> String {
@@ -59,33 +58,9 @@ pub fn count(number: u64, one: &str) -> String {
     format!("{} {one}{plural}", thousands(number))
 }
 
-/// Formats a time as `2025-03-01 12:34 UTC`.
-pub fn utc(time: SystemTime) -> String {
-    let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
-    let (days, minutes) = (seconds / 86_400, seconds / 60 % 1440);
-    let (year, month, day) = date(days);
-    let (hour, minute) = (minutes / 60, minutes % 60);
-    format!("{year}-{month:02}-{day:02} {hour:02}:{minute:02} UTC")
-}
-
-/// Converts days since 1970-01-01 to year, month and day. Internally years start in March, so that a leap day is the
-/// last of its year.
-fn date(days: u64) -> (u64, u64, u64) {
-    // Days since 0000-03-01, in periods of 400 years.
-    let days = days + 719_468;
-    let (period, day) = (days / 146_097, days % 146_097);
-    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
-    let day = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * day + 2) / 153;
-    let day = day - (153 * month + 2) / 5 + 1;
-    let (month, next) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
-    (period * 400 + year + next, month, day)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     #[test]
     fn hidden_characters_are_shown() {
@@ -116,19 +91,5 @@ mod tests {
         assert_eq!(significant(1200.0, 2), "1200");
         assert_eq!(count(1, "packet"), "1 packet");
         assert_eq!(count(1234, "packet"), "1,234 packets");
-    }
-
-    #[test]
-    fn dates() {
-        for (seconds, text) in [
-            (0, "1970-01-01 00:00 UTC"),
-            (951_782_400, "2000-02-29 00:00 UTC"),
-            (1_740_832_440, "2025-03-01 12:34 UTC"),
-            (4_107_542_399, "2100-02-28 23:59 UTC"),
-            (4_107_542_400, "2100-03-01 00:00 UTC"),
-            (1_735_689_599, "2024-12-31 23:59 UTC"),
-        ] {
-            assert_eq!(utc(UNIX_EPOCH + Duration::from_secs(seconds)), text);
-        }
     }
 }

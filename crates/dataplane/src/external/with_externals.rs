@@ -7,7 +7,7 @@ use tailwater_chain::buffer::BufferPool;
 use tailwater_net::Nanos;
 
 /// Ports of a chain's external functions, which open together with a port of type `P`.
-pub trait Functions<P>: Sync {
+pub trait Functions<P>: Send + Sync {
     /// Buffers that their ports need, in addition to those of packets the worker processes.
     fn buffers(&self) -> u32 {
         0

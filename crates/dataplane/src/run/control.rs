@@ -4,6 +4,11 @@ use crate::batches::BatchRecorder;
 use crate::run::progress::Progress;
 use std::fmt;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
+use tailwater_functions::build::Reconfigure;
+
+/// Handle by which a running chain's functions are changed, once there is one.
+pub type ReconfigureCell = OnceLock<Arc<Reconfigure>>;
 
 /// Control of a run while it lasts: its end, and the observations that its caller receives.
 pub struct RunControl<'c> {
@@ -11,6 +16,8 @@ pub struct RunControl<'c> {
     pub(super) stop: &'c AtomicBool,
     /// Recorder of single batches' times.
     pub(super) batches: Option<&'c BatchRecorder>,
+    /// Receives the handle by which the chain's functions are changed.
+    pub(super) reconfigure: Option<&'c ReconfigureCell>,
     /// Receives the progress.
     pub(super) progress: Box<dyn FnMut(&Progress) + 'c>,
 }
@@ -21,6 +28,7 @@ impl<'c> RunControl<'c> {
         RunControl {
             stop,
             batches: None,
+            reconfigure: None,
             progress: Box::new(|_| {}),
         }
     }
@@ -30,6 +38,15 @@ impl<'c> RunControl<'c> {
     pub fn with_progress(self, progress: impl FnMut(&Progress) + 'c) -> RunControl<'c> {
         RunControl {
             progress: Box::new(progress),
+            ..self
+        }
+    }
+
+    /// Puts the handle by which functions can be changed while the chain runs into `cell`, unless they are isolated.
+    #[must_use]
+    pub fn with_reconfigure(self, cell: &'c ReconfigureCell) -> RunControl<'c> {
+        RunControl {
+            reconfigure: Some(cell),
             ..self
         }
     }

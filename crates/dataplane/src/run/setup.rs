@@ -1,6 +1,7 @@
 //! Set-up of a run: all steps that can fail before the first packet, and all memory allocation.
 
 use super::chains::{ChainFactory, Instances};
+use super::control::ReconfigureCell;
 use super::run_recorder::RunRecorder;
 use super::threads::{AnyWorker, WorkerThreads};
 use crate::batches::{BatchRecord, BatchRecorder};
@@ -31,6 +32,7 @@ use std::thread::JoinHandle;
 use tailwater_chain::batch::MAX_BATCH;
 use tailwater_chain::buffer::BufferPool;
 use tailwater_chain::chain::Chain;
+use tailwater_functions::reload::Reload;
 use tailwater_functions::spec::ChainSpec;
 use tailwater_net::Nanos;
 use tailwater_policy::core::Unit;
@@ -44,6 +46,7 @@ pub(super) fn set_up<'r>(
     (port, clock): (&mut dyn Port, Clock),
     config: &'r RunConfig,
     notes: Option<&'r BatchRecorder>,
+    reconfigured: Option<&ReconfigureCell>,
 ) -> Result<(WorkerThreads, RunRecorder<'r>), RunError> {
     let queues = config.cores.len() as u16;
     let reta = round_robin(queues);
@@ -150,8 +153,13 @@ pub(super) fn set_up<'r>(
         }
     };
     let isolated = factory.isolated();
-    let watch = match factory.reconfigure() {
-        Some(reconfigure) if !isolated => ReloadWatcher::new(reconfigure, spec.source.began()),
+    let reconfigure = factory.reconfigure().filter(|_| !isolated).map(Arc::new);
+    if let (Some(cell), Some(reconfigure)) = (reconfigured, &reconfigure) {
+        // Each run has a cell of its own.
+        let _ = cell.set(Arc::clone(reconfigure));
+    }
+    let watch = match reconfigure {
+        Some(reconfigure) if !reconfigure.files().is_empty() => ReloadWatcher::new(reconfigure, spec.source.began()),
         _ => ReloadWatcher::new(NotReloadable::of(spec, isolated), None),
     };
     let threads = WorkerThreads {

@@ -1,5 +1,6 @@
 //! Threads of a run, from their start to their end.
 
+use crate::core_host::{CoreHost, Feeds};
 use crate::cores::{CoreError, pin_to};
 use crate::external::worker::ExternalWorker;
 use crate::panics::catch_panic;
@@ -8,14 +9,18 @@ use crate::reload_watcher::{News, ReloadWatcher, Reloaded};
 use crate::run::error::RunError;
 use crate::scaling::auxiliary::AuxiliaryWorker;
 use crate::scaling::server::Server;
+use crate::shared_port::Slot;
 use crate::worker::Worker;
 use crate::worker::finished::Finished;
-use std::sync::PoisonError;
+use crate::worker::hosted::WorkerFlags;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, PoisonError};
 use std::thread::{Builder, Scope, ScopedJoinHandle};
 use tailwater_handover::priority::Priority;
 use tailwater_isolation::server::{PRIORITY, limit_worker};
 use tailwater_net::Nanos;
+use tailwater_policy::turns::TurnShare;
 
 /// Real-time priority of auxiliary cores' threads: above ordinary programs, below all other real-time threads.
 const HELPER_PRIORITY: u8 = 1;
@@ -61,15 +66,48 @@ pub(super) struct Ended {
 /// Flags polled by threads.
 #[derive(Default)]
 struct Flags {
-    /// A thread did not start, or panicked: workers end.
-    failed: AtomicBool,
+    workers: Arc<WorkerFlags>,
     /// All workers have ended: the other threads end, too.
     over: AtomicBool,
 }
 
 impl Flags {
+    /// A thread did not start, or panicked: workers end.
+    fn failed(&self) -> &AtomicBool {
+        &self.workers.failed
+    }
+
     fn fail(&self) {
-        self.failed.store(true, Ordering::Relaxed);
+        self.failed().store(true, Ordering::Relaxed);
+    }
+}
+
+/// Cores on which workers take turns with those of other chains, instead of on threads of their own.
+#[derive(Clone, Debug)]
+pub(crate) struct OnHost<'h> {
+    pub(crate) host: &'h CoreHost,
+    /// The chain's share of each core.
+    pub(crate) share: TurnShare,
+    /// Shared port, and the chain's slot there, if workers get packets only from it.
+    pub(crate) only: Option<(usize, Slot)>,
+}
+
+/// Worker that has started.
+enum Started<'scope> {
+    Thread(ScopedJoinHandle<'scope, Result<Finished, CoreError>>),
+    Hosted(Receiver<Finished>),
+}
+
+impl Started<'_> {
+    /// Waits for the worker's end.
+    fn join(self) -> Result<Finished, CoreError> {
+        match self {
+            Started::Thread(thread) => join(thread),
+            Started::Hosted(results) => Ok(results.recv().unwrap_or_else(|_| Finished {
+                died: Some("its core's thread has ended".to_owned()),
+                ..Finished::default()
+            })),
+        }
     }
 }
 
@@ -84,6 +122,7 @@ impl WorkerThreads {
         port: &dyn Port,
         start: Nanos,
         stop: &AtomicBool,
+        on_host: Option<OnHost<'_>>,
         mut look: impl FnMut(&News) -> bool,
     ) -> Result<Ended, RunError> {
         let (flags, news) = (Flags::default(), News::default());
@@ -97,13 +136,20 @@ impl WorkerThreads {
             let (isolated, limited) = (self.isolated, self.limits_workers);
             let mut workers = Vec::new();
             for (core, worker) in self.workers {
-                let stopped = || stop.load(Ordering::Relaxed) || flags.failed.load(Ordering::Relaxed);
+                if let (Some(on_host), AnyWorker::Ordinary(_)) = (&on_host, &worker) {
+                    let AnyWorker::Ordinary(worker) = worker else {
+                        unreachable!("matched above");
+                    };
+                    workers.push(host(on_host, core, *worker, flags));
+                    continue;
+                }
+                let stopped = || stop.load(Ordering::Relaxed) || flags.failed().load(Ordering::Relaxed);
                 workers.extend(threads.pinned(("worker", core), limited, move || {
                     // The same priority as the processes with which it takes turns.
                     let _priority = isolated.then(|| Priority::fifo_or_ordinary(PRIORITY));
                     match worker {
-                        AnyWorker::Ordinary(it) => it.run_among_others(stopped, &flags.failed),
-                        AnyWorker::External(it) => it.run(stopped, &flags.failed),
+                        AnyWorker::Ordinary(it) => it.run_among_others(stopped, flags.failed()),
+                        AnyWorker::External(it) => it.run(stopped, flags.failed()),
                     }
                 }));
             }
@@ -111,7 +157,7 @@ impl WorkerThreads {
                 workers.extend(threads.pinned(("helper", core), false, move || {
                     // It sleeps when idle. When it has work, it preempts ordinary threads.
                     let (_priority, _refused) = Priority::fifo_or_ordinary(HELPER_PRIORITY);
-                    helper.run(&flags.failed)
+                    helper.run(flags.failed())
                 }));
             }
             let (server, watch) = (self.server, self.reload_watcher);
@@ -119,7 +165,12 @@ impl WorkerThreads {
                 .and_then(|server| threads.surviving(SERVER_MAPPER, move || server.run(port, start, &flags.over)));
             let watch = threads.surviving(WATCH, move || watch.run(news, &flags.over));
             let error = threads.error;
-            while !look(news) {}
+            port.on_started();
+            while !look(news) {
+                if stop.load(Ordering::Relaxed) {
+                    flags.workers.stop.store(true, Ordering::Relaxed);
+                }
+            }
             flags.over.store(true, Ordering::Relaxed);
             let mut deaths = Vec::new();
             if let Some(Err(message)) = watch.map(join) {
@@ -131,7 +182,7 @@ impl WorkerThreads {
                 [0; 2]
             });
             let workers = workers.into_iter();
-            let workers = workers.map(|(name, thread)| Ok((name, join(thread)?)));
+            let workers = workers.map(|(name, worker)| Ok((name, worker.join()?)));
             let workers = workers.collect::<Result<Vec<_>, CoreError>>();
             match error {
                 Some(error) => Err(error),
@@ -153,8 +204,19 @@ struct Threads<'scope, 'env> {
     error: Option<RunError>,
 }
 
-/// Thread of a worker, with its name.
-type WorkerThread<'scope> = (String, ScopedJoinHandle<'scope, Result<Finished, CoreError>>);
+/// Worker that has started, with its name.
+type NamedWorker<'scope> = (String, Started<'scope>);
+
+/// Gives a worker its turns on a core.
+fn host<'scope>(on_host: &OnHost<'_>, core: usize, worker: Worker, flags: &Flags) -> NamedWorker<'scope> {
+    let (results, result) = channel();
+    let worker = worker.hosted(Arc::clone(&flags.workers), results);
+    // Without such a core the worker is dropped, and with it the sender of results.
+    let only = on_host.only.as_ref();
+    let only = only.and_then(|(port, slot)| Some((*port, *slot.get()?)));
+    let _ = on_host.host.run(core, worker, on_host.share, Feeds { only });
+    (format!("worker-{core}"), Started::Hosted(result))
+}
 
 impl<'scope> Threads<'scope, '_> {
     fn start<T: Send + 'scope>(
@@ -179,7 +241,7 @@ impl<'scope> Threads<'scope, '_> {
         (kind, core): (&str, usize),
         limited: bool,
         work: impl FnOnce() -> Finished + Send + 'scope,
-    ) -> Option<WorkerThread<'scope>> {
+    ) -> Option<NamedWorker<'scope>> {
         let (name, flags) = (format!("{kind}-{core}"), self.flags);
         let thread = self.start(&name, move || {
             let limit = || match limited {
@@ -192,7 +254,7 @@ impl<'scope> Threads<'scope, '_> {
             pin_to(core).and_then(|()| limit()).inspect_err(|_| flags.fail())?;
             Ok(work())
         });
-        thread.map(|thread| (name, thread))
+        thread.map(|thread| (name, Started::Thread(thread)))
     }
 
     /// Starts a thread whose panic is caught and reported.

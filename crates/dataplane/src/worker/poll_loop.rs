@@ -64,6 +64,11 @@ pub(crate) trait Processing: Counting {
         let _ = context;
     }
 
+    /// Returns freed packet buffers to the port.
+    fn reclaim(&mut self, context: &mut QueueContext) {
+        let _ = context;
+    }
+
     /// Results of the worker, whose last window has been sent.
     fn finish(self, now: Nanos) -> Finished;
 }
@@ -72,6 +77,29 @@ pub(crate) trait Processing: Counting {
 pub(crate) struct PollLoop<P> {
     pub(crate) context: QueueContext,
     pub(crate) processing: P,
+}
+
+/// Times of a worker's loop, from one turn to the next.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LoopTimes {
+    /// Begin of the next turn.
+    pub(super) now: Nanos,
+    /// Time of the last known progress. A worker that got its core only after the first arrival counts as preempted
+    /// since then.
+    pub(super) last: Nanos,
+    busy_at: Nanos,
+    /// Time after the end in which queued packets are still processed.
+    drain: Nanos,
+    drain_until: Option<Nanos>,
+}
+
+/// Result of a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// Packets were processed until this time.
+    Worked(Nanos),
+    /// There was nothing to do. The worker may yield its core for as long, if the processing allows it.
+    Idle(Option<Duration>),
 }
 
 impl<P: Processing> PollLoop<P> {
@@ -84,13 +112,21 @@ impl<P: Processing> PollLoop<P> {
         }
         self.processing.close(&mut self.context.meter);
         if let Some(message) = run_or_fail(|| self.serve_others(), failed) {
-            self.context.meter.on_panic();
-            self.processing.give_back(&mut self.context);
+            self.on_panic_for_others();
             self.serve_others();
             died = died.or(Some(message));
         }
-        let PollLoop { context, processing } = self;
+        self.finish(died)
+    }
+
+    /// Sends the last window, and returns the results. `died` is the message of the worker's panic, if it panicked.
+    pub(super) fn finish(self, died: Option<String>) -> Finished {
+        let PollLoop {
+            mut context,
+            mut processing,
+        } = self;
         let now = context.clock.now();
+        processing.reclaim(&mut context);
         context.finish(&processing);
         Finished {
             died,
@@ -98,76 +134,122 @@ impl<P: Processing> PollLoop<P> {
         }
     }
 
-    fn work(&mut self, stop: impl Fn() -> bool) {
+    /// Gives up packets of other workers after a panic among them.
+    pub(super) fn on_panic_for_others(&mut self) {
+        self.context.meter.on_panic();
+        self.processing.give_back(&mut self.context);
+    }
+
+    /// Times before the first turn.
+    pub(super) fn times(&self) -> LoopTimes {
         let start = self.context.config.start;
-        let mut now = self.context.clock.now();
-        // Time of the last known progress. A worker that got its core only after the first arrival counts as preempted
-        // since then.
-        let mut last = start;
-        let mut busy_at = start;
-        let drain = self.context.config.drain() + self.processing.extra_drain();
-        let mut drain_until = None;
-        loop {
-            if drain_until.is_none() && stop() {
-                self.context.port.stop();
-                drain_until = Some(now + drain);
-            }
-            let PollLoop { context, processing } = &mut *self;
-            let mut received = processing.receive(context, now);
-            let full = || processing.cause_of_full();
-            context.meter.note_arrivals(received, [last, now], full);
-            let end = processing.process(context, &mut received, now);
-            if let Some(end) = end {
-                (last, busy_at) = (end, end);
-            } else {
-                let idle = now.saturating_sub(busy_at.max(start));
-                // Before the start there are no gaps.
-                last = self.rest(received, now, idle).max(start);
-            }
-            if received.ended {
-                if received.waiting == 0 && self.processing.is_done() {
-                    break;
-                }
-                drain_until = drain_until.or(Some(now + drain));
-            }
-            if drain_until.is_some_and(|until| now > until) {
-                self.discard(now);
-                break;
-            }
-            self.context.meter.roll(last, &self.processing);
-            // A busy loop needs one reading of the clock per turn.
-            now = end.unwrap_or_else(|| self.context.clock.now());
+        LoopTimes {
+            now: self.context.clock.now(),
+            last: start,
+            busy_at: start,
+            drain: self.context.config.drain() + self.processing.extra_drain(),
+            drain_until: None,
         }
     }
 
-    /// Idle step. Polls again, or yields the core for as long as the processing allows. Returns the end time.
-    #[inline]
-    fn rest(&mut self, received: Received, now: Nanos, idle: Nanos) -> Nanos {
-        let PollLoop { context, processing } = self;
+    fn work(&mut self, stop: impl Fn() -> bool) {
+        let mut times = self.times();
+        loop {
+            let (turn, received) = self.turn(&mut times, &stop);
+            let end = match turn {
+                Turn::Worked(end) => Some(end),
+                Turn::Idle(rest) => {
+                    // Before the start there are no gaps.
+                    times.last = self.rest(rest, times.now).max(self.context.config.start);
+                    None
+                }
+            };
+            if self.is_over(&mut times, received) {
+                break;
+            }
+            self.roll(times.last);
+            // A busy loop needs one reading of the clock per turn.
+            times.now = end.unwrap_or_else(|| self.context.clock.now());
+        }
+    }
+
+    /// Ends the window if its time is over at `now`.
+    #[inline(always)]
+    pub(super) fn roll(&mut self, now: Nanos) {
+        self.context.meter.roll(now, &self.processing);
+    }
+
+    /// Turn that begins at `times.now`: receives and processes at most a batch. `stop` returns `true` if the worker is
+    /// to end.
+    #[inline(always)]
+    pub(super) fn turn(&mut self, times: &mut LoopTimes, stop: impl Fn() -> bool) -> (Turn, Received) {
+        let now = times.now;
+        if times.drain_until.is_none() && stop() {
+            self.context.port.stop();
+            times.drain_until = Some(now + times.drain);
+        }
+        let PollLoop { context, processing } = &mut *self;
+        let mut received = processing.receive(context, now);
+        let full = || processing.cause_of_full();
+        context.meter.note_arrivals(received, [times.last, now], full);
+        if let Some(end) = processing.process(context, &mut received, now) {
+            (times.last, times.busy_at) = (end, end);
+            return (Turn::Worked(end), received);
+        }
+        let start = context.config.start;
+        let idle = now.saturating_sub(times.busy_at.max(start));
         if let Some(record) = &mut context.batch_record {
             record.idle();
         }
         context.meter.idle();
-        let runs = !received.ended && now >= context.config.start;
-        let Some(rest) = processing.on_idle(received, now, idle).filter(|_| runs) else {
+        let runs = !received.ended && now >= start;
+        let rest = processing.on_idle(received, now, idle).filter(|_| runs);
+        (Turn::Idle(rest), received)
+    }
+
+    /// Returns `true` after the last turn: no packet is in the system, or those that are have been counted as lost.
+    #[inline(always)]
+    pub(super) fn is_over(&mut self, times: &mut LoopTimes, received: Received) -> bool {
+        if received.ended {
+            if received.waiting == 0 && self.processing.is_done() {
+                return true;
+            }
+            times.drain_until = times.drain_until.or(Some(times.now + times.drain));
+        }
+        let over = times.drain_until.is_some_and(|until| times.now > until);
+        if over {
+            self.discard(times.now);
+        }
+        over
+    }
+
+    /// Idle step. Polls again, or yields the core for as long as the processing allows. Returns the end time.
+    #[inline]
+    fn rest(&mut self, rest: Option<Duration>, now: Nanos) -> Nanos {
+        let Some(rest) = rest else {
             std::hint::spin_loop();
             return now;
         };
         std::thread::sleep(rest);
-        let awake = context.clock.now();
-        context.meter.window().rested += awake.saturating_sub(now);
+        let awake = self.context.clock.now();
+        self.context.meter.window().rested += awake.saturating_sub(now);
         awake
     }
 
     /// Processes what other workers send, until no more can come: they have ended, or wait for others, too.
     fn serve_others(&mut self) {
-        while !self.processing.serve_others(&mut self.context) {
+        while !self.serve_others_once() {
             std::thread::yield_now();
         }
     }
 
+    /// Processes what other workers have sent. Returns `true` once no more can come.
+    pub(super) fn serve_others_once(&mut self) -> bool {
+        self.processing.serve_others(&mut self.context)
+    }
+
     /// Counts the packets that the panicked worker was processing, and all that wait for it, as lost.
-    fn abort(&mut self) {
+    pub(super) fn abort(&mut self) {
         let PollLoop { context, processing } = &mut *self;
         context.meter.on_panic();
         let now = context.clock.now();
@@ -180,10 +262,11 @@ impl<P: Processing> PollLoop<P> {
     fn discard(&mut self, now: Nanos) {
         let PollLoop { context, processing } = self;
         let meter = &mut context.meter;
-        context.port.discard(&mut |arrival, rss_hash| {
+        let unreceived = context.port.discard(&mut |arrival, rss_hash| {
             meter.note_arrival(arrival);
             meter.note_undrained(arrival, rss_hash, now);
         });
+        meter.window().offered += unreceived;
         processing.discard(context, now);
     }
 }

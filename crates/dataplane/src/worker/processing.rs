@@ -440,6 +440,10 @@ impl Processing for ChainProcessing {
         }
     }
 
+    fn reclaim(&mut self, context: &mut QueueContext) {
+        context.port.reclaim(&mut self.pool);
+    }
+
     fn finish(self, now: Nanos) -> Finished {
         Finished {
             chains: vec![self.chain.into_chain()],

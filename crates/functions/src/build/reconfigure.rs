@@ -14,7 +14,8 @@ use tailwater_api::SpecError;
 
 /// Chain that can be reconfigured while it runs.
 pub struct Reconfigure {
-    spec: ChainSpec,
+    /// As read last.
+    spec: Mutex<ChainSpec>,
     functions: Vec<(String, Arc<dyn FunctionFactory>)>,
     /// Current configuration of the functions, with the files it comes from.
     present: Mutex<Vec<FunctionSpec>>,
@@ -22,8 +23,8 @@ pub struct Reconfigure {
 }
 
 impl Reconfigure {
-    /// Collects the functions of these builders, which were created from parts of one spec. Returns `None` if no part
-    /// of it comes from a file.
+    /// Collects the functions of these builders, which were created from parts of one spec. Returns `None` without
+    /// builders.
     pub fn of<'b>(builders: impl Iterator<Item = &'b ChainBuilder>) -> Option<Reconfigure> {
         let (mut functions, mut present, mut first) = (Vec::new(), Vec::new(), None);
         let mut kept = false;
@@ -37,13 +38,31 @@ impl Reconfigure {
             kept |= builder.origin.is_some();
             first.get_or_insert(&builder.read);
         }
-        let reconfigure = Reconfigure {
-            spec: first?.clone(),
+        Some(Reconfigure {
+            spec: Mutex::new(first?.clone()),
             functions,
             present: Mutex::new(present),
             kept,
-        };
-        (!reconfigure.files().is_empty()).then_some(reconfigure)
+        })
+    }
+
+    fn spec(&self) -> MutexGuard<'_, ChainSpec> {
+        self.spec.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the functions' configurations to those of another spec, which later reloads read again. Returns the
+    /// changes, as lines for a user.
+    ///
+    /// # Errors
+    /// If the spec differs in anything else, or a change is not possible: one line for each problem. The current
+    /// configuration then stays in force as a whole.
+    pub fn change_to(&self, spec: &ChainSpec) -> Result<Vec<String>, Vec<String>> {
+        let mut current = self.spec();
+        current.check_unchanged(spec).map_err(|error| lines(&error))?;
+        let applied = self.prepare_from(spec)?.apply();
+        // The parts that cannot change are those first read.
+        *current = current.with_source_of(spec);
+        Ok(applied.news)
     }
 }
 
@@ -106,8 +125,12 @@ impl Reconfigure {
     /// # Errors
     /// If a file or configuration is invalid: one line for each problem.
     pub fn prepare(&self) -> Result<PendingUpdates<'_>, Vec<String>> {
-        let spec = self.spec.read_again();
-        let spec = spec.map_err(|error| lines(&error))?;
+        let spec = self.spec().read_again();
+        self.prepare_from(&spec.map_err(|error| lines(&error))?)
+    }
+
+    /// Builds a version for each function that a spec has with another configuration.
+    fn prepare_from(&self, spec: &ChainSpec) -> Result<PendingUpdates<'_>, Vec<String>> {
         let present = self.present.lock().unwrap_or_else(PoisonError::into_inner);
         let (mut ready, mut errors) = (Vec::new(), Vec::new());
         for (at, old) in present.iter().enumerate() {
@@ -145,7 +168,7 @@ impl Reload for Reconfigure {
     fn files(&self) -> Vec<PathBuf> {
         let present = self.present.lock().unwrap_or_else(PoisonError::into_inner);
         let named = present.iter().flat_map(|function| function.files.clone());
-        let spec = self.spec.source.file().map(PathBuf::from);
+        let spec = self.spec().source.file().map(PathBuf::from);
         let files: BTreeSet<PathBuf> = named.chain(spec).collect();
         files.into_iter().collect()
     }

@@ -127,6 +127,23 @@ impl ChainSpec {
         ChainSpec::from_text(text, name, source)
     }
 
+    /// Checks that another version of the spec has the same parts, except for the configurations of functions.
+    ///
+    /// # Errors
+    /// If it differs in anything else: the first difference.
+    pub fn check_unchanged(&self, other: &ChainSpec) -> Result<(), SpecError> {
+        self.source.check_unchanged(&other.source)
+    }
+
+    /// Returns this spec with the source of another version, to be read again from there.
+    #[must_use]
+    pub(crate) fn with_source_of(&self, other: &ChainSpec) -> ChainSpec {
+        ChainSpec {
+            source: other.source.clone(),
+            ..self.clone()
+        }
+    }
+
     /// Reads the spec and the files that it names again, from its [source](ChainSpec::source).
     ///
     /// # Errors

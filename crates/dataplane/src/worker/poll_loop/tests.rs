@@ -37,9 +37,10 @@ impl PortQueue for OnePacket {
         self.0.lock().unwrap().push("stop");
     }
 
-    fn discard(&mut self, lost: &mut dyn FnMut(Nanos, u32)) {
+    fn discard(&mut self, lost: &mut dyn FnMut(Nanos, u32)) -> u64 {
         self.0.lock().unwrap().push("discard ring");
         lost(Nanos(1), 7);
+        0
     }
 }
 

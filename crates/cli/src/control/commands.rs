@@ -1,0 +1,184 @@
+//! Requests to a server, and their results on standard output.
+
+use super::args::{ApplyArgs, DeleteArgs, DescribeArgs, DrainArgs, EventsArgs, Format, GetArgs, SocketArgs};
+use super::printed::{self, ChainPrinter, EventPrinter};
+use super::{manifests, socket};
+use crate::error::CliError;
+use crate::output::{complain, print};
+use crate::signals::stop_on_signals;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tailwater_server::control::generated as message;
+use tailwater_server::control::{Client, ClientError};
+
+/// Time within which a request to stop is noticed.
+const PERIOD: Duration = Duration::from_millis(100);
+
+/// Runs `tailwater apply`.
+///
+/// # Errors
+/// The chains are wrong or refused, or there is no server.
+pub fn apply(args: &ApplyArgs) -> Result<ExitCode, CliError> {
+    let manifests = manifests::read(&args.files)?;
+    let request = message::ApplyRequest {
+        manifests,
+        dry_run: args.dry_run.is_dry(),
+        force: args.force,
+    };
+    let response = connect(&args.socket)?.apply(request)?;
+    let suffix = args.dry_run.suffix();
+    let lines = response.applied.iter().map(|applied| {
+        let outcome = match applied.outcome() {
+            message::Outcome::Unchanged => "unchanged",
+            message::Outcome::Created => "created",
+            message::Outcome::Configured => "configured",
+            message::Outcome::Replaced => "replaced",
+            message::Outcome::Unspecified => "applied",
+        };
+        format!("chain/{} {outcome}{suffix}\n", applied.name)
+    });
+    print(&lines.collect::<String>())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Runs `tailwater get`.
+///
+/// # Errors
+/// There is no such chain, or no server.
+pub fn get(args: &GetArgs) -> Result<ExitCode, CliError> {
+    let mut client = connect(&args.socket)?;
+    let mut printer = ChainPrinter::new(args.output);
+    if args.watch {
+        let name = args.name.as_deref().unwrap_or_default();
+        if !name.is_empty() {
+            client.get(name)?;
+        }
+        return watch(&mut client, name, &mut printer);
+    }
+    let text = match &args.name {
+        Some(name) => printer.one(&client.get(name)?)?,
+        None => {
+            let chains = client.list()?.chains;
+            if chains.is_empty() && matches!(args.output, Format::Table | Format::Wide) {
+                complain("notice", "no chains");
+            }
+            printer.all(&chains)?
+        }
+    };
+    print(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints changes of chains until a signal comes.
+fn watch(client: &mut Client, name: &str, printer: &mut ChainPrinter) -> Result<ExitCode, CliError> {
+    let stop = stop_on_signals()?;
+    let mut result = Ok(());
+    let on_change = |change: Option<message::ChainChange>| {
+        if let Some(chain) = change.as_ref().and_then(|change| change.chain.as_ref()) {
+            let is_gone = change.as_ref().is_some_and(|change| change.gone);
+            result = printer.change(chain, is_gone).and_then(|text| print(&text));
+        }
+        result.is_ok() && !is_stopped(&stop)
+    };
+    client.watch(name, PERIOD, on_change)?;
+    result?;
+    ended(&stop)
+}
+
+/// Runs `tailwater describe`.
+///
+/// # Errors
+/// There is no such chain, or no server.
+pub fn describe(args: &DescribeArgs) -> Result<ExitCode, CliError> {
+    let response = connect(&args.socket)?.describe(&args.name)?;
+    print(&printed::description(&response))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Runs `tailwater delete`.
+///
+/// # Errors
+/// A chain does not exist, or there is no server.
+pub fn delete(args: &DeleteArgs) -> Result<ExitCode, CliError> {
+    let names = match args.files.is_empty() {
+        true => args.names.clone(),
+        false => manifests::names(&manifests::read(&args.files)?)?,
+    };
+    let request = message::DeleteRequest {
+        names: names.clone(),
+        dry_run: args.dry_run.is_dry(),
+    };
+    connect(&args.socket)?.delete(request)?;
+    let suffix = args.dry_run.suffix();
+    print(
+        &names
+            .iter()
+            .map(|name| format!("chain/{name} deleted{suffix}\n"))
+            .collect::<String>(),
+    )?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Runs `tailwater drain`.
+///
+/// # Errors
+/// The chain does not exist, or there is no server.
+pub fn drain(args: &DrainArgs) -> Result<ExitCode, CliError> {
+    connect(&args.socket)?.drain(&args.name)?;
+    print(&format!("chain/{} drained\n", args.name))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Runs `tailwater events`.
+///
+/// # Errors
+/// There is no server.
+pub fn events(args: &EventsArgs) -> Result<ExitCode, CliError> {
+    let mut client = connect(&args.socket)?;
+    let stop = stop_on_signals()?;
+    let mut printer = EventPrinter::new(args.output);
+    let mut result = Ok(());
+    let on_event = |event: Option<message::Event>| {
+        if let Some(event) = &event {
+            result = printer.event(event).and_then(|text| print(&text));
+        }
+        result.is_ok() && !is_stopped(&stop)
+    };
+    let request = message::EventsRequest {
+        follow: args.watch,
+        chain: args.chain.clone().unwrap_or_default(),
+        after: 0,
+    };
+    client.events(request, PERIOD, on_event)?;
+    result?;
+    match args.watch {
+        true => ended(&stop),
+        false => Ok(ExitCode::SUCCESS),
+    }
+}
+
+fn connect(args: &SocketArgs) -> Result<Client, CliError> {
+    Ok(Client::connect(&socket::find(args.socket.as_deref())?)?)
+}
+
+fn is_stopped(stop: &AtomicBool) -> bool {
+    stop.load(Ordering::Relaxed)
+}
+
+/// Result of following a server, which ends by a signal.
+fn ended(stop: &AtomicBool) -> Result<ExitCode, CliError> {
+    match is_stopped(stop) {
+        true => Ok(ExitCode::SUCCESS),
+        false => Err(ClientError::Connection("the server has ended".to_owned()).into()),
+    }
+}
+
+impl From<ClientError> for CliError {
+    fn from(error: ClientError) -> CliError {
+        CliError::Server {
+            is_input: matches!(error, ClientError::Invalid(_)),
+            message: error.to_string(),
+        }
+    }
+}

@@ -1,0 +1,313 @@
+//! Chains and events for people and programs.
+
+use super::args::{EventFormat, Format};
+use super::view::{self, ChainView, EventView, ListView};
+use super::yaml::to_yaml;
+use crate::dates::timestamp;
+use crate::error::CliError;
+use crate::output::{json, not_json};
+use crate::text::{one_line, short};
+use serde::Serialize;
+use std::fmt::Write as _;
+use std::time::{SystemTime, UNIX_EPOCH};
+use tailwater_net::Nanos;
+use tailwater_server::control::generated as message;
+
+/// Heads of the columns; those from `WIDE` on are shown by `-o wide` only.
+const COLUMNS: [(&str, usize); 15] = [
+    ("NAME", 20),
+    ("PHASE", 9),
+    ("P99", 9),
+    ("OBJECTIVE", 10),
+    ("MET", 5),
+    ("OFFERED", 8),
+    ("LOST", 7),
+    ("CORES", 9),
+    ("AGE", 5),
+    ("PORT", 10),
+    ("P50", 9),
+    ("DELIVERED", 10),
+    ("DROPPED", 8),
+    ("FUNCTIONS", 24),
+    ("REASON", 0),
+];
+/// Number of columns of a table that is not wide.
+const NARROW: usize = 9;
+
+/// Printer of chains, in one format.
+#[derive(Debug)]
+pub struct ChainPrinter {
+    format: Format,
+    has_heads: bool,
+}
+
+impl ChainPrinter {
+    /// Printer that has printed nothing.
+    pub fn new(format: Format) -> ChainPrinter {
+        ChainPrinter {
+            format,
+            has_heads: false,
+        }
+    }
+
+    /// Formats all chains.
+    ///
+    /// # Errors
+    /// They cannot be serialised.
+    pub fn all(&mut self, chains: &[message::Chain]) -> Result<String, CliError> {
+        match self.format {
+            Format::Table | Format::Wide => Ok(chains.iter().map(|chain| self.line(chain, false)).collect()),
+            _ => self.document(&ListView {
+                chains: chains.iter().map(ChainView::from).collect(),
+            }),
+        }
+    }
+
+    /// Formats a chain.
+    ///
+    /// # Errors
+    /// It cannot be serialised.
+    pub fn one(&mut self, chain: &message::Chain) -> Result<String, CliError> {
+        match self.format {
+            Format::Table | Format::Wide => Ok(self.line(chain, false)),
+            _ => self.document(&ChainView::from(chain)),
+        }
+    }
+
+    /// Formats a change of a chain: as a line, a line of JSON, or one of several YAML documents.
+    ///
+    /// # Errors
+    /// It cannot be serialised.
+    pub fn change(&mut self, chain: &message::Chain, is_gone: bool) -> Result<String, CliError> {
+        let view = if is_gone {
+            ChainView::gone(chain)
+        } else {
+            ChainView::from(chain)
+        };
+        match self.format {
+            Format::Table | Format::Wide => Ok(self.line(chain, is_gone)),
+            Format::Json => json_line(&view),
+            Format::Yaml => Ok(format!("---\n{}", self.document(&view)?)),
+        }
+    }
+
+    fn document(&self, document: &impl Serialize) -> Result<String, CliError> {
+        match self.format {
+            Format::Yaml => serde_json::to_value(document)
+                .map(|value| to_yaml(&value))
+                .map_err(not_json),
+            _ => json(document),
+        }
+    }
+
+    /// Formats a line of the table, the first one with the heads.
+    fn line(&mut self, chain: &message::Chain, is_gone: bool) -> String {
+        let shown = if self.format == Format::Wide {
+            COLUMNS.len()
+        } else {
+            NARROW
+        };
+        let mut text = String::new();
+        if !self.has_heads {
+            self.has_heads = true;
+            text += &row(COLUMNS.map(|(head, _)| head.to_owned()), shown);
+        }
+        text + &row(cells(chain, is_gone), shown)
+    }
+}
+
+fn cells(chain: &message::Chain, is_gone: bool) -> [String; COLUMNS.len()] {
+    let latency = chain.latency.unwrap_or_default();
+    let packets = chain.packets.unwrap_or_default();
+    let cores = chain.cores.clone().unwrap_or_default();
+    let time = |nanos: Option<u64>| nanos.map_or_else(none, |nanos| Nanos(nanos).to_string());
+    let met = match latency.met {
+        Some(true) => "yes",
+        Some(false) => "no",
+        None => "-",
+    };
+    [
+        chain.name.clone(),
+        if is_gone {
+            view::GONE
+        } else {
+            view::phase(chain.phase())
+        }
+        .to_owned(),
+        time(latency.p99_nanos),
+        time(Some(latency.objective_nanos)),
+        met.to_owned(),
+        short(packets.offered as f64),
+        short(packets.lost as f64),
+        core_list(&cores),
+        age(chain.since_unix_nanos),
+        chain.port.clone(),
+        time(latency.p50_nanos),
+        short(packets.delivered as f64),
+        short(packets.dropped as f64),
+        chain.functions.join(","),
+        one_line(&chain.reason),
+    ]
+}
+
+fn none() -> String {
+    "-".to_owned()
+}
+
+/// Dedicated cores, and auxiliary ones in use: `1,2+0.5`.
+fn core_list(cores: &message::Cores) -> String {
+    let numbers: Vec<String> = cores.dedicated.iter().map(u32::to_string).collect();
+    match cores.auxiliary {
+        auxiliary if auxiliary >= 0.05 => format!("{}+{auxiliary:.1}", numbers.join(",")),
+        _ if numbers.is_empty() => none(),
+        _ => numbers.join(","),
+    }
+}
+
+/// Time since then in its largest unit: `5s`, `3m`, `2h`, `9d`.
+fn age(since: u64) -> String {
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_secs();
+    in_largest_unit(now.saturating_sub(since / 1_000_000_000))
+}
+
+fn in_largest_unit(seconds: u64) -> String {
+    match seconds {
+        0..120 => format!("{seconds}s"),
+        120..7200 => format!("{}m", seconds / 60),
+        7200..172_800 => format!("{}h", seconds / 3600),
+        _ => format!("{}d", seconds / 86_400),
+    }
+}
+
+/// Cells in columns, two blanks apart. A cell that is too wide moves the others.
+fn row(cells: [String; COLUMNS.len()], shown: usize) -> String {
+    let cells = cells.into_iter().zip(COLUMNS).take(shown);
+    let mut text = String::new();
+    for (cell, (_, width)) in cells {
+        let _ = write!(text, "{cell:<width$}  ");
+    }
+    text.truncate(text.trim_end().len());
+    text + "\n"
+}
+
+fn json_line(document: &impl Serialize) -> Result<String, CliError> {
+    serde_json::to_string(document)
+        .map(|text| text + "\n")
+        .map_err(not_json)
+}
+
+/// Formats the description of a chain.
+pub fn description(response: &message::DescribeResponse) -> String {
+    let chain = response.chain.clone().unwrap_or_default();
+    let mut text = String::new();
+    let mut line = |name: &str, value: &str| {
+        if !value.is_empty() {
+            let _ = writeln!(text, "{name:<14}{}", one_line(value));
+        }
+    };
+    let cells = cells(&chain, false);
+    line("Name:", &chain.name);
+    line("Phase:", &cells[1]);
+    line("Reason:", &chain.reason);
+    line("Since:", &timestamp(chain.since_unix_nanos));
+    line("Port:", &chain.port);
+    line("Source:", &chain.source);
+    line("Generation:", &chain.generation.to_string());
+    line("Promise:", if chain.forced { "none: applied with --force" } else { "" });
+    line("Functions:", &chain.functions.join(", "));
+    line("Cores:", &cells[7]);
+    let latency = chain.latency.unwrap_or_default();
+    let objective = format!("p{} below {}", latency.percentile, cells[3]);
+    line("Objective:", &objective);
+    line("Latency:", &format!("p50 {}, p99 {}", cells[10], cells[2]));
+    let packets = chain.packets.unwrap_or_default();
+    let counts = format!(
+        "{} offered, {} delivered, {} dropped, {} lost",
+        packets.offered, packets.delivered, packets.dropped, packets.lost
+    );
+    line("Packets:", &counts);
+    text += "Conditions:\n";
+    for condition in &chain.conditions {
+        let status = view::condition_status(condition.status());
+        let time = timestamp(condition.since_unix_nanos);
+        let (name, reason) = (&condition.r#type, &condition.reason);
+        let _ = writeln!(
+            text,
+            "  {name:<14}{status:<9}{reason:<11}{time}  {}",
+            one_line(&condition.message)
+        );
+    }
+    text += "Events:\n";
+    for event in &response.events {
+        text += &("  ".to_owned() + &event_line(event));
+    }
+    text += "Specification:\n";
+    for line in response.manifest.lines() {
+        let _ = writeln!(text, "  {}", one_line(line));
+    }
+    let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
+    lines.join("\n") + "\n"
+}
+
+/// Printer of events, in one format.
+#[derive(Debug)]
+pub struct EventPrinter(EventFormat);
+
+impl EventPrinter {
+    /// Printer in a format.
+    pub fn new(format: EventFormat) -> EventPrinter {
+        EventPrinter(format)
+    }
+
+    /// Formats an event on one line.
+    ///
+    /// # Errors
+    /// It cannot be serialised.
+    pub fn event(&mut self, event: &message::Event) -> Result<String, CliError> {
+        match self.0 {
+            EventFormat::Table => Ok(event_line(event)),
+            EventFormat::Json => json_line(&EventView::from(event)),
+        }
+    }
+}
+
+fn event_line(event: &message::Event) -> String {
+    let chain = if event.chain.is_empty() { "server" } else { &event.chain };
+    let line = format!(
+        "{}  {:<8}{:<16}{chain:<20}{}",
+        timestamp(event.unix_nanos),
+        view::severity(event.severity()),
+        event.reason,
+        one_line(&event.message)
+    );
+    line.trim_end().to_owned() + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_and_cores_are_short() {
+        for (seconds, text) in [
+            (0, "0s"),
+            (119, "119s"),
+            (120, "2m"),
+            (7200, "2h"),
+            (172_799, "47h"),
+            (172_800, "2d"),
+        ] {
+            assert_eq!(in_largest_unit(seconds), text);
+        }
+        let cores = |dedicated: &[u32], auxiliary| message::Cores {
+            dedicated: dedicated.to_vec(),
+            auxiliary,
+        };
+        assert_eq!(core_list(&cores(&[1, 2], 0.52)), "1,2+0.5");
+        assert_eq!(core_list(&cores(&[3], 0.04)), "3");
+        assert_eq!(core_list(&cores(&[], 0.0)), "-");
+    }
+}

@@ -1,0 +1,177 @@
+//! Chains and events as documents for programs.
+
+use crate::dates::timestamp;
+use serde::Serialize;
+use tailwater_server::control::generated as message;
+
+/// All chains.
+#[derive(Debug, Serialize)]
+pub struct ListView {
+    /// Sorted by name.
+    pub chains: Vec<ChainView>,
+}
+
+/// Chain.
+#[derive(Debug, Serialize)]
+pub struct ChainView {
+    name: String,
+    phase: &'static str,
+    reason: String,
+    port: String,
+    source: String,
+    functions: Vec<String>,
+    generation: u64,
+    since: String,
+    forced: bool,
+    conditions: Vec<ConditionView>,
+    packets: PacketsView,
+    latency: LatencyView,
+    cores: CoresView,
+}
+
+#[derive(Debug, Serialize)]
+struct ConditionView {
+    r#type: String,
+    status: &'static str,
+    reason: String,
+    message: String,
+    since: String,
+}
+
+#[derive(Debug, Serialize)]
+struct PacketsView {
+    offered: u64,
+    delivered: u64,
+    dropped: u64,
+    lost: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct LatencyView {
+    p50_nanoseconds: Option<u64>,
+    p99_nanoseconds: Option<u64>,
+    objective_nanoseconds: u64,
+    percentile: f64,
+    met: Option<bool>,
+}
+
+#[derive(Debug, Serialize)]
+struct CoresView {
+    dedicated: Vec<u32>,
+    auxiliary: f64,
+}
+
+/// Event.
+#[derive(Debug, Serialize)]
+pub struct EventView {
+    sequence: u64,
+    time: String,
+    severity: &'static str,
+    chain: Option<String>,
+    reason: String,
+    message: String,
+}
+
+/// Phase of a chain that a server does not have any more.
+pub const GONE: &str = "Gone";
+
+impl ChainView {
+    /// Chain that a server does not have any more, as it was last.
+    pub fn gone(chain: &message::Chain) -> ChainView {
+        ChainView {
+            phase: GONE,
+            ..ChainView::from(chain)
+        }
+    }
+}
+
+impl From<&message::Chain> for ChainView {
+    fn from(chain: &message::Chain) -> ChainView {
+        let packets = chain.packets.unwrap_or_default();
+        let latency = chain.latency.unwrap_or_default();
+        let cores = chain.cores.clone().unwrap_or_default();
+        let chain = chain.clone();
+        ChainView {
+            phase: phase(chain.phase()),
+            conditions: chain.conditions.iter().map(condition).collect(),
+            name: chain.name,
+            reason: chain.reason,
+            port: chain.port,
+            source: chain.source,
+            functions: chain.functions,
+            generation: chain.generation,
+            since: timestamp(chain.since_unix_nanos),
+            forced: chain.forced,
+            packets: PacketsView {
+                offered: packets.offered,
+                delivered: packets.delivered,
+                dropped: packets.dropped,
+                lost: packets.lost,
+            },
+            latency: LatencyView {
+                p50_nanoseconds: latency.p50_nanos,
+                p99_nanoseconds: latency.p99_nanos,
+                objective_nanoseconds: latency.objective_nanos,
+                percentile: latency.percentile,
+                met: latency.met,
+            },
+            cores: CoresView {
+                dedicated: cores.dedicated,
+                auxiliary: cores.auxiliary,
+            },
+        }
+    }
+}
+
+fn condition(condition: &message::Condition) -> ConditionView {
+    ConditionView {
+        r#type: condition.r#type.clone(),
+        status: condition_status(condition.status()),
+        reason: condition.reason.clone(),
+        message: condition.message.clone(),
+        since: timestamp(condition.since_unix_nanos),
+    }
+}
+
+impl From<&message::Event> for EventView {
+    fn from(event: &message::Event) -> EventView {
+        EventView {
+            sequence: event.sequence,
+            time: timestamp(event.unix_nanos),
+            severity: severity(event.severity()),
+            chain: (!event.chain.is_empty()).then(|| event.chain.clone()),
+            reason: event.reason.clone(),
+            message: event.message.clone(),
+        }
+    }
+}
+
+/// Name of a phase.
+pub fn phase(phase: message::Phase) -> &'static str {
+    match phase {
+        message::Phase::Unspecified => "Unknown",
+        message::Phase::Pending => "Pending",
+        message::Phase::Starting => "Starting",
+        message::Phase::Running => "Running",
+        message::Phase::Draining => "Draining",
+        message::Phase::Drained => "Drained",
+        message::Phase::Failed => "Failed",
+    }
+}
+
+/// Name of a condition's status.
+pub fn condition_status(status: message::ConditionStatus) -> &'static str {
+    match status {
+        message::ConditionStatus::True => "True",
+        message::ConditionStatus::False => "False",
+        message::ConditionStatus::Unknown | message::ConditionStatus::Unspecified => "Unknown",
+    }
+}
+
+/// Name of an event's severity.
+pub fn severity(severity: message::Severity) -> &'static str {
+    match severity {
+        message::Severity::Warning => "Warning",
+        message::Severity::Normal | message::Severity::Unspecified => "Normal",
+    }
+}

@@ -1,0 +1,122 @@
+//! `tailwater serve`: one machine, many chains.
+
+mod args;
+mod ports;
+mod report;
+
+pub use args::{SERVE_EXAMPLES, ServeArgs};
+
+use crate::error::CliError;
+use crate::output::complain;
+use crate::signals::stop_on_signals;
+use ports::open;
+use report::{Ended, print_all};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tailwater_api::document::Document;
+use tailwater_api::server::{DESCRIPTION, ServerSpec};
+use tailwater_dataplane::clock::Clock;
+use tailwater_dataplane::core_host::CoreHost;
+use tailwater_dataplane::cores::{self, CoreError};
+use tailwater_net::Nanos;
+use tailwater_server::live::LiveMachine;
+use tailwater_server::{Paths, ServeError, ServerConfig, serve as run_server};
+
+/// Interval at which the end of `--duration` is looked for.
+const TICK: Duration = Duration::from_millis(10);
+
+/// Serves until it is stopped, then prints all chains' reports.
+///
+/// # Errors
+/// The spec is wrong, the server cannot start, or the report cannot be written.
+pub fn serve(args: &ServeArgs) -> Result<ExitCode, CliError> {
+    let spec = read(&args.server)?;
+    let stop = stop_on_signals()?;
+    let cores = data_cores(&spec)?;
+    // The threads of this server, apart from those of its cores, get the other cores.
+    let elsewhere = cores::AvoidCores::new(&cores);
+    let clock = Clock::start();
+    let ports = open(&spec, &cores, &clock)?;
+    let host = CoreHost::start(&cores, clock, args.nap).map_err(failed)?;
+    let ended = Arc::<Mutex<Vec<Ended>>>::default();
+    let reports = Arc::clone(&ended);
+    let machine = LiveMachine::new(Arc::clone(&host), ports, move |name, report| {
+        let ended = Ended::new(name, report);
+        reports.lock().unwrap_or_else(PoisonError::into_inner).push(ended);
+    });
+    let machine = machine.map_err(|error| {
+        host.stop();
+        failed(error)
+    })?;
+    let config = ServerConfig {
+        paths: Paths::of(&spec, |name| std::env::var_os(name).map(PathBuf::from)),
+        spec,
+        #[cfg(feature = "control")]
+        limits: Default::default(),
+    };
+    announce(&config);
+    let over = AtomicBool::new(false);
+    let served = std::thread::scope(|scope| {
+        let (stop, over) = (&*stop, &over);
+        let timer = args
+            .duration
+            .map(|duration| scope.spawn(move || end_after(duration, stop, over)));
+        let served = run_server(&config, machine, stop);
+        over.store(true, Ordering::Relaxed);
+        drop(timer);
+        served
+    });
+    drop(elsewhere);
+    served.map_err(|error| CliError::Server {
+        message: error.to_string(),
+        is_input: matches!(
+            error,
+            ServeError::Spec(_) | ServeError::Chains(_) | ServeError::NoGroup(_)
+        ),
+    })?;
+    let ended = std::mem::take(&mut *ended.lock().unwrap_or_else(PoisonError::into_inner));
+    print_all(&config.spec.metadata.name, ended, args.output)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn read(path: &Path) -> Result<ServerSpec, CliError> {
+    let document = Document::read(path, DESCRIPTION)?;
+    let base_dir = path.parent().unwrap_or(Path::new("."));
+    Ok(ServerSpec::new(&document, base_dir)?)
+}
+
+fn failed(error: impl std::error::Error) -> CliError {
+    CliError::Input(error.to_string())
+}
+
+/// Cores of the server, checked.
+fn data_cores(spec: &ServerSpec) -> Result<Vec<usize>, CliError> {
+    if !spec.auxiliary.is_empty() {
+        let message = "spec.auxiliary: chains of a server use no auxiliary cores yet; remove it";
+        return Err(CliError::Input(message.to_owned()));
+    }
+    let listed: Vec<String> = spec.cores.iter().map(u32::to_string).collect();
+    cores::parse_list(&listed.join(",")).map_err(|error: CoreError| CliError::Input(format!("spec.cores: {error}")))
+}
+
+fn announce(config: &ServerConfig) {
+    let text = format!(
+        "server {} on cores {}, control socket {}",
+        config.spec.metadata.name,
+        cores::format_list(&config.spec.cores.iter().map(|core| *core as usize).collect::<Vec<_>>()),
+        config.paths.socket.display(),
+    );
+    complain("notice", &text);
+}
+
+/// Sets `stop` after some time, unless the server is over before.
+fn end_after(duration: Nanos, stop: &AtomicBool, over: &AtomicBool) {
+    let end = Instant::now() + Duration::from_nanos(duration.0);
+    while Instant::now() < end && !over.load(Ordering::Relaxed) {
+        std::thread::sleep(TICK);
+    }
+    stop.store(true, Ordering::Relaxed);
+}

@@ -1,0 +1,41 @@
+//! Arguments of `tailwater serve`.
+
+use crate::output::ReportOutput;
+use crate::values;
+use clap::Args;
+use std::path::PathBuf;
+use tailwater_net::Nanos;
+
+/// Help text of `tailwater serve`.
+pub const SERVE_EXAMPLES: &str = "\
+A server has cores and ports, and runs any number of chains on them. A chain gets the packets of its
+spec.match; the most specific match wins.
+
+Examples:
+  tailwater serve examples/server/server.yaml
+  tailwater serve server.yaml --duration 10s --output json
+While it runs, from another terminal:
+  tailwater apply -f chain.yaml
+  tailwater get chains --watch
+  tailwater drain chain edge
+
+Ctrl-C ends the server with a report of all chains.
+
+Exit codes: 0 ended on request, 1 failed, 2 wrong input.";
+
+/// Arguments of `tailwater serve`.
+#[derive(Debug, Args)]
+pub struct ServeArgs {
+    /// The server spec
+    #[arg(value_name = "SERVER.yaml")]
+    pub server: PathBuf,
+    /// End after this time [default: on Ctrl-C]
+    #[arg(long, value_name = "TIME", value_parser = values::duration)]
+    pub duration: Option<Nanos>,
+    /// Idle time after which a core sleeps, and the time it sleeps [default: never]
+    #[arg(long, value_name = "TIME", value_parser = values::nap)]
+    pub nap: Option<Nanos>,
+    /// Output format
+    #[arg(long, value_name = "FORMAT", default_value = "table")]
+    pub output: ReportOutput,
+}

@@ -1,0 +1,203 @@
+//! Loop of a core: orders, ports, and the workers' turns.
+
+use super::Feeds;
+use super::mailbox::{Order, Orders};
+use crate::clock::Clock;
+use crate::shared_port::Poller;
+use crate::worker::hosted::{Hosted, HostedTurn};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tailwater_net::Nanos;
+use tailwater_policy::turns::TurnOrder;
+
+/// Interval at which a worker without packets gets a turn: it ends windows and idle flows.
+const IDLE_INTERVAL: Nanos = Nanos::from_micros(100);
+
+/// Time that workers get to end once the core is to stop. They drain their queues for at most half a second.
+const LONGEST_STOP: Nanos = Nanos::from_secs(2);
+
+/// Worker on the core.
+struct Resident {
+    worker: Box<dyn Hosted>,
+    feeds: Feeds,
+    /// It had work in its last turn, so there may be more.
+    busy: bool,
+    /// Time of the next turn without packets.
+    idle_turn_at: Nanos,
+}
+
+/// State of a core's thread.
+pub(super) struct CoreLoop {
+    clock: Clock,
+    orders: Orders,
+    /// By port number.
+    pollers: Vec<(usize, Box<Poller>)>,
+    /// By key in `order`.
+    residents: Vec<Option<Resident>>,
+    order: TurnOrder,
+    busy: Arc<AtomicU64>,
+    nap: Option<Nanos>,
+    /// Time at which workers are given up, once the core is to stop.
+    stop_at: Option<Nanos>,
+}
+
+impl CoreLoop {
+    pub(super) fn new(clock: Clock, orders: Orders, busy: Arc<AtomicU64>, nap: Option<Nanos>) -> CoreLoop {
+        CoreLoop {
+            clock,
+            orders,
+            pollers: Vec::new(),
+            residents: Vec::new(),
+            order: TurnOrder::default(),
+            busy,
+            nap,
+            stop_at: None,
+        }
+    }
+
+    /// Runs until it is to stop and all workers have ended, or the time for that is over.
+    pub(super) fn run(mut self) {
+        let mut now = self.clock.now();
+        // End of the last round, and of the last one with work.
+        let (mut last, mut busy_at) = (now, now);
+        while !self.stop_at.is_some_and(|at| self.order.is_empty() || now > at) {
+            while let Some(order) = self.orders.next() {
+                self.obey(order);
+                // Orders take time off the turns, but not off the core.
+                last = self.clock.now();
+                now = last;
+            }
+            let away = now.saturating_sub(last);
+            self.order.pass(now.saturating_sub(last));
+            let polled = self.poll(now);
+            let end = self.round(now, away);
+            if end > now {
+                self.order.pass(end - now);
+                self.busy
+                    .store(self.busy.load(Ordering::Relaxed) + (end - now).0, Ordering::Relaxed);
+                busy_at = end;
+            } else if !polled {
+                self.rest(now.saturating_sub(busy_at));
+            }
+            last = end;
+            now = self.clock.now();
+        }
+    }
+
+    /// Carries out an order.
+    #[cold]
+    fn obey(&mut self, order: Order) {
+        match order {
+            Order::Poll { port, poller } => self.pollers.push((port, poller)),
+            Order::Change { port, change } => {
+                if let Some((_, poller)) = self.pollers.iter_mut().find(|(number, _)| *number == port) {
+                    change(poller);
+                }
+            }
+            Order::Run { worker, share, feeds } => {
+                let free = self.residents.iter().position(Option::is_none);
+                let key = free.unwrap_or_else(|| {
+                    self.residents.push(None);
+                    self.residents.len() - 1
+                });
+                self.residents[key] = Some(Resident {
+                    worker,
+                    feeds,
+                    busy: true,
+                    idle_turn_at: Nanos::ZERO,
+                });
+                self.order.add(key, share);
+            }
+            Order::Stop => {
+                let at = self.clock.now() + LONGEST_STOP;
+                self.stop_at.get_or_insert(at);
+                self.pollers.iter_mut().for_each(|(_, poller)| poller.stop());
+            }
+        }
+    }
+
+    /// Polls all ports. Returns `true` if packets came.
+    #[inline]
+    fn poll(&mut self, now: Nanos) -> bool {
+        let pollers = self.pollers.iter_mut();
+        pollers.fold(false, |any, (_, poller)| poller.poll(now) || any)
+    }
+
+    /// Gives each worker within its share a turn, or, if none had work, one that is beyond it. Returns the end time, or
+    /// `now` if none worked.
+    fn round(&mut self, now: Nanos, away: Nanos) -> Nanos {
+        let mut at = now;
+        let mut position = 0;
+        while position < self.order.len() {
+            if self.order.is_within(position) {
+                match self.turn(position, at, away) {
+                    HostedTurn::Worked(end) => at = end,
+                    HostedTurn::Idle => {}
+                    // Another one is at this position now.
+                    HostedTurn::Over => continue,
+                }
+            }
+            position += 1;
+        }
+        if at == now {
+            let residents = &self.residents;
+            let waits = |key: usize| residents[key].as_ref().is_some_and(|resident| resident.busy);
+            // A worker that is not known to have packets may have some all the same.
+            let next = self
+                .order
+                .next_beyond(waits)
+                .or_else(|| self.order.next_beyond(|_| true));
+            if let Some(position) = next
+                && let HostedTurn::Worked(end) = self.turn(position, at, away)
+            {
+                at = end;
+            }
+        }
+        at
+    }
+
+    /// Gives the worker at this position a turn, if it may have work.
+    #[inline]
+    fn turn(&mut self, position: usize, now: Nanos, away: Nanos) -> HostedTurn {
+        let key = self.order.key(position);
+        let Some(resident) = &mut self.residents[key] else {
+            return HostedTurn::Idle;
+        };
+        let is_fed = || match resident.feeds.only {
+            None => true,
+            Some((port, slot)) => {
+                let poller = self.pollers.iter().find(|(number, _)| *number == port);
+                poller.is_none_or(|(_, poller)| poller.fed() >> slot & 1 == 1)
+            }
+        };
+        if !resident.busy && now < resident.idle_turn_at && !is_fed() {
+            return HostedTurn::Idle;
+        }
+        let turn = resident.worker.turn(now, away);
+        match turn {
+            HostedTurn::Worked(end) => {
+                resident.busy = true;
+                self.order.charge(position, end.saturating_sub(now));
+            }
+            HostedTurn::Idle => {
+                resident.busy = false;
+                resident.idle_turn_at = now + IDLE_INTERVAL;
+            }
+            HostedTurn::Over => {
+                self.residents[key] = None;
+                self.order.remove(key);
+            }
+        }
+        turn
+    }
+
+    /// Polls again, or sleeps if the core may, after `idle` without work.
+    #[inline]
+    fn rest(&self, idle: Nanos) {
+        match self.nap {
+            Some(nap) if idle >= nap => std::thread::sleep(Duration::from_nanos(nap.0)),
+            _ => std::hint::spin_loop(),
+        }
+    }
+}

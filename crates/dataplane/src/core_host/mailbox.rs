@@ -1,0 +1,102 @@
+//! Orders to a core's thread, which it reads between two turns.
+
+use super::Feeds;
+use crate::shared_port::Poller;
+use crate::worker::hosted::Hosted;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use tailwater_policy::turns::TurnShare;
+
+/// Order to a core.
+pub(super) enum Order {
+    /// Poll a port from now on.
+    Poll { port: usize, poller: Box<Poller> },
+    /// Change the poller of a port.
+    Change {
+        port: usize,
+        change: Box<dyn FnOnce(&mut Poller) + Send>,
+    },
+    /// Give a worker its turns.
+    Run {
+        worker: Box<dyn Hosted>,
+        share: TurnShare,
+        feeds: Feeds,
+    },
+    /// End once all workers have ended. Ports are polled no more.
+    Stop,
+}
+
+/// Sending end.
+#[derive(Debug)]
+pub(super) struct Mailbox {
+    orders: Sender<Order>,
+    pending: Arc<AtomicBool>,
+}
+
+/// Receiving end.
+#[derive(Debug)]
+pub(super) struct Orders {
+    orders: Receiver<Order>,
+    pending: Arc<AtomicBool>,
+}
+
+impl fmt::Debug for Order {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Order::Poll { .. } => "Poll",
+            Order::Change { .. } => "Change",
+            Order::Run { .. } => "Run",
+            Order::Stop => "Stop",
+        })
+    }
+}
+
+/// Creates a mailbox.
+pub(super) fn mailbox() -> (Mailbox, Orders) {
+    let (sender, receiver) = channel();
+    let pending = Arc::<AtomicBool>::default();
+    let mailbox = Mailbox {
+        orders: sender,
+        pending: Arc::clone(&pending),
+    };
+    let orders = Orders {
+        orders: receiver,
+        pending,
+    };
+    (mailbox, orders)
+}
+
+impl Mailbox {
+    /// Sends an order. Returns `false` if the core's thread has ended.
+    pub(super) fn send(&self, order: Order) -> bool {
+        let sent = self.orders.send(order).is_ok();
+        // Release: the order is in the channel before the flag is seen.
+        self.pending.store(true, Ordering::Release);
+        sent
+    }
+}
+
+impl Orders {
+    /// Next order, if there is one. Cheap without one: a flag is read.
+    #[inline]
+    pub(super) fn next(&self) -> Option<Order> {
+        if !self.pending.load(Ordering::Relaxed) {
+            return None;
+        }
+        self.read()
+    }
+
+    #[cold]
+    fn read(&self) -> Option<Order> {
+        // Acquire pairs with the sender's release. The flag falls first: an order that comes now raises it again.
+        self.pending.swap(false, Ordering::Acquire);
+        let order = self.orders.try_recv().ok();
+        if order.is_some() {
+            // There may be more.
+            self.pending.store(true, Ordering::Relaxed);
+        }
+        order
+    }
+}

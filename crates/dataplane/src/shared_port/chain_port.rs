@@ -1,0 +1,228 @@
+//! One chain's view of a shared port.
+
+use super::inbox::{Inbox, connect};
+use super::poller::ChainOutlets;
+use super::{LentSender, Reserved, SharedPort};
+use crate::device::{DeviceQueue, Steering};
+use crate::port::{OpenError, Port, PortQueue, PortRequirements, PortSender, Reta, RetaError, round_robin};
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use tailwater_api::chain::Match;
+use tailwater_chain::batch::MAX_BATCH;
+use tailwater_chain::buffer::BufferPool;
+use tailwater_net::Nanos;
+use tailwater_net::toeplitz::{RssHasher, RssKey};
+
+/// Time until a new bucket table takes effect: longer than a core's turn.
+const RETA_DELAY: Nanos = Nanos::from_micros(50);
+
+/// Port of one chain on a [`SharedPort`]. Packets arrive once the chain's workers run, and until it is
+/// [withdrawn](Withdrawal::withdraw).
+pub struct ChainPort {
+    shared: Arc<SharedPort>,
+    wanted: Match,
+    /// Slot, once open.
+    slot: Slot,
+    reserved: Reserved,
+    steering: Option<Arc<Steering>>,
+    inboxes: Vec<Inbox>,
+    /// By poller, the ends of the rings.
+    outlets: Mutex<Vec<ChainOutlets>>,
+    live: Arc<AtomicBool>,
+    /// Chain whose packets this one takes over.
+    replaced: Option<Withdrawal>,
+}
+
+/// Slot of a chain on its port, once it has one.
+pub(crate) type Slot = Arc<OnceLock<usize>>;
+
+/// Ends the delivery of packets to a chain whose port it came from.
+#[derive(Clone, Debug)]
+pub struct Withdrawal {
+    shared: Arc<SharedPort>,
+    slot: Slot,
+    live: Arc<AtomicBool>,
+}
+
+impl Withdrawal {
+    /// Ends the delivery: packets that arrive from now on go to other chains. Those delivered before are still in the
+    /// chain's rings.
+    pub fn withdraw(&self) {
+        if let Some(slot) = self.slot.get() {
+            self.shared.set_live(&[(*slot, false)]);
+        }
+    }
+
+    /// Returns `true` once packets have been delivered to the chain's workers, or could have been.
+    pub fn is_live(&self) -> bool {
+        self.live.load(Ordering::Acquire)
+    }
+}
+
+impl fmt::Debug for ChainPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ChainPort")
+            .field("port", &self.shared.name())
+            .field("slot", &self.slot.get())
+            .field("reserved", &self.reserved)
+            .finish_non_exhaustive()
+    }
+}
+
+impl ChainPort {
+    /// Creates the view of a chain that processes the packets of this match. When it is opened, it reserves buffers and
+    /// senders of the port.
+    pub fn new(shared: &Arc<SharedPort>, wanted: &Match) -> ChainPort {
+        ChainPort {
+            shared: Arc::clone(shared),
+            wanted: wanted.clone(),
+            slot: Slot::default(),
+            reserved: Reserved::default(),
+            steering: None,
+            inboxes: Vec::new(),
+            outlets: Mutex::default(),
+            live: Arc::default(),
+            replaced: None,
+        }
+    }
+
+    /// Takes the place of another chain of the same port: the first packet that this one gets is the first that the
+    /// other one does not get.
+    #[must_use]
+    pub fn replacing(mut self, replaced: Withdrawal) -> ChainPort {
+        self.replaced = Some(replaced);
+        self
+    }
+
+    /// Handle that ends the delivery of packets.
+    pub fn withdrawal(&self) -> Withdrawal {
+        Withdrawal {
+            shared: Arc::clone(&self.shared),
+            slot: Arc::clone(&self.slot),
+            live: Arc::clone(&self.live),
+        }
+    }
+
+    /// Number of the shared port, and slot of the chain.
+    pub(crate) fn slot(&self) -> (usize, Slot) {
+        (self.shared.control.number(), Arc::clone(&self.slot))
+    }
+}
+
+impl Drop for ChainPort {
+    fn drop(&mut self) {
+        if let Some(slot) = self.slot.get() {
+            self.shared.set_live(&[(*slot, false)]);
+            self.shared.release(*slot, self.reserved);
+        }
+    }
+}
+
+impl Port for ChainPort {
+    fn traffic(&self) -> &str {
+        &self.shared.traffic
+    }
+
+    fn duration(&self) -> Option<Nanos> {
+        None
+    }
+
+    fn goes_back(&self) -> bool {
+        self.shared.lock_port().goes_back()
+    }
+
+    fn open(&mut self, need: &PortRequirements) -> Result<Vec<BufferPool>, OpenError> {
+        let shared = &self.shared;
+        let rings = shared.progress.len() * shared.config.ring.next_power_of_two();
+        let required = Reserved {
+            buffers: rings as u32 + u32::from(need.workers) * need.buffers,
+            senders: need.workers + need.auxiliary,
+        };
+        let slot = shared.reserve(&self.wanted, required);
+        let slot = slot.map_err(|error| OpenError::Device(error.to_string()))?;
+        self.reserved = required;
+        // It is opened once.
+        let _ = self.slot.set(slot);
+        let missed = Arc::<AtomicU64>::default();
+        let has_hash = same_key(&need.rss_key, &shared.config.rss_key);
+        let sizes = (shared.config.ring, need.buffers as usize);
+        let ends = (0..need.workers).map(|_| connect(&shared.progress, sizes, shared.share, &missed, has_hash));
+        let (outlets, inboxes): (Vec<_>, Vec<_>) = ends.unzip();
+        self.inboxes = inboxes;
+        let mut of_workers: Vec<_> = outlets.into_iter().map(Vec::into_iter).collect();
+        let by_poller = (0..shared.progress.len()).filter_map(|poller| {
+            let mut own: Vec<_> = of_workers.iter_mut().filter_map(Iterator::next).collect();
+            let home = poller.checked_rem(own.len())?;
+            Some(ChainOutlets {
+                home: own.swap_remove(home),
+                others: own,
+            })
+        });
+        *self.outlets.get_mut().unwrap_or_else(PoisonError::into_inner) = by_poller.collect();
+        let steering = Steering::new(
+            RssHasher::new(&need.rss_key),
+            (need.workers, 2 * MAX_BATCH),
+            &round_robin(need.workers),
+            RETA_DELAY,
+            shared.clock.clone(),
+        );
+        let steering = steering.map_err(|error| OpenError::Device(error.to_string()))?;
+        self.steering = Some(Arc::new(steering.counting(missed)));
+        let pools = (0..need.workers).map(|_| BufferPool::lent(shared.memory.clone(), need.buffers as usize));
+        Ok(pools.collect())
+    }
+
+    fn queues(&mut self, start: Nanos) -> Vec<Box<dyn PortQueue>> {
+        let Some(steering) = &self.steering else {
+            return Vec::new();
+        };
+        let inboxes = std::mem::take(&mut self.inboxes);
+        let devices = inboxes
+            .into_iter()
+            .map(|inbox| (vec![inbox], self.shared.sender()))
+            .collect();
+        let queues = steering.queues(devices, start, Nanos::MAX).into_iter();
+        queues
+            .map(|queue: DeviceQueue<Inbox, LentSender>| Box::new(queue) as Box<dyn PortQueue>)
+            .collect()
+    }
+
+    fn sender(&mut self) -> Box<dyn PortSender> {
+        Box::new(self.shared.sender())
+    }
+
+    fn reta_delay(&self) -> Option<Nanos> {
+        Some(RETA_DELAY)
+    }
+
+    fn set_reta(&self, reta: &Reta) -> Result<Nanos, RetaError> {
+        match &self.steering {
+            Some(steering) => steering.set_reta(reta),
+            None => Err(RetaError::NotPaced),
+        }
+    }
+
+    fn on_started(&self) {
+        let Some(&slot) = self.slot.get() else {
+            return;
+        };
+        let outlets = std::mem::take(&mut *self.outlets.lock().unwrap_or_else(PoisonError::into_inner));
+        let outlets = Mutex::new(outlets.into_iter().map(Some).collect::<Vec<_>>());
+        self.shared.control.on_pollers(Arc::new(move |number, poller| {
+            let mut outlets = outlets.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(own) = outlets.get_mut(number).and_then(Option::take) {
+                poller.connect(slot, own);
+            }
+        }));
+        let replaced = self.replaced.as_ref().and_then(|replaced| replaced.slot.get());
+        let changes = [Some((slot, true)), replaced.map(|old| (*old, false))];
+        let changes: Vec<_> = changes.into_iter().flatten().collect();
+        self.shared.set_live(&changes);
+        self.live.store(true, Ordering::Release);
+    }
+}
+
+fn same_key(a: &RssKey, b: &RssKey) -> bool {
+    a.as_slice() == b.as_slice()
+}

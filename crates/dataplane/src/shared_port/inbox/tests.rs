@@ -1,0 +1,58 @@
+use super::*;
+use tailwater_chain::batch::Batch;
+
+fn ends(size: usize) -> (Outlet, Inbox, Arc<AtomicU64>, BufferPool, BufferPool) {
+    let mut pools = BufferPool::sharing(1, 8, 64).unwrap();
+    let of_poller = pools.remove(0);
+    let of_worker = BufferPool::lent(of_poller.memory().clone(), 8);
+    let missed = Arc::<AtomicU64>::default();
+    let progress = [Arc::<Progress>::default()];
+    let (mut outlets, inbox) = connect(&progress, (size, 8), 8, &missed, true);
+    (outlets.remove(0), inbox, missed, of_poller, of_worker)
+}
+
+fn deliver(outlet: &mut Outlet, pool: &mut BufferPool, frames: &[&[u8]]) {
+    let mut batch = Batch::new(pool, 8);
+    for (i, frame) in frames.iter().enumerate() {
+        assert!(batch.push(pool, frame, Nanos(i as u64), 7));
+    }
+    batch.hand_over(
+        |_| Some(()),
+        |(), packet, arrival| outlet.deliver(packet, arrival, pool),
+    );
+}
+
+#[test]
+fn packets_and_buffers_go_round() {
+    let (mut outlet, mut inbox, missed, mut of_poller, mut of_worker) = ends(4);
+    for _ in 0..20 {
+        deliver(&mut outlet, &mut of_poller, &[b"one", b"two"]);
+        assert_eq!(inbox.receive(&mut of_worker, 8), 2);
+        let mut times = Vec::new();
+        assert!(inbox.arrivals([Nanos(5), Nanos(9)], &mut times));
+        assert_eq!(times, [Nanos(0), Nanos(1)]);
+        let mut batch = Batch::new(&of_worker, 8);
+        batch.receive_all(inbox.packets().map(|packet| (packet, 7)), Nanos(3));
+        assert_eq!((batch.frame(0), batch.frame(1)), (&b"one"[..], &b"two"[..]));
+        batch.release(&mut of_worker);
+        inbox.reclaim(&mut of_worker);
+        outlet.settle(&mut of_poller);
+        assert_eq!(of_poller.available(), 8);
+    }
+    assert_eq!(missed.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn a_full_ring_loses_and_counts_and_keeps_no_buffer() {
+    let (mut outlet, mut inbox, missed, mut of_poller, mut of_worker) = ends(2);
+    deliver(&mut outlet, &mut of_poller, &[b"a", b"b", b"c"]);
+    outlet.settle(&mut of_poller);
+    assert_eq!((missed.load(Ordering::Relaxed), of_poller.available()), (1, 6));
+    let mut lost = Vec::new();
+    assert_eq!(inbox.discard(&mut |arrival, hash| lost.push((arrival, hash))), 2);
+    assert_eq!(lost, [(Nanos(0), 7), (Nanos(1), 7)]);
+    drop(inbox);
+    assert!(outlet.is_over(&mut of_poller));
+    assert_eq!(of_poller.available(), 8);
+    assert_eq!(of_worker.take_returned().map(|buffer| buffer.index()), None);
+}

@@ -1,0 +1,394 @@
+//! Ports that several chains share.
+//!
+//! ```text
+//!  port queue -> Poller, by ChainRules -> ring of chain A -> worker of chain A -> port
+//!                                      -> ring of chain B -> worker of chain B -> port
+//! ```
+//!
+//! One [poller](poller::Poller) per core receives from the port and passes each packet, without a copy, to the ring of
+//! the chain whose `spec.match` it satisfies. A [`ChainPort`] is one chain's view of the port: to the chain's workers it
+//! is a port like any other. So a chain that shares a port has everything that one with its own port has: RSS buckets
+//! that move between its cores, auxiliary cores, its own counters.
+//!
+//! Each chain's packets wait in rings of fixed size, and each of its workers holds at most a fixed number of buffers.
+//! Their sum is reserved when the chain connects. A chain that cannot keep up fills its own ring and loses its own
+//! packets; buffers for the others remain.
+
+mod chain_port;
+mod inbox;
+mod poller;
+pub mod rules;
+
+pub(crate) use chain_port::Slot;
+pub use chain_port::{ChainPort, Withdrawal};
+pub(crate) use poller::Poller;
+pub use poller::Unmatched;
+
+use crate::capture::CaptureTap;
+use crate::clock::Clock;
+use crate::device::Sender;
+use crate::port::{OpenError, Port, PortRequirements, PortSender};
+use crate::report::PortReport;
+use inbox::Progress;
+use poller::PollerCounters;
+use rules::{ChainRules, MAX_CHAINS};
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use tailwater_api::chain::Match;
+use tailwater_chain::batch::{Batch, MAX_BATCH};
+use tailwater_chain::buffer::{BufferMemory, BufferPool};
+use tailwater_net::Nanos;
+use tailwater_net::toeplitz::RssKey;
+
+/// Maximum number of buffers of a port: packets in flight have 16-bit numbers.
+pub const MOST_BUFFERS: u32 = crate::scaling::MOST_BUFFERS;
+
+/// Chains that a port's buffers suffice for.
+const USUAL_CHAINS: u32 = 16;
+
+/// Size of a chain's ring from each of `pollers` pollers, so that `buffers` buffers suffice for 16 chains with a worker
+/// each: at most 1,024, as in a NIC's ring, and at least 64.
+pub fn ring_size(buffers: u32, pollers: u16) -> usize {
+    let of_one = (buffers.min(MOST_BUFFERS) / u32::from(pollers.max(1))).saturating_sub(OF_POLLER);
+    let held = 2 * MAX_BATCH as u32;
+    let room = (of_one / USUAL_CHAINS).saturating_sub(held) / u32::from(pollers.max(1));
+    let largest = (room / 2 + 1).next_power_of_two();
+    (largest as usize).clamp(64, 1024)
+}
+
+/// Buffers of a poller: what it receives in a turn, and what waits to be taken back.
+const OF_POLLER: u32 = 1024;
+
+/// Configuration of a shared port.
+#[derive(Clone, Debug)]
+pub struct SharedPortConfig {
+    /// Name of the port on its server.
+    pub name: String,
+    /// Number of pollers.
+    pub pollers: u16,
+    /// Number of workers, of all chains, that may send at a time.
+    pub senders: u16,
+    /// Packet buffers of all pollers together, at most [`MOST_BUFFERS`].
+    pub buffers: u32,
+    /// Size of a chain's ring from each poller, in packets.
+    pub ring: usize,
+    /// Treatment of packets that no chain matches.
+    pub unmatched: Unmatched,
+    /// RSS key of the port. Hashes of chains with another key are computed by their workers.
+    pub rss_key: RssKey,
+}
+
+/// Port that several chains share.
+pub struct SharedPort {
+    config: SharedPortConfig,
+    clock: Clock,
+    port: Mutex<Box<dyn Port>>,
+    traffic: String,
+    memory: BufferMemory,
+    /// Buffers with which each poller's pool began.
+    share: u32,
+    progress: Vec<Arc<Progress>>,
+    counters: Vec<Arc<PollerCounters>>,
+    chains: Mutex<Chains>,
+    /// Senders that chains have returned.
+    senders: Arc<Senders>,
+    control: Box<dyn PollerControl>,
+}
+
+/// Chains of a shared port.
+#[derive(Debug, Default)]
+struct Chains {
+    /// Match of each connected chain, by slot.
+    matches: Vec<Option<Match>>,
+    /// Slots whose chains get packets.
+    live: u64,
+    /// Buffers and senders reserved for chains.
+    reserved: Reserved,
+}
+
+/// What a chain has of a port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Reserved {
+    buffers: u32,
+    senders: u16,
+}
+
+/// Senders that nobody uses.
+type Senders = Mutex<Vec<Box<dyn PortSender>>>;
+
+/// Sender of a port that goes back when its user ends.
+pub(crate) struct LentSender {
+    /// `None` only while it is dropped.
+    sender: Option<Box<dyn PortSender>>,
+    senders: Arc<Senders>,
+}
+
+impl LentSender {
+    #[inline]
+    fn get(&mut self) -> &mut dyn PortSender {
+        match &mut self.sender {
+            Some(sender) => &mut **sender,
+            None => unreachable!("only its drop takes it"),
+        }
+    }
+}
+
+impl Drop for LentSender {
+    fn drop(&mut self) {
+        let mut senders = self.senders.lock().unwrap_or_else(PoisonError::into_inner);
+        senders.extend(self.sender.take());
+    }
+}
+
+impl PortSender for LentSender {
+    #[inline]
+    fn complete(&mut self, batch: &mut Batch) {
+        self.get().complete(batch);
+    }
+
+    #[inline]
+    fn transmit(&mut self, batch: &mut Batch) -> usize {
+        self.get().transmit(batch)
+    }
+
+    fn transmit_back(&mut self, batch: &mut Batch) -> usize {
+        self.get().transmit_back(batch)
+    }
+
+    fn capture(&mut self, tap: CaptureTap) {
+        self.get().capture(tap);
+    }
+}
+
+impl Sender for LentSender {
+    #[inline]
+    fn transmit(&mut self, batch: &mut Batch) -> usize {
+        PortSender::transmit(self, batch)
+    }
+
+    fn transmit_back(&mut self, batch: &mut Batch) -> usize {
+        PortSender::transmit_back(self, batch)
+    }
+}
+
+/// Access to the pollers on their cores.
+pub(crate) trait PollerControl: Send + Sync {
+    /// Runs `change` on each poller of the port, with its number, on its core between two turns. Returns once all have
+    /// run.
+    fn on_pollers(&self, change: Arc<dyn Fn(usize, &mut Poller) + Send + Sync>);
+
+    /// Number of the port on its cores.
+    fn number(&self) -> usize;
+}
+
+/// Packet counts of a shared port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SharedPortCounts {
+    /// Packets that arrived, for all chains and none.
+    pub received: u64,
+    /// Packets that no chain matched.
+    pub unmatched: u64,
+    /// Packets lost before their chain was known.
+    pub lost: u64,
+    /// Packets dropped because the device found their checksum wrong.
+    pub damaged: u64,
+}
+
+/// Cause why a chain cannot use a shared port.
+#[derive(Debug, thiserror::Error)]
+pub enum SharedPortError {
+    /// No slot is left.
+    #[error("port {port} has {MAX_CHAINS} chains already")]
+    Full {
+        /// The port.
+        port: String,
+    },
+    /// Too few senders are left.
+    #[error("port {port} has its maximum of {all} sending workers")]
+    Senders {
+        /// The port.
+        port: String,
+        /// All senders.
+        all: u16,
+    },
+    /// Too few buffers are left.
+    #[error("port {port} has {left} of {all} packet buffers left, the chain requires {required}: raise packetBuffers")]
+    Buffers {
+        /// The port.
+        port: String,
+        /// Unreserved buffers.
+        left: u32,
+        /// All buffers.
+        all: u32,
+        /// Buffers that the chain requires.
+        required: u32,
+    },
+}
+
+impl fmt::Debug for SharedPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedPort")
+            .field("config", &self.config)
+            .field("counts", &self.counts())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Poller that is ready to run on its core.
+pub(crate) type ReadyPoller = Box<Poller>;
+
+impl SharedPort {
+    /// Opens a port for chains, with at least one poller. `start` is the earliest time of arrivals on `clock`. `control` reaches the returned
+    /// pollers once they run.
+    ///
+    /// # Errors
+    /// If the port cannot be opened.
+    pub(crate) fn open(
+        mut port: Box<dyn Port>,
+        config: SharedPortConfig,
+        (clock, start): (Clock, Nanos),
+        control: Box<dyn PollerControl>,
+    ) -> Result<(Arc<SharedPort>, Vec<ReadyPoller>), OpenError> {
+        let pollers = u32::from(config.pollers);
+        let buffers = config.buffers.min(MOST_BUFFERS);
+        let share = buffers / pollers;
+        let pools = port.open_shared(&PortRequirements {
+            workers: config.pollers,
+            auxiliary: config.senders,
+            buffers: share,
+            rss_key: config.rss_key,
+        })?;
+        let memory = pools[0].memory().clone();
+        let progress: Vec<_> = pools.iter().map(|_| Arc::<Progress>::default()).collect();
+        let counters: Vec<_> = pools.iter().map(|_| Arc::<PollerCounters>::default()).collect();
+        let queues = port.queues(start).into_iter();
+        let parts = queues.zip(pools).zip(progress.iter().zip(&counters));
+        let ready = parts.map(|((queue, pool), (progress, counters)): ((_, BufferPool), _)| {
+            let (progress, counters) = (Arc::clone(progress), Arc::clone(counters));
+            Box::new(Poller::new(queue, pool, config.unmatched, counters, progress))
+        });
+        let ready = ready.collect();
+        let shared = SharedPort {
+            traffic: port.traffic().to_owned(),
+            config,
+            clock,
+            port: Mutex::new(port),
+            memory,
+            share,
+            progress,
+            counters,
+            chains: Mutex::new(Chains {
+                matches: vec![None; MAX_CHAINS],
+                ..Chains::default()
+            }),
+            senders: Arc::default(),
+            control,
+        };
+        Ok((Arc::new(shared), ready))
+    }
+
+    /// Name of the port.
+    pub fn name(&self) -> &str {
+        &self.config.name
+    }
+
+    /// Packet counts so far.
+    pub fn counts(&self) -> SharedPortCounts {
+        let sum = |counter: fn(&PollerCounters) -> &AtomicU64| {
+            let counters = self.counters.iter();
+            counters.map(|own| counter(own).load(Ordering::Relaxed)).sum()
+        };
+        SharedPortCounts {
+            received: sum(|own| &own.received),
+            unmatched: sum(|own| &own.unmatched),
+            lost: sum(|own| &own.lost),
+            damaged: sum(|own| &own.damaged),
+        }
+    }
+
+    /// Reports news of the port, in lines for the user.
+    pub fn monitor(&self, tell: &mut dyn FnMut(String)) {
+        self.lock_port().monitor(tell);
+    }
+
+    /// Device counters.
+    pub fn report(&self) -> Vec<PortReport> {
+        self.lock_port().report()
+    }
+
+    fn lock_port(&self) -> std::sync::MutexGuard<'_, Box<dyn Port>> {
+        self.port.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock_chains(&self) -> std::sync::MutexGuard<'_, Chains> {
+        self.chains.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sender of a chain, one of those that it reserved.
+    fn sender(&self) -> LentSender {
+        let mut senders = self.senders.lock().unwrap_or_else(PoisonError::into_inner);
+        LentSender {
+            sender: Some(senders.pop().unwrap_or_else(|| self.lock_port().sender())),
+            senders: Arc::clone(&self.senders),
+        }
+    }
+
+    /// Reserves a slot, buffers and senders for a chain.
+    fn reserve(&self, wanted: &Match, required: Reserved) -> Result<usize, SharedPortError> {
+        let mut chains = self.lock_chains();
+        let port = || self.config.name.clone();
+        let slot = chains.matches.iter().position(Option::is_none);
+        let slot = slot.ok_or_else(|| SharedPortError::Full { port: port() })?;
+        // All packets of all chains may come from one poller.
+        let all = self.share.saturating_sub(OF_POLLER);
+        let left = all.saturating_sub(chains.reserved.buffers);
+        if required.buffers > left {
+            return Err(SharedPortError::Buffers {
+                port: port(),
+                left,
+                all,
+                required: required.buffers,
+            });
+        }
+        if required.senders > self.config.senders - chains.reserved.senders {
+            return Err(SharedPortError::Senders {
+                port: port(),
+                all: self.config.senders,
+            });
+        }
+        chains.reserved.buffers += required.buffers;
+        chains.reserved.senders += required.senders;
+        chains.matches[slot] = Some(wanted.clone());
+        Ok(slot)
+    }
+
+    /// Lets chains get packets, or none any more, all at one time. Returns once all pollers have the new rules.
+    fn set_live(&self, changes: &[(usize, bool)]) {
+        let mut chains = self.lock_chains();
+        let before = chains.live;
+        for (slot, live) in changes {
+            chains.live = chains.live & !(1 << slot) | u64::from(*live) << slot;
+        }
+        if chains.live == before {
+            return;
+        }
+        let matches = chains.matches.iter().enumerate();
+        let matches = matches.filter(|(slot, _)| chains.live >> slot & 1 == 1);
+        let matches = matches.filter_map(|(slot, wanted)| Some((slot, wanted.as_ref()?)));
+        let rules = Arc::new(ChainRules::new(matches));
+        // Under the lock, so that the last change is the last that pollers get.
+        self.control
+            .on_pollers(Arc::new(move |_, poller| poller.set_rules(Arc::clone(&rules))));
+    }
+
+    /// Frees the slot and the buffers of a chain that is gone.
+    fn release(&self, slot: usize, reserved: Reserved) {
+        self.control
+            .on_pollers(Arc::new(move |_, poller| poller.disconnect(slot)));
+        let mut chains = self.lock_chains();
+        chains.matches[slot] = None;
+        chains.reserved.buffers -= reserved.buffers;
+        chains.reserved.senders -= reserved.senders;
+    }
+}

@@ -1,0 +1,240 @@
+//! Poller: receives from a queue of a shared port, and passes each packet to the chain it belongs to.
+
+use super::inbox::{Outlet, Progress};
+use super::rules::{ChainRules, MAX_CHAINS};
+use crate::port::{PortQueue, Received};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tailwater_chain::batch::{Batch, MAX_BATCH};
+use tailwater_chain::buffer::BufferPool;
+use tailwater_net::Nanos;
+
+/// Maximum number of batches received in one turn, so that chains get their turns under overload, too.
+const MOST_BATCHES: usize = 4;
+
+/// Treatment of packets that no chain matches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Unmatched {
+    /// They are dropped.
+    #[default]
+    Drop,
+    /// They are sent as received.
+    Forward,
+}
+
+/// Packet counters of a shared port, apart from those of its chains. Written by one poller, read by others.
+#[derive(Debug, Default)]
+pub(crate) struct PollerCounters {
+    pub(crate) received: AtomicU64,
+    pub(crate) unmatched: AtomicU64,
+    /// Packets lost before their chain was known: the port's ring was full, or they were in several buffers.
+    pub(crate) lost: AtomicU64,
+    pub(crate) damaged: AtomicU64,
+}
+
+/// Adds to a counter with a single writer.
+#[inline]
+fn add(counter: &AtomicU64, count: u64) {
+    if count > 0 {
+        counter.store(counter.load(Ordering::Relaxed) + count, Ordering::Relaxed);
+    }
+}
+
+/// Queues to one chain.
+#[derive(Debug)]
+pub(crate) struct ChainOutlets {
+    /// Queue to the worker that gets this poller's packets, and passes on those of other workers.
+    pub(crate) home: Outlet,
+    /// Queues to the others, from which only buffers come back.
+    pub(crate) others: Vec<Outlet>,
+}
+
+impl ChainOutlets {
+    #[inline]
+    fn settle(&mut self, pool: &mut BufferPool) {
+        self.home.settle(pool);
+        self.others.iter_mut().for_each(|outlet| outlet.settle(pool));
+    }
+
+    /// Returns `true` once all workers have ended and their buffers have come back.
+    fn is_over(&mut self, pool: &mut BufferPool) -> bool {
+        let over = self.home.is_over(pool);
+        self.others
+            .iter_mut()
+            .fold(over, |over, outlet| outlet.is_over(pool) && over)
+    }
+}
+
+/// Poller of one queue.
+pub(crate) struct Poller {
+    queue: Box<dyn PortQueue>,
+    pool: BufferPool,
+    batch: Batch,
+    rules: Arc<ChainRules>,
+    /// Queues to the chains, by slot.
+    outlets: Vec<Option<ChainOutlets>>,
+    /// Slots with an outlet.
+    connected: u64,
+    /// Chains to which packets were delivered in the last turn.
+    fed: u64,
+    /// Queues of chains that are gone, whose buffers have not all come back.
+    leaving: Vec<ChainOutlets>,
+    unmatched: Unmatched,
+    counters: Arc<PollerCounters>,
+    progress: Arc<Progress>,
+    /// Turns until all chains' buffers are taken back.
+    settle_in: u32,
+    ended: bool,
+}
+
+/// Turns between visits of chains that get no packets.
+const SETTLE_INTERVAL: u32 = 64;
+
+impl Poller {
+    pub(crate) fn new(
+        queue: Box<dyn PortQueue>,
+        pool: BufferPool,
+        unmatched: Unmatched,
+        counters: Arc<PollerCounters>,
+        progress: Arc<Progress>,
+    ) -> Poller {
+        Poller {
+            batch: Batch::new(&pool, MAX_BATCH),
+            queue,
+            pool,
+            rules: Arc::new(ChainRules::new([])),
+            outlets: (0..MAX_CHAINS).map(|_| None).collect(),
+            connected: 0,
+            fed: 0,
+            leaving: Vec::with_capacity(MAX_CHAINS),
+            unmatched,
+            counters,
+            progress,
+            settle_in: SETTLE_INTERVAL,
+            ended: false,
+        }
+    }
+
+    /// Receives packets that have arrived by `now`, and delivers them. Returns `true` if there were any.
+    pub(crate) fn poll(&mut self, now: Nanos) -> bool {
+        self.settle();
+        self.fed = 0;
+        let mut any = false;
+        for _ in 0..MOST_BATCHES {
+            let received = self.queue.receive(now, &mut self.pool, &mut self.batch);
+            let count = self.batch.len();
+            any |= count > 0;
+            self.count(received);
+            self.deliver();
+            if received.ended && received.waiting == 0 {
+                self.ended = true;
+            }
+            if count < MAX_BATCH {
+                break;
+            }
+        }
+        // In this order: whoever reads the time sees the packets.
+        self.progress.publish(match self.ended {
+            true => Nanos::MAX,
+            false => self.queue.received_before(),
+        });
+        any
+    }
+
+    /// Set of chains, by slot, to which the last turn delivered packets.
+    pub(crate) fn fed(&self) -> u64 {
+        self.fed
+    }
+
+    #[inline]
+    fn count(&mut self, received: Received) {
+        let counters = &self.counters;
+        add(&counters.received, received.offered);
+        add(&counters.lost, received.lost_ring_full + received.refused.in_pieces);
+        add(&counters.damaged, received.refused.damaged);
+    }
+
+    /// Passes the batch on.
+    #[inline]
+    fn deliver(&mut self) {
+        let Poller {
+            pool,
+            rules,
+            outlets,
+            fed,
+            ..
+        } = self;
+        let rules = &**rules;
+        let choose = |frame: &[u8]| rules.chain_of(frame);
+        self.batch
+            .hand_over(choose, |slot, packet, arrival| match &mut outlets[slot] {
+                Some(outlet) => {
+                    *fed |= 1 << slot;
+                    outlet.home.deliver(packet, arrival, pool);
+                }
+                None => {
+                    debug_assert!(false, "rules name only connected chains");
+                    pool.give(packet.buffer);
+                }
+            });
+        if !self.batch.is_empty() {
+            self.pass_unmatched();
+        }
+        self.batch.release(&mut self.pool);
+    }
+
+    /// Treats packets that no chain matches.
+    #[cold]
+    fn pass_unmatched(&mut self) {
+        add(&self.counters.unmatched, self.batch.len() as u64);
+        if self.unmatched == Unmatched::Forward {
+            let unsent = self.queue.transmit(&mut self.batch);
+            add(&self.counters.lost, unsent as u64);
+        }
+    }
+
+    /// Takes back buffers from the chains: at once from those that just got packets, now and then from all.
+    #[inline]
+    fn settle(&mut self) {
+        self.settle_in -= 1;
+        let mut slots = self.fed;
+        if self.settle_in == 0 || self.pool.available() < MOST_BATCHES * MAX_BATCH {
+            self.settle_in = SETTLE_INTERVAL;
+            slots = self.connected;
+            let pool = &mut self.pool;
+            self.leaving.retain_mut(|outlet| !outlet.is_over(pool));
+        }
+        while slots != 0 {
+            let slot = slots.trailing_zeros() as usize;
+            slots &= slots - 1;
+            if let Some(outlet) = &mut self.outlets[slot] {
+                outlet.settle(&mut self.pool);
+            }
+        }
+    }
+
+    /// Connects a chain. It gets packets once the rules name it.
+    pub(crate) fn connect(&mut self, slot: usize, outlets: ChainOutlets) {
+        self.outlets[slot] = Some(outlets);
+        self.connected |= 1 << slot;
+    }
+
+    /// Disconnects a chain that the rules no longer name. Its buffers are still taken back.
+    pub(crate) fn disconnect(&mut self, slot: usize) {
+        self.connected &= !(1 << slot);
+        self.leaving.extend(self.outlets[slot].take());
+    }
+
+    /// Replaces the rules. Packets received from now on are decided by them. Chains that leave get to know their losses.
+    pub(crate) fn set_rules(&mut self, rules: Arc<ChainRules>) {
+        for outlets in self.outlets.iter_mut().flatten() {
+            outlets.settle(&mut self.pool);
+        }
+        self.rules = rules;
+    }
+
+    /// Ends reception.
+    pub(crate) fn stop(&mut self) {
+        self.queue.stop();
+    }
+}

@@ -1,0 +1,200 @@
+use super::*;
+use proptest::prelude::*;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use tailwater_net::builder::FrameBuilder;
+use tailwater_net::vlan::VlanTag;
+use tailwater_net::{FlowKey, protocol};
+
+fn frame(source: IpAddr, destination: IpAddr, protocol: u8, vlans: &[u16]) -> Vec<u8> {
+    let key = match (source, destination) {
+        (IpAddr::V4(s), IpAddr::V4(d)) => FlowKey::v4(s, d, protocol, 1000, 53),
+        (IpAddr::V6(s), IpAddr::V6(d)) => FlowKey::v6(s, d, protocol, 1000, 53),
+        _ => unreachable!("addresses of one version"),
+    };
+    let builder = FrameBuilder::new(&key).payload(b"query");
+    let tagged = vlans
+        .iter()
+        .fold(builder, |builder, id| builder.vlan(VlanTag::customer(*id)));
+    tagged.to_vec().unwrap()
+}
+
+fn prefixes(list: &[&str]) -> Vec<IpNet> {
+    list.iter().map(|prefix| prefix.parse().unwrap()).collect()
+}
+
+fn to(list: &[&str]) -> Match {
+    Match {
+        destinations: prefixes(list),
+        ..Match::default()
+    }
+}
+
+/// Slot of a UDP packet to this address.
+fn slot(rules: &ChainRules, destination: &str) -> Option<usize> {
+    let destination: IpAddr = destination.parse().unwrap();
+    let source = match destination {
+        IpAddr::V4(_) => IpAddr::from(Ipv4Addr::new(10, 0, 0, 1)),
+        IpAddr::V6(_) => IpAddr::from(Ipv6Addr::LOCALHOST),
+    };
+    rules.chain_of(&frame(source, destination, protocol::UDP, &[]))
+}
+
+#[test]
+fn the_longest_destination_prefix_gets_the_packet() {
+    let matches = [to(&[]), to(&["10.0.0.0/8", "2001:db8::/32"]), to(&["10.1.0.0/16"])];
+    let rules = ChainRules::new(matches.iter().enumerate());
+    for (destination, expected) in [
+        ("9.255.255.255", Some(0)),
+        ("10.0.0.0", Some(1)),
+        ("10.1.0.0", Some(2)),
+        ("10.1.255.255", Some(2)),
+        ("10.2.0.0", Some(1)),
+        ("10.255.255.255", Some(1)),
+        ("11.0.0.0", Some(0)),
+        ("255.255.255.255", Some(0)),
+        ("2001:db8::7", Some(1)),
+        ("2001:db9::", Some(0)),
+    ] {
+        assert_eq!(slot(&rules, destination), expected, "{destination}");
+    }
+    let only = ChainRules::new([(7, &matches[2])]);
+    assert_eq!(slot(&only, "10.1.2.3"), Some(7));
+    assert_eq!(slot(&only, "10.2.2.3"), None);
+    assert_eq!(slot(&ChainRules::new([]), "10.2.2.3"), None);
+}
+
+#[test]
+fn packets_without_ip_go_to_chains_without_prefixes() {
+    let matches = [
+        to(&["0.0.0.0/0"]),
+        Match {
+            vlans: vec![7],
+            ..Match::default()
+        },
+        to(&[]),
+    ];
+    let rules = ChainRules::new(matches.iter().enumerate());
+    let mut arp = vec![0xff; 60];
+    arp[12..14].copy_from_slice(&[0x08, 0x06]);
+    assert_eq!(rules.chain_of(&arp), Some(2));
+    arp[12..18].copy_from_slice(&[0x81, 0x00, 0x00, 0x07, 0x08, 0x06]);
+    assert_eq!(rules.chain_of(&arp), Some(1));
+    assert_eq!(rules.chain_of(&[]), Some(2));
+    assert_eq!(ChainRules::new([(0, &matches[0])]).chain_of(&arp), None);
+}
+
+#[test]
+fn a_malformed_packet_goes_to_the_chain_of_its_ip_header() {
+    let matches = [to(&["192.0.2.0/24"]), to(&[])];
+    let rules = ChainRules::new(matches.iter().enumerate());
+    let (source, destination) = ([10, 0, 0, 1].into(), [192, 0, 2, 1].into());
+    for vlans in [&[][..], &[5], &[5, 6]] {
+        let mut broken = frame(source, destination, protocol::UDP, vlans);
+        broken.truncate(14 + 4 * vlans.len() + 20);
+        assert!(parse(&broken).is_err());
+        assert_eq!(rules.chain_of(&broken), Some(0), "{vlans:?}");
+        broken.pop();
+        assert_eq!(rules.chain_of(&broken), Some(1), "{vlans:?}");
+    }
+}
+
+#[test]
+fn the_outermost_vlan_with_an_identifier_counts() {
+    let wanted = Match {
+        vlans: vec![7],
+        ..Match::default()
+    };
+    let rules = ChainRules::new([(0, &wanted)]);
+    for (vlans, expected) in [
+        (&[][..], None),
+        (&[7], Some(0)),
+        (&[8], None),
+        (&[7, 8], Some(0)),
+        (&[8, 7], None),
+        (&[0, 7], Some(0)),
+    ] {
+        let frame = frame([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), protocol::UDP, vlans);
+        assert_eq!(rules.chain_of(&frame), expected, "{vlans:?}");
+    }
+}
+
+/// Few addresses, so that prefixes and packets often meet.
+fn address() -> impl Strategy<Value = IpAddr> {
+    let byte = || prop_oneof![Just(0u8), Just(1), Just(2), Just(255)];
+    prop_oneof![
+        (byte(), byte()).prop_map(|(a, b)| IpAddr::from([a, 0, 0, b])),
+        (byte(), byte()).prop_map(|(a, b)| {
+            let mut bytes = [0; 16];
+            (bytes[0], bytes[15]) = (a, b);
+            IpAddr::from(bytes)
+        }),
+    ]
+}
+
+fn prefix() -> impl Strategy<Value = IpNet> {
+    (address(), 0u8..=128).prop_map(|(address, length)| {
+        let most = if address.is_ipv4() { 32 } else { 128 };
+        IpNet::new(address, length.min(most)).unwrap().trunc()
+    })
+}
+
+fn wanted() -> impl Strategy<Value = Match> {
+    use proptest::collection::vec;
+    let few = || prop_oneof![Just(protocol::TCP), Just(protocol::UDP)];
+    (
+        vec(prefix(), 0..4),
+        vec(prefix(), 0..4),
+        vec(few(), 0..2),
+        vec(1u16..4, 0..2),
+    )
+        .prop_map(|(sources, destinations, protocols, vlans)| Match {
+            sources,
+            destinations,
+            protocols,
+            vlans,
+        })
+}
+
+/// Chain by comparing the packet with each chain's lists.
+fn oracle(chains: &[Match], source: IpAddr, destination: IpAddr, protocol: u8, vlan: Option<u16>) -> Option<usize> {
+    let longest = |list: &[IpNet], address: IpAddr| match list.is_empty() {
+        true => Some(0),
+        false => list
+            .iter()
+            .filter(|prefix| prefix.contains(&address))
+            .map(IpNet::prefix_len)
+            .max(),
+    };
+    let accepting = chains.iter().enumerate().filter_map(|(slot, wanted)| {
+        let lengths = (
+            longest(&wanted.destinations, destination)?,
+            longest(&wanted.sources, source)?,
+        );
+        let by_protocol = wanted.protocols.is_empty() || wanted.protocols.contains(&protocol);
+        let by_vlan = wanted.vlans.is_empty() || vlan.is_some_and(|vlan| wanted.vlans.contains(&vlan));
+        let listed = (!wanted.protocols.is_empty(), !wanted.vlans.is_empty());
+        (by_protocol && by_vlan).then_some((lengths, listed, std::cmp::Reverse(slot)))
+    });
+    accepting.max().map(|(.., slot)| slot.0)
+}
+
+proptest! {
+    #[test]
+    fn rules_decide_as_a_comparison_with_each_chain(
+        chains in proptest::collection::vec(wanted(), 0..6),
+        packets in proptest::collection::vec((address(), address(), any::<bool>(), proptest::option::of(1u16..5)), 1..40),
+    ) {
+        let rules = ChainRules::new(chains.iter().enumerate());
+        for (source, destination, is_tcp, vlan) in packets {
+            let destination = match (source, destination) {
+                (IpAddr::V4(_), IpAddr::V6(_)) => IpAddr::from([2, 0, 0, 1]),
+                (IpAddr::V6(_), IpAddr::V4(_)) => IpAddr::from([0; 16]),
+                _ => destination,
+            };
+            let protocol = if is_tcp { protocol::TCP } else { protocol::UDP };
+            let tags: Vec<u16> = vlan.into_iter().collect();
+            let expected = oracle(&chains, source, destination, protocol, vlan);
+            prop_assert_eq!(rules.chain_of(&frame(source, destination, protocol, &tags)), expected);
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! Worker that takes turns with others on one thread, instead of having a thread of its own.
+
+use super::finished::Finished;
+use super::poll_loop::{LoopTimes, PollLoop, Processing, Turn};
+use crate::panics::catch_panic;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Sender;
+use tailwater_net::Nanos;
+
+/// Flags of a run that its workers poll.
+#[derive(Debug, Default)]
+pub(crate) struct WorkerFlags {
+    /// The run is to end.
+    pub(crate) stop: AtomicBool,
+    /// A thread did not start, or panicked: the others end.
+    pub(crate) failed: AtomicBool,
+}
+
+impl WorkerFlags {
+    #[inline]
+    fn are_set(&self) -> bool {
+        self.stop.load(Ordering::Relaxed) || self.failed.load(Ordering::Relaxed)
+    }
+}
+
+/// Result of a hosted worker's turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HostedTurn {
+    /// It processed packets until this time.
+    Worked(Nanos),
+    /// It had nothing to do.
+    Idle,
+    /// It has ended, and sent its results.
+    Over,
+}
+
+/// Worker that a core's thread runs in turns with others.
+pub(crate) trait Hosted: Send {
+    /// Runs a turn that begins at `now`. `away` is the time since the last turn in which the thread was off its core.
+    fn turn(&mut self, now: Nanos, away: Nanos) -> HostedTurn;
+}
+
+/// Phase of a hosted worker's life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// It processes packets of its port.
+    Works,
+    /// It processes what other workers of its chain still send.
+    ServesOthers,
+    Over,
+}
+
+/// [`PollLoop`] in turns.
+pub(crate) struct HostedWorker<P> {
+    worker: Option<PollLoop<P>>,
+    times: LoopTimes,
+    phase: Phase,
+    died: Option<String>,
+    flags: Arc<WorkerFlags>,
+    results: Sender<Finished>,
+}
+
+impl<P: Processing> HostedWorker<P> {
+    /// Hosts a worker, which sends its results at its end.
+    pub(crate) fn new(worker: PollLoop<P>, flags: Arc<WorkerFlags>, results: Sender<Finished>) -> HostedWorker<P> {
+        HostedWorker {
+            times: worker.times(),
+            worker: Some(worker),
+            phase: Phase::Works,
+            died: None,
+            flags,
+            results,
+        }
+    }
+
+    #[inline]
+    fn work(&mut self) -> HostedTurn {
+        let (Some(worker), times, flags) = (&mut self.worker, &mut self.times, &self.flags) else {
+            return HostedTurn::Over;
+        };
+        let (turn, received) = worker.turn(times, || flags.are_set());
+        if worker.is_over(times, received) {
+            self.close();
+        } else {
+            worker.roll(times.last.max(times.now));
+        }
+        match turn {
+            Turn::Worked(end) => HostedTurn::Worked(end),
+            Turn::Idle(_) => HostedTurn::Idle,
+        }
+    }
+
+    fn close(&mut self) {
+        if let Some(worker) = &mut self.worker {
+            worker.processing.close(&mut worker.context.meter);
+        }
+        self.phase = Phase::ServesOthers;
+    }
+
+    /// Ends the worker after a panic. The thread's other workers go on.
+    #[cold]
+    fn on_panic(&mut self, message: String) {
+        self.flags.failed.store(true, Ordering::Relaxed);
+        self.died.get_or_insert(message);
+        let Some(worker) = &mut self.worker else {
+            return;
+        };
+        match self.phase {
+            Phase::Works => {
+                worker.abort();
+                self.close();
+            }
+            Phase::ServesOthers | Phase::Over => worker.on_panic_for_others(),
+        }
+    }
+
+    #[cold]
+    fn serve_others(&mut self) -> HostedTurn {
+        let done = self.worker.as_mut().is_none_or(PollLoop::serve_others_once);
+        if !done {
+            return HostedTurn::Idle;
+        }
+        self.phase = Phase::Over;
+        if let Some(worker) = self.worker.take() {
+            let finished = worker.finish(self.died.take());
+            // A receiver that is gone has given up on the run.
+            let _ = self.results.send(finished);
+        }
+        HostedTurn::Over
+    }
+}
+
+impl<P: Processing + Send> Hosted for HostedWorker<P> {
+    fn turn(&mut self, now: Nanos, away: Nanos) -> HostedTurn {
+        self.times.now = now;
+        // Time in which the thread was on its core for other workers is no preemption.
+        self.times.last = Nanos(now.0.saturating_sub(away.0));
+        let turn = match self.phase {
+            Phase::Works => catch_panic(|| self.work()),
+            Phase::ServesOthers | Phase::Over => catch_panic(|| self.serve_others()),
+        };
+        turn.unwrap_or_else(|message| {
+            self.on_panic(message);
+            HostedTurn::Idle
+        })
+    }
+}

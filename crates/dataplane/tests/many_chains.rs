@@ -1,0 +1,317 @@
+//! Several chains on one port and one set of cores: each gets its packets, keeps its books, and is not affected by what
+//! the others do.
+
+mod common;
+
+use common::alone;
+use std::net::Ipv4Addr;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use tailwater_chain::batch::Batch;
+use tailwater_chain::function::{FlowStates, NetworkFunction};
+use tailwater_dataplane::clock::Clock;
+use tailwater_dataplane::core_host::CoreHost;
+use tailwater_dataplane::port::round_robin;
+use tailwater_dataplane::report::RunReport;
+use tailwater_dataplane::shared_port::{ChainPort, SharedPort, SharedPortConfig, Unmatched, Withdrawal};
+use tailwater_dataplane::trace_nic::{TraceNic, TraceNicConfig};
+use tailwater_dataplane::{RunConfig, RunControl, RunError, RunPlan, cores, run_hosted};
+use tailwater_functions::own::OwnFunction;
+use tailwater_functions::spec::{ChainSpec, FunctionSpec};
+use tailwater_net::builder::FrameBuilder;
+use tailwater_net::toeplitz::RssHasher;
+use tailwater_net::{FlowKey, Nanos, protocol};
+use tailwater_policy::turns::TurnShare;
+use tailwater_traffic::{LoadOptions, Notice, Packet, PacketSource, Trace, TrafficError};
+
+/// Longest wait for something that happens soon.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Packets of equal spacing to `10.N.0.0/16`, where N is the remainder of their number, and of 50 flows each.
+struct ToNetworks {
+    networks: u8,
+    spacing: Nanos,
+    left: u32,
+    number: u32,
+    frame: Vec<u8>,
+}
+
+impl PacketSource for ToNetworks {
+    fn next_packet(&mut self) -> Result<Option<Packet<'_>>, TrafficError> {
+        if self.left == 0 {
+            return Ok(None);
+        }
+        self.left -= 1;
+        let number = self.number;
+        self.number += 1;
+        let network = (number % u32::from(self.networks)) as u8;
+        let flow = number / u32::from(self.networks) % 50;
+        let destination = Ipv4Addr::new(10, network, 0, 1);
+        let source = Ipv4Addr::new(192, 0, 2, flow as u8);
+        let key = FlowKey::v4(source, destination, protocol::UDP, 1000 + flow as u16, 53);
+        self.frame = FrameBuilder::new(&key)
+            .payload(b"a query")
+            .to_vec()
+            .expect("a short frame");
+        Ok(Some(Packet {
+            timestamp: Nanos(u64::from(number) * self.spacing.0),
+            data: &self.frame,
+            wire_length: self.frame.len() as u32,
+        }))
+    }
+
+    fn notices(&self) -> Vec<Notice> {
+        Vec::new()
+    }
+
+    fn name(&self) -> &str {
+        "networks"
+    }
+}
+
+fn trace(networks: u8, spacing: Nanos, packets: u32) -> Trace {
+    let mut source = ToNetworks {
+        networks,
+        spacing,
+        left: packets,
+        number: 0,
+        frame: Vec::new(),
+    };
+    Trace::load(&mut source, &LoadOptions::default()).unwrap()
+}
+
+/// Server with one port.
+struct Server {
+    host: Arc<CoreHost>,
+    port: Arc<SharedPort>,
+    cores: Vec<usize>,
+}
+
+/// Chain that runs.
+struct Running {
+    thread: JoinHandle<Result<RunReport, RunError>>,
+    stop: Arc<AtomicBool>,
+    withdrawal: Withdrawal,
+}
+
+impl Running {
+    fn drain(self) -> Result<RunReport, RunError> {
+        self.withdrawal.withdraw();
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().expect("a chain's thread")
+    }
+}
+
+impl Server {
+    /// `repeated`: the trace is repeated until the server stops.
+    fn start(trace: Trace, workers: usize, repeated: bool, unmatched: Unmatched) -> Server {
+        let available = cores::available();
+        let cores: Vec<usize> = available.iter().rev().copied().take(workers).collect();
+        let clock = Clock::start();
+        let host = CoreHost::start(&cores, clock.clone(), None).unwrap();
+        let queues = cores.len() as u16;
+        let config = TraceNicConfig {
+            ring: 1 << 16,
+            duration: repeated.then_some(Nanos::from_secs(3600)),
+            ..TraceNicConfig::default()
+        };
+        let rss = RssHasher::default();
+        let key = *rss.key();
+        let nic = TraceNic::new(trace, rss, queues, &round_robin(queues), config, clock).unwrap();
+        let config = SharedPortConfig {
+            name: "east".to_owned(),
+            pollers: queues,
+            senders: 64,
+            buffers: 48 << 10,
+            ring: 1024,
+            unmatched,
+            rss_key: key,
+        };
+        let port = host.open_port(Box::new(nic), config).unwrap();
+        Server { host, port, cores }
+    }
+
+    /// Starts a chain that gets the packets to one network, on the first `workers` cores.
+    fn run(&self, network: &str, functions: &str, workers: usize) -> Running {
+        self.run_with(network, functions, workers, None)
+    }
+
+    /// Same, with a last function.
+    fn run_with(&self, network: &str, functions: &str, workers: usize, last: Option<FunctionSpec>) -> Running {
+        let text = format!(
+            "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {{name: test}}\nspec:\n  \
+             match: {{destinations: [{network}]}}\n  slo: {{latency: 250ms}}\n  functions: [{functions}]\n"
+        );
+        let mut spec = ChainSpec::parse(&text, "test", Path::new(".")).unwrap_or_else(|error| panic!("{error}"));
+        spec.functions.extend(last);
+        let cores = self.cores[..workers].to_vec();
+        let plan = RunPlan::new(spec, RunConfig::new(cores)).unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let (host, stopped) = (Arc::clone(&self.host), Arc::clone(&stop));
+        let mut port = ChainPort::new(&self.port, &plan.spec().match_);
+        let withdrawal = port.withdrawal();
+        let thread = std::thread::spawn(move || {
+            let share = TurnShare {
+                objective: plan.spec().slo.budget(),
+                weight: 1,
+            };
+            run_hosted(&plan, (&mut port, &host), share, RunControl::new(&stopped))
+        });
+        Running {
+            thread,
+            stop,
+            withdrawal,
+        }
+    }
+
+    /// Waits until the port has received so many packets.
+    fn await_received(&self, packets: u64) {
+        let began = Instant::now();
+        while self.port.counts().received < packets {
+            assert!(began.elapsed() < PATIENCE, "{:?}", self.port.counts());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.host.stop();
+    }
+}
+
+/// Function that panics after some packets.
+struct Dies(u32);
+
+impl NetworkFunction for Dies {
+    fn kind(&self) -> &'static str {
+        "Dies"
+    }
+
+    fn process(&mut self, batch: &mut Batch, _: &mut FlowStates<'_>) {
+        self.0 = self.0.checked_sub(batch.len() as u32).expect("on purpose");
+    }
+}
+
+fn dies_after(packets: u32) -> FunctionSpec {
+    let make = move || -> Box<dyn NetworkFunction> { Box::new(Dies(packets)) };
+    FunctionSpec {
+        name: "dies".to_owned(),
+        config: OwnFunction::new("Dies", make).into(),
+        files: Vec::new(),
+        branch: None,
+        on_failure: Default::default(),
+    }
+}
+
+fn assert_books(report: &RunReport) {
+    let packets = &report.packets;
+    assert_eq!(
+        packets.offered,
+        packets.delivered + packets.dropped_by_nf + packets.lost,
+        "{packets:?}"
+    );
+}
+
+#[test]
+fn each_chain_gets_its_packets_and_keeps_its_books() {
+    let _alone = alone();
+    const PACKETS: u32 = 40_000;
+    for workers in [1, 2] {
+        let server = Server::start(trace(4, Nanos(20_000), PACKETS), workers, false, Unmatched::Drop);
+        let first = server.run("10.0.0.0/16", "{forward: }", 1);
+        let second = server.run("10.1.0.0/16", "{nat: {external: [203.0.113.0/28]}}", workers);
+        let third = server.run("10.2.0.0/16", "{accounting: }, {forward: }", 1);
+        server.await_received(u64::from(PACKETS));
+        let [first, second, third] = [first, second, third].map(|chain| chain.drain().unwrap());
+        let counts = server.port.counts();
+        assert_eq!(counts.received, u64::from(PACKETS), "{counts:?}");
+        assert_eq!(counts.lost, 0, "{counts:?}");
+        for report in [&first, &second, &third] {
+            assert_books(report);
+            assert_eq!(report.packets.lost, 0, "{:?}", report.packets);
+        }
+        let offered = [&first, &second, &third].map(|report| report.packets.offered);
+        assert!(
+            offered.iter().all(|offered| *offered > u64::from(PACKETS) / 8),
+            "{offered:?}"
+        );
+        // Those before the rules had all chains, and those to the fourth network.
+        assert_eq!(offered.iter().sum::<u64>() + counts.unmatched, counts.received);
+        assert!(counts.unmatched >= u64::from(PACKETS) / 4);
+        assert_eq!(second.flows.as_ref().map(|flows| flows.opened), Some(50));
+    }
+}
+
+#[test]
+fn a_chain_in_overload_takes_no_packet_from_another() {
+    let _alone = alone();
+    // Far more than the first chain's function can do on a core.
+    let server = Server::start(trace(2, Nanos(20_000), 50_000), 1, true, Unmatched::Drop);
+    let slow = server.run("10.0.0.0/16", "{synthetic: {cycles: 200000}}", 1);
+    let other = server.run("10.1.0.0/16", "{forward: }", 1);
+    server.await_received(100_000);
+    let other = other.drain().unwrap();
+    let slow = slow.drain().unwrap();
+    assert_books(&slow);
+    assert_books(&other);
+    assert!(slow.packets.lost > 10_000, "{:?}", slow.packets);
+    assert_eq!(other.packets.lost, 0, "{:?}", other.packets);
+    assert!(other.packets.delivered > 30_000, "{:?}", other.packets);
+}
+
+#[test]
+fn chains_come_and_go_while_others_run() {
+    let _alone = alone();
+    let server = Server::start(trace(3, Nanos(20_000), 3_000), 1, true, Unmatched::Forward);
+    let steady = server.run("10.0.0.0/16", "{nat: {external: [203.0.113.0/28]}}", 1);
+    let (mut offered, mut received) = (0, 0);
+    for round in 0..12 {
+        let passing = server.run("10.1.0.0/16", "{accounting: }", 1);
+        received = server.port.counts().received + 2_000;
+        server.await_received(received);
+        let report = passing.drain().unwrap();
+        assert_books(&report);
+        assert!(report.packets.offered > 50, "round {round}: {:?}", report.packets);
+        assert_eq!(report.packets.lost, 0, "round {round}: {:?}", report.packets);
+        offered += report.packets.offered;
+    }
+    // No buffer has stayed away: all chains ran with fewer than one chain holds.
+    server.await_received(received + 5_000);
+    let steady = steady.drain().unwrap();
+    assert_books(&steady);
+    assert_eq!(steady.packets.lost, 0, "{:?}", steady.packets);
+    let counts = server.port.counts();
+    let unmatched = counts.received - offered - steady.packets.offered;
+    // Packets arrive until the counts are read.
+    assert!(
+        counts.unmatched >= unmatched.saturating_sub(1000) && counts.lost == 0,
+        "{counts:?}"
+    );
+}
+
+#[test]
+fn a_panic_of_one_chain_ends_only_that_chain() {
+    let _alone = alone();
+    let server = Server::start(trace(2, Nanos(20_000), 3_000), 1, true, Unmatched::Drop);
+    let other = server.run("10.1.0.0/16", "{forward: }", 1);
+    let dying = server.run_with(
+        "10.0.0.0/16",
+        "{nat: {external: [203.0.113.0/28]}}",
+        1,
+        Some(dies_after(100)),
+    );
+    server.await_received(10_000);
+    let report = dying.drain();
+    assert!(matches!(report, Err(RunError::Died { .. })), "{report:?}");
+    assert_books(report.unwrap_err().report().unwrap());
+    let received = server.port.counts().received;
+    server.await_received(received + 10_000);
+    let other = other.drain().unwrap();
+    assert_books(&other);
+    // The message of the panic takes its time on the core, and the first chain its packets.
+    assert!(other.packets.delivered > 6_000, "{:?}", other.packets);
+}

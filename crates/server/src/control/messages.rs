@@ -1,0 +1,154 @@
+//! Messages of the control API from and to the server's types.
+
+use super::generated as message;
+use crate::chain::Manifest;
+use crate::configuration::ControlError;
+use crate::events::{Event, Severity, start_of};
+use crate::request::{Applied, ApplyRequest, Outcome};
+use crate::status::{ChainStatus, Condition, ConditionStatus, Phase};
+use std::path::PathBuf;
+use tonic::{Code, Status};
+
+/// Longest error in bytes: it is sent in a head, percent-encoded.
+const LONGEST_ERROR: usize = 8 << 10;
+
+/// Request of a message.
+pub(super) fn apply_request(request: &message::ApplyRequest) -> ApplyRequest {
+    let manifest = |manifest: &message::Manifest| Manifest {
+        source: manifest.source.clone(),
+        path: (!manifest.path.is_empty()).then(|| PathBuf::from(&manifest.path)),
+        yaml: manifest.yaml.clone(),
+    };
+    ApplyRequest {
+        manifests: request.manifests.iter().map(manifest).collect(),
+        dry_run: request.dry_run,
+        force: request.force,
+    }
+}
+
+/// Message of an outcome.
+pub(super) fn applied(applied: Applied) -> message::AppliedManifest {
+    let outcome = match applied.outcome {
+        Outcome::Unchanged => message::Outcome::Unchanged,
+        Outcome::Created => message::Outcome::Created,
+        Outcome::Configured => message::Outcome::Configured,
+        Outcome::Replaced => message::Outcome::Replaced,
+    };
+    message::AppliedManifest {
+        name: applied.name,
+        outcome: outcome.into(),
+    }
+}
+
+/// Message of a chain.
+pub(super) fn chain(status: &ChainStatus) -> message::Chain {
+    let phase = match status.phase {
+        Phase::Pending => message::Phase::Pending,
+        Phase::Starting => message::Phase::Starting,
+        Phase::Running => message::Phase::Running,
+        Phase::Draining => message::Phase::Draining,
+        Phase::Drained => message::Phase::Drained,
+        Phase::Failed => message::Phase::Failed,
+    };
+    let observation = status.observation.as_ref();
+    let slo = &status.chain.settings.slo;
+    let packets = observation.map(|observation| observation.packets);
+    let cores = observation.map(|observation| &observation.cores);
+    let latency = observation.map(|observation| observation.latency).unwrap_or_default();
+    message::Chain {
+        name: status.chain.name.clone(),
+        phase: phase.into(),
+        reason: status.reason.clone(),
+        port: status.chain.port.clone(),
+        source: status.chain.manifest.source.clone(),
+        functions: status.chain.kinds(),
+        generation: status.generation,
+        since_unix_nanos: status.since.0,
+        conditions: status.conditions.iter().map(condition).collect(),
+        packets: packets.map(|packets| message::Packets {
+            offered: packets.offered,
+            delivered: packets.delivered,
+            dropped: packets.dropped,
+            lost: packets.lost,
+        }),
+        latency: Some(message::Latency {
+            p50_nanos: latency.p50.map(|latency| latency.0),
+            p99_nanos: latency.p99.map(|latency| latency.0),
+            objective_nanos: slo.budget().0,
+            percentile: slo.percentile,
+            met: latency.met,
+        }),
+        cores: cores.map(|cores| message::Cores {
+            dedicated: cores.dedicated.clone(),
+            auxiliary: cores.auxiliary,
+        }),
+        forced: status.chain.forced,
+    }
+}
+
+fn condition(condition: &Condition) -> message::Condition {
+    let status = match condition.status {
+        ConditionStatus::True => message::ConditionStatus::True,
+        ConditionStatus::False => message::ConditionStatus::False,
+        ConditionStatus::Unknown => message::ConditionStatus::Unknown,
+    };
+    message::Condition {
+        r#type: condition.name.to_owned(),
+        status: status.into(),
+        reason: condition.reason.to_owned(),
+        message: condition.message.clone(),
+        since_unix_nanos: condition.since.0,
+    }
+}
+
+/// Message of an event.
+pub(super) fn event(event: &Event) -> message::Event {
+    let severity = match event.severity {
+        Severity::Normal => message::Severity::Normal,
+        Severity::Warning => message::Severity::Warning,
+    };
+    message::Event {
+        sequence: event.sequence,
+        unix_nanos: event.time.0,
+        severity: severity.into(),
+        chain: event.chain.clone().unwrap_or_default(),
+        reason: event.reason.to_owned(),
+        message: event.message.clone(),
+    }
+}
+
+/// Status of an error: its code, and its lines as far as they fit.
+pub(super) fn status(error: &ControlError) -> Status {
+    let code = match error {
+        ControlError::Invalid(_) => Code::InvalidArgument,
+        ControlError::NotFound(_) => Code::NotFound,
+        ControlError::Refused(_) => Code::FailedPrecondition,
+        ControlError::Failed(_) => Code::Aborted,
+    };
+    Status::new(code, shortened(&error.to_string()))
+}
+
+fn shortened(text: &str) -> String {
+    let start = start_of(text, LONGEST_ERROR);
+    match start.rfind('\n').filter(|_| start.len() < text.len()) {
+        None => start.to_owned(),
+        Some(end) => format!("{}\n{} more errors", &text[..end], text[end + 1..].lines().count()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_errors_are_cut_at_a_line() {
+        let lines: Vec<String> = (0..1000).map(|line| format!("line {line} of an error")).collect();
+        let status = status(&ControlError::Invalid(lines.join("\n")));
+        let message = status.message();
+        let shown = message.lines().count() - 1;
+        assert!(message.len() < LONGEST_ERROR + 50 && shown > 300);
+        assert!(message.ends_with(&format!("error\n{} more errors", 1000 - shown)));
+        assert_eq!(shortened(&"\u{e9}".repeat(LONGEST_ERROR)).len(), LONGEST_ERROR);
+        assert_eq!(shortened("one line"), "one line");
+    }
+}

@@ -1,0 +1,159 @@
+//! The calls of the control API.
+
+use super::access::Role;
+use super::generated as message;
+use super::generated::control_server::Control;
+use super::limits::Limits;
+use super::messages;
+use super::streams::{self, Stream};
+use crate::configuration::ControlError;
+use crate::request::{Applied, Command, Request};
+use crate::status::{Phase, Snapshot};
+use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, TrySendError};
+use tokio::sync::{Semaphore, oneshot, watch};
+use tonic::{Response, Status};
+
+/// Maximum number of a chain's events in its description.
+const EVENTS: usize = 20;
+
+type Answer<T> = Result<Response<T>, Status>;
+
+/// Answers of the server.
+#[derive(Clone)]
+pub(super) struct Service {
+    snapshot: watch::Receiver<Arc<Snapshot>>,
+    commands: SyncSender<Command>,
+    followers: Arc<Semaphore>,
+}
+
+impl Service {
+    pub(super) fn new(
+        snapshot: watch::Receiver<Arc<Snapshot>>,
+        commands: SyncSender<Command>,
+        limits: &Limits,
+    ) -> Service {
+        Service {
+            snapshot,
+            commands,
+            followers: Arc::new(Semaphore::new(limits.followers)),
+        }
+    }
+
+    fn snapshot(&self) -> Arc<Snapshot> {
+        Arc::clone(&self.snapshot.borrow())
+    }
+
+    fn chain(&self, name: &str) -> Result<message::Chain, Status> {
+        let snapshot = self.snapshot();
+        let chain = snapshot.chains.get(name).map(|chain| messages::chain(chain));
+        chain.ok_or_else(|| messages::status(&ControlError::no_chain(name)))
+    }
+
+    /// Passes a request of an operator to the manager, and waits for the result and the number of the generation.
+    async fn change<T>(&self, call: &tonic::Request<T>, request: Request) -> Result<(Vec<Applied>, u64), Status> {
+        if call.extensions().get::<Role>() != Some(&Role::Operator) {
+            let message = "only root and the user of the server may change chains";
+            return Err(Status::permission_denied(message));
+        }
+        let (reply, result) = oneshot::channel();
+        let command = Command {
+            request,
+            reply: Box::new(|result| drop(reply.send(result))),
+        };
+        self.commands.try_send(command).map_err(|error| match error {
+            TrySendError::Full(_) => Status::unavailable("too many requests are waiting"),
+            TrySendError::Disconnected(_) => Status::unavailable("the server is ending"),
+        })?;
+        let result = result.await.map_err(|_| Status::unavailable("the server is ending"))?;
+        result.map_err(|error| messages::status(&error))
+    }
+}
+
+#[tonic::async_trait]
+impl Control for Service {
+    type EventsStream = Stream<message::Event>;
+    type WatchStream = Stream<message::ChainChange>;
+
+    async fn apply(&self, call: tonic::Request<message::ApplyRequest>) -> Answer<message::ApplyResponse> {
+        let request = messages::apply_request(call.get_ref());
+        let (applied, generation) = self.change(&call, Request::Apply(request)).await?;
+        Ok(Response::new(message::ApplyResponse {
+            applied: applied.into_iter().map(messages::applied).collect(),
+            generation,
+        }))
+    }
+
+    async fn get(&self, call: tonic::Request<message::GetRequest>) -> Answer<message::Chain> {
+        self.chain(&call.get_ref().name).map(Response::new)
+    }
+
+    async fn list(&self, _: tonic::Request<message::ListRequest>) -> Answer<message::ListResponse> {
+        let snapshot = self.snapshot();
+        Ok(Response::new(message::ListResponse {
+            chains: snapshot.chains.values().map(|chain| messages::chain(chain)).collect(),
+            generation: snapshot.generation,
+        }))
+    }
+
+    async fn describe(&self, call: tonic::Request<message::DescribeRequest>) -> Answer<message::DescribeResponse> {
+        let name = &call.get_ref().name;
+        let chain = self.chain(name)?;
+        let snapshot = self.snapshot();
+        let about = |event: &&Arc<crate::Event>| event.chain.as_deref() == Some(name);
+        let events: Vec<_> = snapshot.events.after(0).filter(about).collect();
+        let latest = &events[events.len().saturating_sub(EVENTS)..];
+        Ok(Response::new(message::DescribeResponse {
+            manifest: snapshot
+                .chains
+                .get(name)
+                .map(|chain| chain.chain.manifest.yaml.clone())
+                .unwrap_or_default(),
+            chain: Some(chain),
+            events: latest.iter().map(|event| messages::event(event)).collect(),
+        }))
+    }
+
+    async fn delete(&self, call: tonic::Request<message::DeleteRequest>) -> Answer<message::DeleteResponse> {
+        let message::DeleteRequest { names, dry_run } = call.get_ref().clone();
+        let (_, generation) = self.change(&call, Request::Delete { names, dry_run }).await?;
+        Ok(Response::new(message::DeleteResponse { generation }))
+    }
+
+    async fn drain(&self, call: tonic::Request<message::DrainRequest>) -> Answer<message::DrainResponse> {
+        let name = call.get_ref().name.clone();
+        let (_, generation) = self.change(&call, Request::Drain(name)).await?;
+        Ok(Response::new(message::DrainResponse { generation }))
+    }
+
+    async fn events(&self, call: tonic::Request<message::EventsRequest>) -> Answer<Self::EventsStream> {
+        let permit = streams::permit(&self.followers)?;
+        Ok(Response::new(streams::events(
+            self.snapshot.clone(),
+            call.into_inner(),
+            permit,
+        )))
+    }
+
+    async fn watch(&self, call: tonic::Request<message::WatchRequest>) -> Answer<Self::WatchStream> {
+        let permit = streams::permit(&self.followers)?;
+        Ok(Response::new(streams::changes(
+            self.snapshot.clone(),
+            call.into_inner().name,
+            permit,
+        )))
+    }
+
+    async fn health(&self, _: tonic::Request<message::HealthRequest>) -> Answer<message::HealthResponse> {
+        let snapshot = self.snapshot();
+        Ok(Response::new(message::HealthResponse {
+            server: snapshot.server.clone(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            generation: snapshot.generation,
+            ready: snapshot.is_ready(),
+            chains: snapshot.chains.len() as u32,
+            running: snapshot.count(Phase::Running) as u32,
+            started_unix_nanos: snapshot.started.0,
+        }))
+    }
+}

@@ -1,0 +1,233 @@
+//! Generations on disk: the applied configuration, written whole to a temporary file and renamed.
+//!
+//! After a process is killed at any time, the file holds the old generation or the new one. Its first line has the
+//! length and a checksum of the rest, so that a damaged file is found, not loaded.
+
+use crate::chain::{AppliedChain, Manifest, Origin};
+use crate::configuration::Configuration;
+use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// Name of the file.
+const FILE: &str = "generation";
+/// Start of the names of temporary files.
+const TEMPORARY: &str = ".generation.";
+/// Start of the first line, with the version of the format.
+const MAGIC: &str = "tailwater-generation-1";
+/// Largest file in bytes: a thousand chains of 1 MiB would be more than a server runs.
+const MOST: u64 = 1 << 30;
+/// Bytes that are written at a time.
+const CHUNK: usize = 64 << 10;
+
+/// Generation as it is stored.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoredGeneration {
+    /// Number of the generation.
+    pub number: u64,
+    /// Chains, sorted by name.
+    pub chains: Vec<StoredChain>,
+}
+
+/// Chain of a stored generation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoredChain {
+    /// Name of the chain.
+    pub name: String,
+    /// Text of the chain.
+    pub manifest: Manifest,
+    /// Runs without a promise.
+    pub forced: bool,
+    /// Drained on request.
+    pub drained: bool,
+    /// Source of the chain.
+    pub origin: Origin,
+}
+
+impl From<&AppliedChain> for StoredChain {
+    fn from(chain: &AppliedChain) -> StoredChain {
+        StoredChain {
+            name: chain.name.clone(),
+            manifest: chain.manifest.clone(),
+            forced: chain.forced,
+            drained: chain.drained,
+            origin: chain.origin,
+        }
+    }
+}
+
+impl From<&Configuration> for StoredGeneration {
+    fn from(configuration: &Configuration) -> StoredGeneration {
+        StoredGeneration {
+            number: configuration.generation,
+            chains: configuration
+                .chains
+                .values()
+                .map(|chain| StoredChain::from(&**chain))
+                .collect(),
+        }
+    }
+}
+
+/// Store of generations.
+pub trait Store {
+    /// Stores a generation in place of the one before.
+    ///
+    /// # Errors
+    /// It cannot be stored; the one before stays.
+    fn store(&mut self, generation: &StoredGeneration) -> io::Result<()>;
+}
+
+/// Folder with the current generation of one server, locked against other processes.
+#[derive(Debug)]
+pub struct StateFolder {
+    folder: PathBuf,
+    /// The folder itself, which the lock is on.
+    handle: File,
+    written: u64,
+}
+
+/// Step of writing a generation, for tests that interrupt it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WriteStep {
+    /// The temporary file is created.
+    Create,
+    /// A chunk is written.
+    Write,
+    /// The file reaches the disk.
+    Sync,
+    /// The file takes its name.
+    Rename,
+    /// The name reaches the disk.
+    SyncFolder,
+}
+
+impl StateFolder {
+    /// Opens the folder, which is created if it does not exist, locks it, and removes temporary files of killed
+    /// processes. Returns it with the names of those files.
+    ///
+    /// # Errors
+    /// The folder cannot be used ([`ErrorKind::WouldBlock`]: another server uses it).
+    pub fn open(folder: &Path) -> io::Result<(StateFolder, Vec<String>)> {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+        // Whoever can open a folder can lock it; chains may also contain keys.
+        fs::set_permissions(folder, Permissions::from_mode(0o700))?;
+        let handle = File::open(folder)?;
+        flock(&handle, FlockOperation::NonBlockingLockExclusive)?;
+        let mut removed = Vec::new();
+        for entry in fs::read_dir(folder)?.flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if name.starts_with(TEMPORARY) {
+                fs::remove_file(entry.path())?;
+                removed.push(name);
+            }
+        }
+        let state = StateFolder {
+            folder: folder.to_owned(),
+            handle,
+            written: 0,
+        };
+        Ok((state, removed))
+    }
+
+    /// Loads the current generation; an empty one if none was stored.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is damaged ([`ErrorKind::InvalidData`]).
+    pub fn load(&self) -> io::Result<StoredGeneration> {
+        match tailwater_files::read(&self.folder.join(FILE), MOST) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(StoredGeneration::default()),
+            read => decode(&read?),
+        }
+    }
+
+    /// Same as [`Store::store`]; calls `before` each step. After an error of `before`, everything is left as it is, as
+    /// if the process had been killed then.
+    ///
+    /// # Errors
+    /// The generation cannot be written, or `before` fails.
+    pub fn store_interruptibly(
+        &mut self,
+        generation: &StoredGeneration,
+        mut before: impl FnMut(WriteStep) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let text = encode(generation)?;
+        before(WriteStep::Create)?;
+        self.written += 1;
+        let temporary = self
+            .folder
+            .join(format!("{TEMPORARY}{}-{}", std::process::id(), self.written));
+        let cleaning = |result: io::Result<()>| {
+            if result.is_err() {
+                let _ = fs::remove_file(&temporary);
+            }
+            result
+        };
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&temporary)?;
+        for chunk in text.chunks(CHUNK) {
+            before(WriteStep::Write)?;
+            cleaning(file.write_all(chunk))?;
+        }
+        before(WriteStep::Sync)?;
+        cleaning(file.sync_all())?;
+        before(WriteStep::Rename)?;
+        cleaning(fs::rename(&temporary, self.folder.join(FILE)))?;
+        before(WriteStep::SyncFolder)?;
+        // The new generation has taken its place: after an error now, a power failure may bring back the old one.
+        let _ = self.handle.sync_all();
+        Ok(())
+    }
+}
+
+impl<S: Store> Store for &mut S {
+    fn store(&mut self, generation: &StoredGeneration) -> io::Result<()> {
+        S::store(self, generation)
+    }
+}
+
+impl Store for StateFolder {
+    fn store(&mut self, generation: &StoredGeneration) -> io::Result<()> {
+        self.store_interruptibly(generation, |_| Ok(()))
+    }
+}
+
+fn encode(generation: &StoredGeneration) -> io::Result<Vec<u8>> {
+    let body = serde_json::to_vec_pretty(generation)?;
+    let mut text = format!("{MAGIC} {} {:016x}\n", body.len(), checksum(&body)).into_bytes();
+    text.extend(body);
+    Ok(text)
+}
+
+/// Reads a generation's file.
+///
+/// # Errors
+/// [`ErrorKind::InvalidData`]: it is not as it was written.
+pub fn decode(bytes: &[u8]) -> io::Result<StoredGeneration> {
+    let damaged = |what: &str| io::Error::new(ErrorKind::InvalidData, format!("the generation is damaged: {what}"));
+    let end = bytes.iter().take(128).position(|&byte| byte == b'\n');
+    let (head, body) = bytes.split_at(end.ok_or_else(|| damaged("no first line"))?);
+    let body = &body[1..];
+    let expected = format!("{MAGIC} {} {:016x}", body.len(), checksum(body));
+    if head != expected.as_bytes() {
+        let is_ours = head.starts_with(MAGIC.as_bytes());
+        return Err(damaged(if is_ours {
+            "wrong length or checksum"
+        } else {
+            "unknown format"
+        }));
+    }
+    serde_json::from_slice(body).map_err(|error| damaged(&error.to_string()))
+}
+
+/// FNV-1a hash: finds damage, not forgery.
+fn checksum(bytes: &[u8]) -> u64 {
+    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)
+}

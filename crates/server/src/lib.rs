@@ -1,0 +1,38 @@
+//! One machine, many chains: `tailwater serve`.
+//!
+//! A server's [`Manager`] holds the applied configuration as *generations*. A request becomes the next generation: it
+//! is [checked](configuration), compared with the current one ([`steps`]), enacted step by step on a [`Machine`], and
+//! written to disk as a whole ([`generation`]). A failed step undoes the ones before it, and the current generation
+//! stays. [`serve`](serve()) runs the manager, folders of chains and, with the feature `control`, the control API over
+//! a Unix socket, whose thread only reads published [snapshots](Snapshot).
+//!
+//! The data plane is behind the [`Machine`] interface. With the feature `live`, `live::LiveMachine` is that of this
+//! machine.
+
+pub mod chain;
+pub mod configuration;
+#[cfg(feature = "control")]
+pub mod control;
+mod error;
+pub mod events;
+pub mod files;
+pub mod generation;
+#[cfg(feature = "live")]
+pub mod live;
+pub mod machine;
+mod manager;
+mod reconcile;
+mod request;
+mod serve;
+pub mod status;
+pub mod steps;
+
+pub use chain::{AppliedChain, Manifest, Origin};
+pub use configuration::{Configuration, ControlError};
+pub use error::ServeError;
+pub use events::{Event, Severity};
+pub use machine::{ChainObservation, ChainState, CoreUse, LatencyObservation, Machine, PacketCounts, Refusal};
+pub use manager::Manager;
+pub use request::{Applied, ApplyRequest, Outcome};
+pub use serve::{Paths, ServerConfig, serve};
+pub use status::{ChainStatus, Condition, ConditionStatus, Phase, Snapshot};

@@ -1,0 +1,215 @@
+//! Data plane of this machine: chains that share its ports and dedicated cores.
+//!
+//! Each chain is a run of its own, with its own counters, windows and report, on a share of the cores. One thread per
+//! chain, off the data cores, watches it.
+
+mod cores;
+mod running;
+
+use crate::chain::AppliedChain;
+use crate::machine::{ChainObservation, ChainState, Machine, Refusal};
+use cores::lightest;
+use running::{RunningChain, StartFrom};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use tailwater_dataplane::core_host::{CoreHost, HostError};
+use tailwater_dataplane::port::Port;
+use tailwater_dataplane::report::RunReport;
+use tailwater_dataplane::shared_port::{SharedPort, SharedPortConfig, SharedPortCounts};
+use tailwater_dataplane::{RunConfig, RunPlan};
+use tailwater_functions::spec::ChainSpec;
+
+/// Port of a server, ready to be opened.
+pub struct ServerPort {
+    /// Port.
+    pub port: Box<dyn Port>,
+    /// Configuration.
+    pub config: SharedPortConfig,
+}
+
+/// Data plane of this machine.
+#[derive(Debug)]
+pub struct LiveMachine {
+    host: Arc<CoreHost>,
+    ports: BTreeMap<String, Arc<SharedPort>>,
+    chains: BTreeMap<String, RunningChain>,
+    /// Replaced chains that process their last packets.
+    leaving: Vec<RunningChain>,
+    on_end: OnEnd,
+}
+
+/// Receives the report of each chain at its end.
+struct OnEnd(Box<dyn FnMut(&str, &RunReport) + Send>);
+
+impl std::fmt::Debug for OnEnd {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("OnEnd")
+    }
+}
+
+impl LiveMachine {
+    /// Opens the ports on the cores of `host`. Reports of chains that have ended go to `on_end`.
+    ///
+    /// # Errors
+    /// If a port cannot be opened.
+    pub fn new(
+        host: Arc<CoreHost>,
+        ports: Vec<ServerPort>,
+        on_end: impl FnMut(&str, &RunReport) + Send + 'static,
+    ) -> Result<LiveMachine, HostError> {
+        let open = |ServerPort { port, config }: ServerPort| {
+            let name = config.name.clone();
+            Ok((name, host.open_port(port, config)?))
+        };
+        let ports = ports.into_iter().map(open).collect::<Result<_, HostError>>()?;
+        Ok(LiveMachine {
+            host,
+            ports,
+            chains: BTreeMap::new(),
+            leaving: Vec::new(),
+            on_end: OnEnd(Box::new(on_end)),
+        })
+    }
+
+    /// Packet counts of the ports, by name.
+    pub fn ports(&self) -> impl Iterator<Item = (&str, SharedPortCounts)> {
+        self.ports.iter().map(|(name, port)| (name.as_str(), port.counts()))
+    }
+
+    /// Reads a chain with its functions, and plans its run on the core with the fewest chains.
+    fn plan(&self, chain: &AppliedChain, besides: Option<&str>) -> Result<RunPlan, Refusal> {
+        let spec = read(chain)?;
+        if let Some((function, _)) = spec.externals().next() {
+            return Err(Refusal::new(format!(
+                "function {function} is external, and needs ports of its own: run the chain by tailwater run"
+            )));
+        }
+        let others = self.chains.values().filter(|running| Some(running.name()) != besides);
+        let core = lightest(self.host.cores(), others.flat_map(|running| running.cores().to_vec()));
+        RunPlan::new(spec, RunConfig::new(vec![core])).map_err(|error| Refusal::new(error.to_string()))
+    }
+
+    fn port(&self, chain: &AppliedChain) -> Result<&Arc<SharedPort>, Refusal> {
+        let port = self.ports.get(&chain.port);
+        port.ok_or_else(|| Refusal::new(format!("port {} is not open", chain.port)))
+    }
+
+    /// Starts a chain in the place of another one, if there is one.
+    fn launch(&mut self, chain: &AppliedChain, replaced: Option<&str>) -> Result<RunningChain, Refusal> {
+        let plan = self.plan(chain, replaced)?;
+        let replaced = replaced.and_then(|name| self.chains.get(name));
+        // On another port it takes no packets over.
+        let replaced = replaced.filter(|old| old.port() == chain.port);
+        RunningChain::start(
+            plan,
+            StartFrom {
+                name: &chain.name,
+                port: self.port(chain)?,
+                host: &self.host,
+                replaced,
+            },
+        )
+    }
+
+    /// Collects chains that have left.
+    fn reap(&mut self) {
+        for place in (0..self.leaving.len()).rev() {
+            if self.leaving[place].is_finished() {
+                let mut gone = self.leaving.swap_remove(place);
+                if let Some(Ok(report)) = gone.result() {
+                    (self.on_end.0)(gone.name(), &report);
+                }
+            }
+        }
+    }
+}
+
+/// Reads a chain with its functions.
+fn read(chain: &AppliedChain) -> Result<ChainSpec, Refusal> {
+    let manifest = &chain.manifest;
+    let spec = ChainSpec::parse(&manifest.yaml, &manifest.source, manifest.base_dir());
+    spec.map_err(|error| Refusal::new(error.to_string()))
+}
+
+impl Machine for LiveMachine {
+    fn check(&self, chain: &AppliedChain, _: &[&AppliedChain]) -> Result<(), Refusal> {
+        self.port(chain)?;
+        self.plan(chain, Some(&chain.name)).map(drop)
+    }
+
+    fn start(&mut self, chain: &AppliedChain) -> Result<(), Refusal> {
+        if self
+            .chains
+            .get(&chain.name)
+            .is_some_and(|running| !running.is_finished())
+        {
+            return Err(Refusal::new(format!("chain {} is still draining", chain.name)));
+        }
+        let started = self.launch(chain, None)?;
+        self.chains.insert(chain.name.clone(), started);
+        Ok(())
+    }
+
+    fn replace(&mut self, old: &str, chain: &AppliedChain) -> Result<(), Refusal> {
+        let started = self.launch(chain, Some(old))?;
+        if let Some(mut old) = self.chains.remove(old) {
+            old.drain();
+            self.leaving.push(old);
+        }
+        self.chains.insert(chain.name.clone(), started);
+        Ok(())
+    }
+
+    fn change(&mut self, chain: &AppliedChain) -> Result<(), Refusal> {
+        let spec = read(chain)?;
+        let running = self.chains.get_mut(&chain.name);
+        match running.and_then(|running| running.change(&spec)) {
+            Some(changed) => changed,
+            // Its objective or another setting differs, or its functions cannot change while they run.
+            None => self.replace(&chain.name, chain),
+        }
+    }
+
+    fn drain(&mut self, name: &str) -> Result<(), Refusal> {
+        let chain = self.chains.get_mut(name);
+        let chain = chain.ok_or_else(|| Refusal::new(format!("chain {name} does not run")))?;
+        chain.drain();
+        Ok(())
+    }
+
+    fn observe(&mut self) -> Vec<ChainObservation> {
+        self.reap();
+        let mut observations = Vec::new();
+        let mut ended = Vec::new();
+        for (name, chain) in &mut self.chains {
+            let observation = chain.observe();
+            if observation.state == ChainState::Ended {
+                ended.push(name.clone());
+            }
+            observations.push(observation);
+        }
+        for name in ended {
+            if let Some(mut gone) = self.chains.remove(&name)
+                && let Some(Ok(report)) = gone.result()
+            {
+                (self.on_end.0)(&name, &report);
+            }
+        }
+        observations
+    }
+}
+
+impl Drop for LiveMachine {
+    /// Ends all chains, and the cores' threads.
+    fn drop(&mut self) {
+        let chains = std::mem::take(&mut self.chains).into_values();
+        let mut chains: Vec<_> = chains.chain(std::mem::take(&mut self.leaving)).collect();
+        chains.iter_mut().for_each(RunningChain::drain);
+        for mut chain in chains {
+            if let Some(Ok(report)) = chain.join() {
+                (self.on_end.0)(chain.name(), &report);
+            }
+        }
+        self.host.stop();
+    }
+}

@@ -1,0 +1,227 @@
+//! A chain that runs, and the thread that watches it.
+
+use crate::machine::{ChainObservation, ChainState, CoreUse, LatencyObservation, PacketCounts, Refusal};
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
+use tailwater_dataplane::core_host::CoreHost;
+use tailwater_dataplane::report::RunReport;
+use tailwater_dataplane::run::{Progress, ReconfigureCell};
+use tailwater_dataplane::shared_port::{ChainPort, SharedPort, Withdrawal};
+use tailwater_dataplane::{RunControl, RunError, RunPlan, run_hosted};
+use tailwater_functions::spec::ChainSpec;
+use tailwater_policy::turns::TurnShare;
+
+/// Longest time in which a chain's functions are built.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Result of a run.
+pub(super) type RunResult = Result<Box<RunReport>, String>;
+
+/// Chain that runs.
+pub(super) struct RunningChain {
+    name: String,
+    port: String,
+    plan: Arc<RunPlan>,
+    stop: Arc<AtomicBool>,
+    withdrawal: Withdrawal,
+    latest: Arc<Mutex<Option<Box<Progress>>>>,
+    reconfigure: Arc<ReconfigureCell>,
+    thread: Option<JoinHandle<Result<RunReport, RunError>>>,
+    result: Option<RunResult>,
+    draining: bool,
+}
+
+impl fmt::Debug for RunningChain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RunningChain")
+            .field("name", &self.name)
+            .field("port", &self.port)
+            .field("draining", &self.draining)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Environment of a chain that starts.
+pub(super) struct StartFrom<'s> {
+    pub(super) name: &'s str,
+    pub(super) port: &'s Arc<SharedPort>,
+    pub(super) host: &'s Arc<CoreHost>,
+    /// Chain on the same port whose packets it takes over.
+    pub(super) replaced: Option<&'s RunningChain>,
+}
+
+impl RunningChain {
+    /// Starts a chain. Returns once it gets packets.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub(super) fn start(plan: RunPlan, from: StartFrom<'_>) -> Result<RunningChain, Refusal> {
+        let (plan, stop) = (Arc::new(plan), Arc::<AtomicBool>::default());
+        let (latest, reconfigure) = (Arc::<Mutex<_>>::default(), Arc::<ReconfigureCell>::default());
+        let mut port = ChainPort::new(from.port, &plan.spec().match_);
+        if let Some(replaced) = from.replaced {
+            port = port.replacing(replaced.withdrawal.clone());
+        }
+        let withdrawal = port.withdrawal();
+        let share = TurnShare {
+            objective: plan.spec().slo.budget(),
+            weight: 1,
+        };
+        let thread = Builder::new().name(format!("chain-{}", from.name));
+        let (of_thread, host) = (
+            (
+                Arc::clone(&plan),
+                Arc::clone(&stop),
+                Arc::clone(&latest),
+                Arc::clone(&reconfigure),
+            ),
+            Arc::clone(from.host),
+        );
+        let thread = thread.spawn(move || {
+            let (plan, stop, latest, reconfigure) = of_thread;
+            let control = RunControl::new(&stop).with_reconfigure(&reconfigure);
+            let control = control.with_progress(|progress| {
+                let progress = Some(Box::new(progress.clone()));
+                *latest.lock().unwrap_or_else(PoisonError::into_inner) = progress;
+            });
+            run_hosted(&plan, (&mut port, &host), share, control)
+        });
+        let thread = thread.map_err(|error| Refusal::new(format!("its thread cannot be started: {error}")))?;
+        let mut chain = RunningChain {
+            name: from.name.to_owned(),
+            port: from.port.name().to_owned(),
+            plan,
+            stop,
+            withdrawal,
+            latest,
+            reconfigure,
+            thread: Some(thread),
+            result: None,
+            draining: false,
+        };
+        chain.await_start()?;
+        Ok(chain)
+    }
+
+    /// Waits until the chain gets packets.
+    fn await_start(&mut self) -> Result<(), Refusal> {
+        let began = Instant::now();
+        while !self.withdrawal.is_live() {
+            if self.is_finished() {
+                return Err(match self.join() {
+                    Some(Err(message)) => Refusal::new(message),
+                    _ => Refusal::new("it ended at once"),
+                });
+            }
+            if began.elapsed() > START_TIMEOUT {
+                self.drain();
+                return Err(Refusal::new(format!(
+                    "it has not started within {} s",
+                    START_TIMEOUT.as_secs()
+                )));
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) fn port(&self) -> &str {
+        &self.port
+    }
+
+    pub(super) fn cores(&self) -> &[usize] {
+        &self.plan.config().cores
+    }
+
+    /// Ends the delivery of packets, and the run once it has processed those that it has.
+    pub(super) fn drain(&mut self) {
+        self.draining = true;
+        self.withdrawal.withdraw();
+        self.stop.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns `true` once the run has ended.
+    pub(super) fn is_finished(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Result of the run, once it has ended.
+    pub(super) fn result(&mut self) -> Option<RunResult> {
+        if self.is_finished() { self.join() } else { None }
+    }
+
+    /// Waits for the run's end. Returns its result.
+    pub(super) fn join(&mut self) -> Option<RunResult> {
+        if let Some(thread) = self.thread.take() {
+            self.result = Some(match thread.join() {
+                Ok(Ok(report)) => Ok(Box::new(report)),
+                Ok(Err(error)) => Err(error.to_string()),
+                Err(_) => Err("its thread panicked".to_owned()),
+            });
+        }
+        self.result.clone()
+    }
+
+    /// Changes the functions' configurations. Returns `None` if the spec differs in more than these.
+    pub(super) fn change(&mut self, spec: &ChainSpec) -> Option<Result<(), Refusal>> {
+        self.plan.spec().check_unchanged(spec).ok()?;
+        let reconfigure = self.reconfigure.get()?;
+        let changed = reconfigure.change_to(spec);
+        Some(changed.map(drop).map_err(|lines| Refusal::new(lines.join("; "))))
+    }
+
+    /// State and measurements.
+    pub(super) fn observe(&mut self) -> ChainObservation {
+        let result = self.result();
+        let state = match (&result, self.draining) {
+            (Some(Ok(_)), true) => ChainState::Ended,
+            (Some(Err(message)), _) => ChainState::Failed(message.clone()),
+            (Some(Ok(_)), false) => ChainState::Failed("it ended by itself".to_owned()),
+            (None, true) => ChainState::Draining,
+            (None, false) => ChainState::Running,
+        };
+        let mut observation = ChainObservation::new(&self.name, state);
+        let slo = &self.plan.spec().slo;
+        let latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
+        observation.latency.objective = slo.budget();
+        observation.cores = CoreUse {
+            dedicated: self.plan.config().cores.iter().map(|core| *core as u32).collect(),
+            auxiliary: latest.as_ref().map_or(0.0, |progress| progress.cores.auxiliary_avg),
+        };
+        let packets = match (&result, latest.as_ref()) {
+            (Some(Ok(report)), _) => Some(&report.packets),
+            (_, Some(progress)) => Some(&progress.packets),
+            _ => None,
+        };
+        observation.packets = packets.map_or(PacketCounts::default(), |packets| PacketCounts {
+            offered: packets.offered,
+            delivered: packets.delivered,
+            dropped: packets.dropped_by_nf,
+            lost: packets.lost,
+        });
+        if let Some(progress) = latest.as_ref()
+            && progress.packets.delivered > 0
+        {
+            let at = |percentile| progress.latency.percentile(percentile);
+            observation.latency = LatencyObservation {
+                p50: Some(progress.p50),
+                p99: Some(progress.p99),
+                objective: slo.budget(),
+                met: Some(at(slo.percentile) <= slo.budget() && lost_is_within(slo.percentile, observation.packets)),
+            };
+        }
+        observation
+    }
+}
+
+/// Returns `true` if no more packets are lost than may be late.
+fn lost_is_within(percentile: f64, packets: PacketCounts) -> bool {
+    packets.lost as f64 <= (1.0 - percentile / 100.0) * packets.offered as f64
+}

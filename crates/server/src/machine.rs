@@ -1,0 +1,160 @@
+//! Interface between the server and the data plane of its machine.
+
+use crate::chain::AppliedChain;
+use tailwater_net::Nanos;
+
+/// Data plane of one machine, which runs chains.
+///
+/// The server calls it from one thread, and calls [`observe`](Machine::observe) several times a second. A call may take
+/// as long as it needs to build a chain: the control API answers from what was observed before.
+///
+/// After an `Err`, the machine runs the same chains as before the call.
+pub trait Machine {
+    /// Returns whether a chain could be started or replaced while `beside`, the other chains of the next generation,
+    /// run. Changes nothing.
+    ///
+    /// # Errors
+    /// The chain is wrong, or does not fit: what binds, and what would fit.
+    fn check(&self, chain: &AppliedChain, beside: &[&AppliedChain]) -> Result<(), Refusal>;
+
+    /// Starts a chain. One of this name that failed or ended is forgotten; one that is still draining continues with
+    /// this specification, or is a reason to refuse.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    fn start(&mut self, chain: &AppliedChain) -> Result<(), Refusal>;
+
+    /// Replaces the running chain `old` by another one, possibly of another name, at one time for each packet.
+    ///
+    /// # Errors
+    /// The new one cannot be started; the old one continues.
+    fn replace(&mut self, old: &str, chain: &AppliedChain) -> Result<(), Refusal>;
+
+    /// Changes the running chain of this name. Its functions have the same names and kinds in the same order, and its
+    /// port and match are the same, so that the functions' state can be kept.
+    ///
+    /// # Errors
+    /// The change is not possible; the chain continues without it.
+    fn change(&mut self, chain: &AppliedChain) -> Result<(), Refusal> {
+        self.replace(&chain.name, chain)
+    }
+
+    /// Begins to end a chain: it gets no more packets, and ends when the last one has left.
+    ///
+    /// # Errors
+    /// It cannot be ended, or there is none of this name.
+    fn drain(&mut self, name: &str) -> Result<(), Refusal>;
+
+    /// Returns all chains that have been started and not been reported as [ended](ChainState::Ended), in any order. A
+    /// failed chain is reported until it is started again or drained.
+    fn observe(&mut self) -> Vec<ChainObservation>;
+}
+
+/// Reason for which the machine refuses a chain or a step, on one line.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Refusal(String);
+
+impl Refusal {
+    /// Refusal with this reason. Line breaks become spaces.
+    pub fn new(reason: impl Into<String>) -> Refusal {
+        let reason: String = reason.into();
+        let parts: Vec<&str> = reason
+            .split(['\n', '\r'])
+            .map(str::trim)
+            .filter(|part| !part.is_empty())
+            .collect();
+        Refusal(parts.join(" "))
+    }
+}
+
+/// State of a chain in the data plane.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ChainState {
+    /// Being built; it gets no packets yet.
+    Starting,
+    /// Processes packets.
+    Running,
+    /// Gets no more packets, and processes those that it has.
+    Draining,
+    /// Has processed its last packet after [`Machine::drain`]. Reported once.
+    Ended,
+    /// Ended without [`Machine::drain`], for this reason of one line.
+    Failed(String),
+}
+
+/// State and measurements of a chain.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ChainObservation {
+    /// Name of the chain.
+    pub name: String,
+    /// State.
+    pub state: ChainState,
+    /// Packets since the chain's start.
+    pub packets: PacketCounts,
+    /// Latency in the last window, if it has ended.
+    pub latency: LatencyObservation,
+    /// Cores in the last window.
+    pub cores: CoreUse,
+}
+
+impl ChainObservation {
+    /// Observation of a chain without packets or cores.
+    pub fn new(name: &str, state: ChainState) -> ChainObservation {
+        ChainObservation {
+            name: name.to_owned(),
+            state,
+            packets: PacketCounts::default(),
+            latency: LatencyObservation::default(),
+            cores: CoreUse::default(),
+        }
+    }
+}
+
+/// Packets of a chain: those that are neither delivered, dropped nor lost are in the chain.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PacketCounts {
+    /// Packets that arrived for the chain.
+    pub offered: u64,
+    /// Packets sent.
+    pub delivered: u64,
+    /// Packets that a function dropped.
+    pub dropped: u64,
+    /// Packets lost for lack of resources.
+    pub lost: u64,
+}
+
+/// Latency of a chain in its last window.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct LatencyObservation {
+    /// Median, if packets were delivered.
+    pub p50: Option<Nanos>,
+    /// 99th percentile, if packets were delivered.
+    pub p99: Option<Nanos>,
+    /// Objective at its percentile: 0 if the chain has not been measured.
+    pub objective: Nanos,
+    /// Whether the objective was met at its percentile; `None` without a verdict.
+    pub met: Option<bool>,
+}
+
+/// Cores of a chain.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct CoreUse {
+    /// Numbers of its dedicated cores; light chains may share one.
+    pub dedicated: Vec<u32>,
+    /// Auxiliary cores in use, on average over the last window.
+    pub auxiliary: f64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Refusal;
+
+    #[test]
+    fn a_refusal_is_one_line() {
+        assert_eq!(
+            Refusal::new("no core is left\r\n  fits: 1 core\n").to_string(),
+            "no core is left fits: 1 core"
+        );
+    }
+}

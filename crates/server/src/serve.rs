@@ -1,0 +1,224 @@
+//! A server from its start to its end.
+
+use crate::error::ServeError;
+use crate::events::Severity;
+use crate::files::{FolderWatcher, read_all};
+use crate::generation::{StateFolder, Store};
+use crate::machine::Machine;
+use crate::manager::Manager;
+use crate::request::{Command, Request};
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::{Duration, Instant, SystemTime};
+use tailwater_api::server::ServerSpec;
+use tailwater_net::Nanos;
+
+/// Time between observations of the machine, and within which a stop is noticed.
+const TICK: Duration = Duration::from_millis(100);
+/// Time between looks at watched folders. A change is applied after two of them.
+const WATCH_PERIOD: Duration = Duration::from_millis(500);
+/// Longest time that chains drain when the server ends.
+const DRAIN: Duration = Duration::from_millis(500);
+/// Maximum number of requests that wait.
+const WAITING: usize = 64;
+
+/// Configuration of a server.
+#[derive(Clone, Debug)]
+pub struct ServerConfig {
+    /// Specification.
+    pub spec: ServerSpec,
+    /// Paths of its socket and its state.
+    pub paths: Paths,
+    /// Limits of the control API.
+    #[cfg(feature = "control")]
+    pub limits: crate::control::Limits,
+}
+
+/// Paths that a server uses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Paths {
+    /// Control socket.
+    pub socket: PathBuf,
+    /// Folder of the applied configuration.
+    pub state: PathBuf,
+}
+
+impl Paths {
+    /// Paths of a server: those of its specification, or `NAME.sock` in the [runtime folder](Self::runtime) and
+    /// `tailwater/NAME` in `$XDG_STATE_HOME`, or in `/var/lib` if that is not set.
+    pub fn of(spec: &ServerSpec, environment: impl Fn(&str) -> Option<PathBuf>) -> Paths {
+        let name = &spec.metadata.name;
+        let state = || {
+            environment("XDG_STATE_HOME")
+                .unwrap_or("/var/lib".into())
+                .join("tailwater")
+                .join(name)
+        };
+        let socket = || Paths::runtime(&environment).join(format!("{name}.sock"));
+        Paths {
+            socket: spec.control.socket.clone().unwrap_or_else(socket),
+            state: spec.state_directory.clone().unwrap_or_else(state),
+        }
+    }
+
+    /// Folder of the control sockets: `tailwater` in `$XDG_RUNTIME_DIR`, or in `/run` if that is not set.
+    pub fn runtime(environment: impl Fn(&str) -> Option<PathBuf>) -> PathBuf {
+        environment("XDG_RUNTIME_DIR")
+            .unwrap_or("/run".into())
+            .join("tailwater")
+    }
+}
+
+/// Runs a server until `stop` is set: with the chains of its last generation, of its files and folders, and of the
+/// control API. Returns when the chains have drained or half a second has passed, and the socket is removed.
+///
+/// # Errors
+/// The server cannot start.
+pub fn serve(config: &ServerConfig, machine: impl Machine, stop: &AtomicBool) -> Result<(), ServeError> {
+    let (mut store, removed) = open_state(&config.paths.state)?;
+    let stored = store
+        .load()
+        .map_err(|source| state_error(&config.paths.state, source))?;
+    let (commands, requests) = sync_channel(WAITING);
+    let (control, publish) = start_control(config, commands)?;
+    let started = now();
+    let mut manager = Manager::new(config.spec.clone(), machine, &mut store, started, publish);
+    for file in removed {
+        let message = format!("removed {file}, left by a server that was killed");
+        manager.report(Severity::Normal, "Cleaned", &message, started);
+    }
+    manager.resume(stored, started);
+    let mut watcher = FolderWatcher::new(config.spec.chains.clone());
+    apply_files(&mut manager, config.spec.watch)?;
+    manager.report(Severity::Normal, "Serving", "the server is ready for requests", now());
+    let mut next_watch = Instant::now() + WATCH_PERIOD;
+    while !stop.load(Ordering::Relaxed) {
+        take_requests(&mut manager, &requests);
+        if config.spec.watch && Instant::now() >= next_watch {
+            next_watch = Instant::now() + WATCH_PERIOD;
+            if watcher.poll() {
+                // A rejected change is reported as an event.
+                let _ = apply_files(&mut manager, true);
+            }
+        }
+        manager.observe(now());
+    }
+    // No request is accepted any more, and the socket is removed.
+    drop(control);
+    shut_down(&mut manager);
+    Ok(())
+}
+
+#[cfg(feature = "control")]
+type Publish = Box<dyn FnMut(crate::Snapshot) + Send>;
+
+#[cfg(feature = "control")]
+fn start_control(
+    config: &ServerConfig,
+    commands: SyncSender<Command>,
+) -> Result<(crate::control::ControlServer, Publish), ServeError> {
+    let readers = config.spec.control.readers.as_deref();
+    let control = crate::control::ControlServer::start(&config.paths.socket, readers, config.limits, commands)?;
+    let publish = control.publisher();
+    Ok((control, Box::new(publish)))
+}
+
+/// Without the control API, the sender is kept so that the channel stays open.
+#[cfg(not(feature = "control"))]
+fn start_control(
+    _: &ServerConfig,
+    commands: SyncSender<Command>,
+) -> Result<(SyncSender<Command>, impl FnMut(crate::Snapshot) + Send + 'static), ServeError> {
+    Ok((commands, drop::<crate::Snapshot>))
+}
+
+fn open_state(path: &Path) -> Result<(StateFolder, Vec<String>), ServeError> {
+    StateFolder::open(path).map_err(|source| state_error(path, source))
+}
+
+fn state_error(path: &Path, source: io::Error) -> ServeError {
+    match source.kind() {
+        ErrorKind::WouldBlock => ServeError::Running(path.to_owned()),
+        _ => ServeError::State {
+            path: path.to_owned(),
+            source,
+        },
+    }
+}
+
+/// Applies the chains of the specification's files and folders. With `lenient`, the last generation stays if they are
+/// wrong, and an event says so.
+fn apply_files<M: Machine, S: Store>(manager: &mut Manager<M, S>, lenient: bool) -> Result<(), ServeError> {
+    let read = read_all(&manager.server().chains).map_err(ServeError::Spec);
+    let applied = read.and_then(|manifests| Ok(manager.apply_listed(&manifests, now())?));
+    match applied {
+        Ok(_) => Ok(()),
+        Err(error) if lenient => {
+            let message = format!("files of chains rejected, keeping the current configuration: {error}");
+            manager.report(Severity::Warning, "Rejected", &message, now());
+            Ok(())
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Carries out requests for one tick.
+fn take_requests<M: Machine, S: Store>(manager: &mut Manager<M, S>, requests: &Receiver<Command>) {
+    let end = Instant::now() + TICK;
+    while let Ok(command) = requests.recv_timeout(end.saturating_duration_since(Instant::now())) {
+        let result = match command.request {
+            Request::Apply(request) => manager.apply(&request, now()),
+            Request::Delete { names, dry_run } => manager.delete(&names, dry_run, now()).map(|()| Vec::new()),
+            Request::Drain(name) => manager.drain(&name, now()).map(|()| Vec::new()),
+        };
+        let generation = manager.generation();
+        (command.reply)(result.map(|applied| (applied, generation)));
+    }
+}
+
+fn shut_down<M: Machine, S: Store>(manager: &mut Manager<M, S>) {
+    manager.shut_down(now());
+    let end = Instant::now() + DRAIN;
+    while !manager.is_idle() && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Time since the Unix epoch.
+fn now() -> Nanos {
+    let since = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default();
+    Nanos(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tailwater_api::document::Document;
+    use tailwater_api::server::DESCRIPTION;
+
+    fn spec(fields: &str) -> ServerSpec {
+        let text = format!(
+            "apiVersion: tailwater.dev/v1alpha1\nkind: Server\nmetadata: {{name: edge-1}}\nspec:\n  cores: 1\n  \
+             ports: [{{name: a, traffic: bursty}}]\n{fields}"
+        );
+        let document = Document::parse(&text, "s.yaml", DESCRIPTION).unwrap();
+        ServerSpec::new(&document, Path::new("/etc")).unwrap()
+    }
+
+    #[test]
+    fn paths_are_given_or_of_the_system() {
+        let paths = Paths::of(&spec(""), |_| None);
+        assert_eq!(paths.socket, Path::new("/run/tailwater/edge-1.sock"));
+        assert_eq!(paths.state, Path::new("/var/lib/tailwater/edge-1"));
+        let user = |name: &str| Some(PathBuf::from(format!("/home/{name}")));
+        let paths = Paths::of(&spec(""), user);
+        assert_eq!(paths.socket, Path::new("/home/XDG_RUNTIME_DIR/tailwater/edge-1.sock"));
+        assert_eq!(paths.state, Path::new("/home/XDG_STATE_HOME/tailwater/edge-1"));
+        let paths = Paths::of(&spec("  control: c.sock\n  stateDirectory: s\n"), user);
+        assert_eq!((paths.socket, paths.state), ("/etc/c.sock".into(), "/etc/s".into()));
+    }
+}

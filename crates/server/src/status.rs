@@ -1,0 +1,200 @@
+//! Status of chains, with conditions as Kubernetes has them, and what the control API reads of a server.
+
+use crate::chain::AppliedChain;
+use crate::events::EventRing;
+use crate::machine::{ChainObservation, LatencyObservation};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use tailwater_net::Nanos;
+
+/// Phase of a chain's life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Checked; its step has not begun.
+    Pending,
+    /// Being built.
+    Starting,
+    /// Processes packets.
+    Running,
+    /// Processes its last packets.
+    Draining,
+    /// Drained on request; still in the configuration.
+    Drained,
+    /// Not running, against the configuration.
+    Failed,
+}
+
+/// Status of a condition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConditionStatus {
+    /// It holds.
+    True,
+    /// It does not hold.
+    False,
+    /// There is nothing to tell it by.
+    Unknown,
+}
+
+/// Condition of a chain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Condition {
+    /// `Ready` or `ObjectiveMet`.
+    pub name: &'static str,
+    /// Status.
+    pub status: ConditionStatus,
+    /// One word for programs.
+    pub reason: &'static str,
+    /// One line for people.
+    pub message: String,
+    /// Time of the last change of the status, since the Unix epoch.
+    pub since: Nanos,
+}
+
+/// Status of a chain.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ChainStatus {
+    /// The chain, as it was applied.
+    pub chain: Arc<AppliedChain>,
+    /// Phase of its life.
+    pub phase: Phase,
+    /// Reason of the phase: one line, possibly empty.
+    pub reason: String,
+    /// Time of the last change of the phase, since the Unix epoch.
+    pub since: Nanos,
+    /// Generation that last changed the chain.
+    pub generation: u64,
+    /// Conditions.
+    pub conditions: [Condition; 2],
+    /// Latest observation, if the machine has the chain.
+    pub observation: Option<ChainObservation>,
+    /// Number that rises with each change of phase, reason or conditions of any chain.
+    pub revision: u64,
+}
+
+impl ChainStatus {
+    /// Status of a chain in this phase.
+    pub fn new(chain: Arc<AppliedChain>, phase: Phase, generation: u64, now: Nanos) -> ChainStatus {
+        let mut status = ChainStatus {
+            chain,
+            phase,
+            reason: String::new(),
+            since: now,
+            generation,
+            conditions: [ready(phase, "", now), objective(&LatencyObservation::default(), now)],
+            observation: None,
+            revision: 0,
+        };
+        status.update_conditions(now);
+        status
+    }
+
+    /// Enters a phase. Returns `true` if phase or reason change.
+    pub fn enter(&mut self, phase: Phase, reason: &str, now: Nanos) -> bool {
+        if self.phase == phase && self.reason == reason {
+            return false;
+        }
+        if self.phase != phase {
+            self.since = now;
+        }
+        self.phase = phase;
+        reason.clone_into(&mut self.reason);
+        self.update_conditions(now);
+        true
+    }
+
+    /// Stores an observation. Returns `true` if a condition changes.
+    pub fn store(&mut self, observation: ChainObservation, now: Nanos) -> bool {
+        self.observation = Some(observation);
+        self.update_conditions(now)
+    }
+
+    /// Condition `ObjectiveMet`.
+    pub fn objective_met(&self) -> &Condition {
+        &self.conditions[1]
+    }
+
+    /// Derives the conditions. Returns `true` if the status of one changes.
+    fn update_conditions(&mut self, now: Nanos) -> bool {
+        let latency = self.observation.as_ref().filter(|_| self.phase == Phase::Running);
+        let latency = latency.map(|observation| observation.latency).unwrap_or_default();
+        let mut is_changed = false;
+        for (old, mut new) in self
+            .conditions
+            .iter_mut()
+            .zip([ready(self.phase, &self.reason, now), objective(&latency, now)])
+        {
+            match old.status == new.status && old.reason == new.reason {
+                true => new.since = old.since,
+                false => is_changed = true,
+            }
+            *old = new;
+        }
+        is_changed
+    }
+}
+
+fn ready(phase: Phase, reason: &str, since: Nanos) -> Condition {
+    let (status, word) = match phase {
+        Phase::Running => (ConditionStatus::True, "Running"),
+        Phase::Pending => (ConditionStatus::False, "Pending"),
+        Phase::Starting => (ConditionStatus::False, "Starting"),
+        Phase::Draining => (ConditionStatus::False, "Draining"),
+        Phase::Drained => (ConditionStatus::False, "Drained"),
+        Phase::Failed => (ConditionStatus::False, "Failed"),
+    };
+    Condition {
+        name: "Ready",
+        status,
+        reason: word,
+        message: reason.to_owned(),
+        since,
+    }
+}
+
+fn objective(latency: &LatencyObservation, since: Nanos) -> Condition {
+    let (status, reason) = match latency.met {
+        Some(true) => (ConditionStatus::True, "Met"),
+        Some(false) => (ConditionStatus::False, "Missed"),
+        None => (ConditionStatus::Unknown, "NoVerdict"),
+    };
+    let message = match (latency.met, latency.p99) {
+        (Some(_), Some(p99)) => format!("p99 {p99}, objective {}", latency.objective),
+        _ => String::new(),
+    };
+    Condition {
+        name: "ObjectiveMet",
+        status,
+        reason,
+        message,
+        since,
+    }
+}
+
+/// State of a server at one time, as the control API reads it.
+#[derive(Clone, Debug, Default)]
+pub struct Snapshot {
+    /// Name of the server.
+    pub server: String,
+    /// Time of its start, since the Unix epoch.
+    pub started: Nanos,
+    /// Number of the current generation.
+    pub generation: u64,
+    /// Chains by name: those of the configuration, and those that are draining.
+    pub chains: BTreeMap<String, Arc<ChainStatus>>,
+    /// Latest events.
+    pub events: EventRing,
+}
+
+impl Snapshot {
+    /// Number of chains in this phase.
+    pub fn count(&self, phase: Phase) -> usize {
+        self.chains.values().filter(|chain| chain.phase == phase).count()
+    }
+
+    /// Returns `true` if every chain of the configuration runs, or is drained on request.
+    pub fn is_ready(&self) -> bool {
+        let waits = |phase| matches!(phase, Phase::Pending | Phase::Starting | Phase::Failed);
+        // Without a name, nothing has been published yet.
+        !self.server.is_empty() && !self.chains.values().any(|chain| waits(chain.phase))
+    }
+}

@@ -1,0 +1,205 @@
+//! Model of a machine, and servers on it.
+#![allow(dead_code, reason = "each test uses a part")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard};
+use tailwater_api::document::Document;
+use tailwater_api::server::{DESCRIPTION, ServerSpec};
+use tailwater_net::Nanos;
+use tailwater_server::{
+    AppliedChain, ChainObservation, ChainState, CoreUse, LatencyObservation, Machine, Manifest, PacketCounts, Refusal,
+};
+
+/// Chain of the model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Running {
+    pub chain: AppliedChain,
+    pub state: ChainState,
+    pub offered: u64,
+}
+
+/// State of the model, shared with the test.
+#[derive(Debug, Default)]
+pub struct State {
+    pub chains: BTreeMap<String, Running>,
+    /// Steps that were carried out, such as `start a`.
+    pub log: Vec<String>,
+    /// Number of the next steps that succeed before one fails.
+    pub fail_after: Option<usize>,
+    /// Undoing fails, too.
+    pub fail_on: bool,
+    /// Names of chains that do not fit, unless they are forced.
+    pub too_large: BTreeSet<String>,
+    /// Chains drain at once.
+    pub drains_at_once: bool,
+}
+
+/// Machine that runs nothing: states advance when it is observed.
+#[derive(Clone, Debug, Default)]
+pub struct ModelMachine(Arc<Mutex<State>>);
+
+impl ModelMachine {
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap()
+    }
+
+    /// Names and texts of chains that run or start.
+    pub fn live(&self) -> BTreeMap<String, String> {
+        let state = self.state();
+        let live = state
+            .chains
+            .values()
+            .filter(|running| matches!(running.state, ChainState::Starting | ChainState::Running));
+        live.map(|running| (running.chain.name.clone(), running.chain.manifest.yaml.clone()))
+            .collect()
+    }
+}
+
+impl State {
+    /// Counts a step, which may have to fail.
+    fn step(&mut self, text: String) -> Result<(), Refusal> {
+        match &mut self.fail_after {
+            Some(0) => {
+                if !self.fail_on {
+                    self.fail_after = None;
+                }
+                return Err(Refusal::new(format!("injected failure of {text}")));
+            }
+            Some(left) => *left -= 1,
+            None => {}
+        }
+        self.log.push(text);
+        Ok(())
+    }
+
+    fn insert(&mut self, chain: &AppliedChain) {
+        let running = Running {
+            chain: chain.clone(),
+            state: ChainState::Starting,
+            offered: 0,
+        };
+        self.chains.insert(chain.name.clone(), running);
+    }
+}
+
+impl Machine for ModelMachine {
+    fn check(&self, chain: &AppliedChain, beside: &[&AppliedChain]) -> Result<(), Refusal> {
+        assert!(beside.iter().all(|other| other.name != chain.name && !other.drained));
+        match self.state().too_large.contains(&chain.name) && !chain.forced {
+            true => Err(Refusal::new("needs 2 cores, 1 is left; would fit with 1 core less")),
+            false => Ok(()),
+        }
+    }
+
+    fn start(&mut self, chain: &AppliedChain) -> Result<(), Refusal> {
+        let mut state = self.state();
+        let old = state.chains.get(&chain.name).map(|running| running.state.clone());
+        assert!(
+            !matches!(old, Some(ChainState::Starting | ChainState::Running)),
+            "{} runs already",
+            chain.name
+        );
+        state.step(format!("start {}", chain.name))?;
+        state.insert(chain);
+        Ok(())
+    }
+
+    fn replace(&mut self, old: &str, chain: &AppliedChain) -> Result<(), Refusal> {
+        let mut state = self.state();
+        assert!(state.chains.contains_key(old), "{old} is not there");
+        state.step(format!("replace {old} {}", chain.name))?;
+        state.chains.remove(old);
+        state.insert(chain);
+        Ok(())
+    }
+
+    fn change(&mut self, chain: &AppliedChain) -> Result<(), Refusal> {
+        let mut state = self.state();
+        state.step(format!("change {}", chain.name))?;
+        let running = state.chains.get_mut(&chain.name).expect("the chain runs");
+        running.chain = chain.clone();
+        Ok(())
+    }
+
+    fn drain(&mut self, name: &str) -> Result<(), Refusal> {
+        let mut state = self.state();
+        state.step(format!("drain {name}"))?;
+        let at_once = state.drains_at_once;
+        match state.chains.get_mut(name) {
+            None => return Err(Refusal::new("there is no such chain")),
+            Some(running) if at_once || matches!(running.state, ChainState::Failed(_)) => {
+                running.state = ChainState::Ended
+            }
+            Some(running) => running.state = ChainState::Draining,
+        }
+        Ok(())
+    }
+
+    fn observe(&mut self) -> Vec<ChainObservation> {
+        let mut state = self.state();
+        let observed = state.chains.values_mut().map(|running| {
+            let mut observation = ChainObservation::new(&running.chain.name, running.state.clone());
+            if running.state == ChainState::Running {
+                running.offered += 100;
+                observation.latency = LatencyObservation {
+                    p50: Some(Nanos(20_000)),
+                    p99: Some(Nanos(90_000)),
+                    objective: running.chain.settings.slo.budget(),
+                    met: Some(Nanos(90_000) <= running.chain.settings.slo.budget()),
+                };
+            }
+            observation.packets = PacketCounts {
+                offered: running.offered,
+                delivered: running.offered - running.offered / 100,
+                dropped: running.offered / 100,
+                lost: 0,
+            };
+            observation.cores = CoreUse {
+                dedicated: vec![1],
+                auxiliary: 0.25,
+            };
+            running.state = match &running.state {
+                ChainState::Starting => ChainState::Running,
+                ChainState::Draining => ChainState::Ended,
+                state => state.clone(),
+            };
+            observation
+        });
+        let observed: Vec<ChainObservation> = observed.collect();
+        let ended = observed
+            .iter()
+            .filter(|observation| observation.state == ChainState::Ended);
+        for observation in ended {
+            state.chains.remove(&observation.name);
+        }
+        observed
+    }
+}
+
+/// Server with two ports and these further fields.
+pub fn server(fields: &str) -> ServerSpec {
+    let text = format!(
+        "apiVersion: tailwater.dev/v1alpha1\nkind: Server\nmetadata: {{name: edge-1}}\nspec:\n  cores: 1\n  ports:\n  \
+         - {{name: north, traffic: bursty}}\n  - {{name: east, traffic: bursty}}\n{fields}"
+    );
+    let document = Document::parse(&text, "server.yaml", DESCRIPTION).unwrap();
+    ServerSpec::new(&document, Path::new("/")).unwrap()
+}
+
+/// Text of a chain on port `north` for a destination, with these functions and this objective.
+pub fn yaml(name: &str, destination: &str, functions: &str, latency: &str) -> String {
+    format!(
+        "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {{name: {name}}}\nspec:\n  port: north\n  match: \
+         {{destinations: [{destination}]}}\n  slo: {{latency: {latency}}}\n  functions: {functions}\n"
+    )
+}
+
+/// Manifest without a file.
+pub fn manifest(yaml: &str) -> Manifest {
+    Manifest {
+        source: "standard input".to_owned(),
+        path: None,
+        yaml: yaml.to_owned(),
+    }
+}

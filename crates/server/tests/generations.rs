@@ -1,0 +1,130 @@
+//! Generations on disk: a process that is killed at any step leaves the old one or the new one.
+
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::path::PathBuf;
+use tailwater_server::generation::{StateFolder, Store, StoredChain, StoredGeneration, WriteStep, decode};
+use tailwater_server::{Manifest, Origin};
+
+/// Folder that is removed in the end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let folder = std::env::temp_dir().join(format!("tailwater-generations-{}-{name}", std::process::id()));
+        let _ = fs::remove_dir_all(&folder);
+        Folder(folder.join("state"))
+    }
+
+    fn open(&self) -> (StateFolder, Vec<String>) {
+        StateFolder::open(&self.0).unwrap()
+    }
+
+    fn files(&self) -> Vec<String> {
+        let entries = fs::read_dir(&self.0).unwrap();
+        entries
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(self.0.parent().unwrap());
+    }
+}
+
+fn generation(number: u64, bytes: usize) -> StoredGeneration {
+    let chain = |name: &str| StoredChain {
+        name: name.to_owned(),
+        manifest: Manifest {
+            source: "a.yaml".to_owned(),
+            path: Some("/etc/a.yaml".into()),
+            yaml: "# \u{e9}\n".repeat(bytes / 5),
+        },
+        forced: number.is_multiple_of(2),
+        drained: false,
+        origin: Origin::Applied,
+    };
+    StoredGeneration {
+        number,
+        chains: vec![chain("a"), chain("b")],
+    }
+}
+
+#[test]
+fn a_kill_at_any_step_leaves_the_old_generation_or_the_new_one() {
+    let folder = Folder::new("kill");
+    let (mut state, removed) = folder.open();
+    assert!(removed.is_empty());
+    assert_eq!(state.load().unwrap(), StoredGeneration::default());
+    let mut current = generation(1, 10);
+    state.store(&current).unwrap();
+    let mut kills = Vec::new();
+    for kill_at in 0.. {
+        let next = generation(2 + kill_at, 150_000);
+        let (mut steps, mut killed) = (0, None);
+        let result = state.store_interruptibly(&next, |step| {
+            steps += 1;
+            if steps > kill_at {
+                killed = Some(step);
+                return Err(io::Error::other("killed"));
+            }
+            Ok(())
+        });
+        // The process ends, and with it its lock.
+        drop(state);
+        let before = folder.files().len();
+        let (restarted, removed) = folder.open();
+        state = restarted;
+        let found = state.load().unwrap();
+        let is_new = matches!(killed, None | Some(WriteStep::SyncFolder));
+        assert_eq!(found, if is_new { next.clone() } else { current.clone() }, "{killed:?}");
+        assert_eq!(removed.len(), before - 1, "{killed:?}");
+        assert_eq!(folder.files(), ["generation"]);
+        current = found;
+        match killed {
+            Some(step) => kills.push(step),
+            None => {
+                result.unwrap();
+                break;
+            }
+        }
+    }
+    assert_eq!(kills.first(), Some(&WriteStep::Create));
+    assert!(kills.iter().filter(|step| **step == WriteStep::Write).count() > 3);
+    assert_eq!(
+        kills[kills.len() - 3..],
+        [WriteStep::Sync, WriteStep::Rename, WriteStep::SyncFolder]
+    );
+}
+
+#[test]
+fn a_damaged_file_is_found() {
+    let folder = Folder::new("damage");
+    let (mut state, _) = folder.open();
+    state.store(&generation(3, 20)).unwrap();
+    let file = folder.0.join("generation");
+    let whole = fs::read(&file).unwrap();
+    assert_eq!(decode(&whole).unwrap(), generation(3, 20));
+    for length in 0..whole.len() {
+        assert_eq!(decode(&whole[..length]).unwrap_err().kind(), ErrorKind::InvalidData);
+    }
+    for at in 0..whole.len() {
+        let mut damaged = whole.clone();
+        damaged[at] ^= 1;
+        assert!(decode(&damaged).is_err(), "byte {at}");
+    }
+    fs::write(&file, "{}\n{}").unwrap();
+    let error = state.load().unwrap_err().to_string();
+    assert_eq!(error, "the generation is damaged: unknown format");
+}
+
+#[test]
+fn a_folder_has_one_server() {
+    let folder = Folder::new("lock");
+    let first = folder.open();
+    assert_eq!(StateFolder::open(&folder.0).unwrap_err().kind(), ErrorKind::WouldBlock);
+    drop(first);
+    folder.open();
+}
