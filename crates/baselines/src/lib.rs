@@ -15,6 +15,7 @@
 //! published, and what was chosen here.
 //!
 //! - [`netblaze`]: NetBlaze's core and server mappers;
+//! - [`QuadrantBroker`]: Quadrant's signals as a [core broker](tailwater_policy::broker);
 //! - [`schedulers`]: schedulers that Tailwater's placement is compared with;
 //! - [`catalog`]: all policies by name, including Tailwater's.
 //!
@@ -31,6 +32,7 @@ mod dyssect;
 mod metron;
 pub mod netblaze;
 mod quadrant;
+mod quadrant_broker;
 mod quadrant_metron;
 mod rss_plus_plus;
 pub mod schedulers;
@@ -42,6 +44,7 @@ pub use by_bucket::{ByBucket, LIFETIME};
 pub use dyssect::{Dyssect, DyssectConfig};
 pub use metron::{Metron, MetronConfig};
 pub use quadrant::{LatencySignal, Quadrant, QuadrantConfig, shed_rate};
+pub use quadrant_broker::QuadrantBroker;
 pub use quadrant_metron::QuadrantMetron;
 pub use rss_plus_plus::{RssPlusPlus, RssPlusPlusConfig};
 pub use static_rss::StaticRss;

@@ -11,6 +11,8 @@
 //! - [`training`]: a mapper that moves nothing and measures a core's capacity;
 //! - [`server`]: the state of a server's RSS buckets and cores, and the [`ServerMapper`](server::ServerMapper) that
 //!   moves buckets about every second; Tailwater's server mapper, and the ingress mapper;
+//! - [`broker`]: the state of a server's cores and chains, and the [`CoreBroker`](broker::CoreBroker) that lends
+//!   auxiliary cores and divides dedicated ones;
 //! - [`flows`]: the state of a rack's flows, and the [`FlowMapper`](flows::FlowMapper) that places single flows;
 //! - [`isolation`]: the batch size of isolated functions;
 //! - [`turns`]: turns of several chains on one core.
@@ -21,6 +23,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod broker;
 pub mod capacity;
 pub mod core;
 pub mod flows;

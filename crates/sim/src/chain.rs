@@ -74,6 +74,9 @@ pub struct ChainModel {
     /// Treatment of packets that are too late under overload. A discarded packet costs
     /// [`receive_packet`](ChainModel::receive_packet).
     pub when_overloaded: WhenOverloaded,
+    /// Packets per second that it was admitted with, or 0 if unknown. A core broker regards a chain as overloaded if
+    /// more arrive.
+    pub planned_rate: f64,
 }
 
 /// Split point of the chain.
@@ -268,6 +271,7 @@ impl ChainModel {
             most: usize::from(if self.batch == 0 { BATCH } else { self.batch }),
             jitter: self.jitter.clone(),
             when_overloaded: self.when_overloaded,
+            planned_rate: self.planned_rate,
         };
         if costs.batch + costs.packet == 0 {
             return Err(ChainError::Nothing);
@@ -346,6 +350,7 @@ pub(crate) struct Costs {
     pub most: usize,
     pub jitter: Option<Jitter>,
     pub when_overloaded: WhenOverloaded,
+    pub planned_rate: f64,
 }
 
 impl Costs {
@@ -427,6 +432,11 @@ impl Costs {
     #[inline]
     pub fn process(&self, work: Work) -> u64 {
         self.batch - self.receive_batch + work.packets * (self.packet - self.look_up_packet()) + self.extra(work)
+    }
+
+    /// Returns the time of a packet in a full batch, without its length, in nanoseconds.
+    pub fn packet_nanos(&self) -> u64 {
+        (self.batch / self.most as u64 + self.packet) / 1000
     }
 
     /// Returns the cost of the functions on an auxiliary core.

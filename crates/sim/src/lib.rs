@@ -73,7 +73,7 @@
 //! | auxiliary core | sleeps, is woken, processes offloaded packets, sends receipts; if it is overloaded, its flows are parked and move to other cores |
 //! | migrating buckets and flows | the new core buffers packets until the old one has completed all earlier ones |
 //! | controllers | get delayed signals, and their decisions take effect with a delay ([`ControlLoop`](tailwater_policy::flows::ControlLoop)) |
-//! | several chains | each has its share of every server's cores for queues; auxiliary cores are shared |
+//! | several chains | each has its share of every server's cores for queues, and auxiliary cores are shared; or a core broker lends and dedicates them ([`CoreSharing`]) |
 //!
 //! [`RunOptions::check`] checks every packet: order within a flow, one owner at a time for each part of a chain, an
 //! owner for every bucket, and a counter for every loss.
@@ -131,7 +131,7 @@ pub mod traffic;
 pub use chain::{ChainError, ChainModel, Jitter, MOST_BATCH, SplitCost};
 pub use oracle::{BoundedChain, ChainBound, OracleReport, RackBound, oracle, oracle_with};
 pub use policies::{Objective, RackPolicy};
-pub use rack::{Interruption, Rack, Server, SpeedProfile, Switch, Timing};
+pub use rack::{CoreSharing, Interruption, Rack, Server, SpeedProfile, Switch, Timing};
 pub use report::{ChainReport, SimReport};
 pub use simulation::{ChainRun, LONGEST_RUN, RunOptions, SHORTEST_WINDOW, SimError, simulate, simulate_with};
 pub use traffic::{FlowOptions, Recording, Workload};

@@ -23,6 +23,24 @@ pub struct Rack {
     /// Interruptions of each core, by its number in the rack, in order of time, as they were measured in a live run.
     /// Cores without a list have those of the [chain](crate::ChainModel::pauses), drawn at random.
     pub interruptions: Vec<Vec<Interruption>>,
+    /// Sharing of cores among chains.
+    pub sharing: CoreSharing,
+    /// By chain: its server, unless chains run on all servers ([`CoreSharing::FirstCome`]). Others are on each server
+    /// in turn.
+    pub homes: Vec<u16>,
+}
+
+/// Sharing of a server's cores among chains. With the last two, each chain runs on [one server](Rack::homes).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CoreSharing {
+    /// Each chain has a share of every server's cores for queues. All other cores can serve any of them as auxiliary
+    /// cores: first come, first served.
+    #[default]
+    FirstCome,
+    /// Each chain of a server has an equal share of its cores, for queues and as auxiliary cores.
+    Own,
+    /// All cores of a server are lent and dedicated by a [core broker](tailwater_policy::broker).
+    Broker,
 }
 
 /// Time in which the machine takes a core away from its task.
@@ -188,7 +206,16 @@ impl Rack {
             timing: Timing::default(),
             pace: None,
             interruptions: Vec::new(),
+            sharing: CoreSharing::default(),
+            homes: Vec::new(),
         }
+    }
+
+    /// Returns the number of a chain's server, if it runs on one only.
+    pub fn home(&self, chain: usize) -> Option<usize> {
+        let in_turn = chain % self.servers.len().max(1);
+        let home = self.homes.get(chain).map_or(in_turn, |home| usize::from(*home));
+        (self.sharing != CoreSharing::FirstCome).then_some(home)
     }
 
     /// Returns the number of cores of all servers.
@@ -258,6 +285,9 @@ impl Rack {
                 let field = format!("interruptions[{number}]");
                 return Err(RackError::new(field, "each after the one before", pair[1].begins));
             }
+        }
+        if let Some(home) = self.homes.iter().find(|home| usize::from(**home) >= count) {
+            return Err(RackError::new("homes", format!("servers up to {}", count - 1), home));
         }
         let times = [
             ("switch.rule_latency", self.switch.rule_latency),

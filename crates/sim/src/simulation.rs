@@ -3,7 +3,7 @@
 use crate::chain::{COUNTED, ChainError, ChainModel};
 use crate::engine::{ChainSetup, Engine};
 use crate::policies::RackPolicy;
-use crate::rack::{Rack, RackError};
+use crate::rack::{CoreSharing, Rack, RackError, Server};
 use crate::report::{
     Cause, ChainReport, CoreUse, DistributionPoint, LatencyReport, Loss, Packets, RackCores, SimReport, WindowReport,
     verdict,
@@ -163,9 +163,7 @@ pub fn simulate_with(
     mut progress: impl FnMut(Nanos) -> bool,
 ) -> Result<SimReport, SimError> {
     rack.check()?;
-    let least = rack.servers.iter().map(|server| server.cores).min();
-    let least = usize::from(least.unwrap_or(0));
-    if chains.is_empty() || chains.len() > MOST_CHAINS.min(least) {
+    if chains.is_empty() || chains.len() > MOST_CHAINS || !have_cores(rack, chains.len()) {
         let found = chains.len();
         return Err(SimError::Chains { found });
     }
@@ -288,17 +286,8 @@ fn setup(
         name: chain.model.name.clone(),
         source,
     })?;
-    let mut first = 0;
-    let cores: Vec<Vec<u16>> = rack
-        .servers
-        .iter()
-        .map(|server| {
-            let share = |number: usize| usize::from(server.cores) * number / count;
-            let mine = first + share(number)..first + share(number + 1);
-            first += usize::from(server.cores);
-            mine.map(|core| core as u16).collect()
-        })
-        .collect();
+    let brokered = rack.sharing == CoreSharing::Broker && chain.policy.core.is_some();
+    let cores = cores(rack, (number, count), brokered);
     let all: usize = cores.iter().map(Vec::len).sum();
     let steered = std::mem::replace(&mut chain.policy.steered, crate::policies::Steered::Rack(None));
     Ok(ChainSetup {
@@ -310,6 +299,42 @@ fn setup(
         cores,
         seed: crate::chain::random(options.seed, number as u64),
         check: options.check,
+    })
+}
+
+/// Returns the cores of each server that a chain can have for queues, in the order in which its mapper numbers them.
+///
+/// It has a share of all servers, or of its own. Under a broker it can get any core of the server, and begins with the
+/// first of its share.
+fn cores(rack: &Rack, (number, count): (usize, usize), brokered: bool) -> Vec<Vec<u16>> {
+    let mut first = 0;
+    let servers = rack.servers.iter().enumerate();
+    let cores = servers.map(|(server, Server { cores, .. })| {
+        let begins = first;
+        first += usize::from(*cores);
+        let is_here = |chain: &usize| rack.home(*chain).is_none_or(|home| home == server);
+        if !is_here(&number) {
+            return Vec::new();
+        }
+        let chains = (0..count).filter(is_here).count();
+        let before = (0..number).filter(is_here).count();
+        let share = |number: usize| usize::from(*cores) * number / chains;
+        let mine = share(before)..share(before + 1);
+        let numbers: Vec<usize> = match brokered {
+            true => (mine.start..usize::from(*cores)).chain(0..mine.start).collect(),
+            false => mine.collect(),
+        };
+        numbers.into_iter().map(|core| (begins + core) as u16).collect()
+    });
+    cores.collect()
+}
+
+/// Returns `true` if each server has a core for each of its chains.
+fn have_cores(rack: &Rack, chains: usize) -> bool {
+    let mut servers = rack.servers.iter().enumerate();
+    servers.all(|(server, Server { cores, .. })| {
+        let is_here = |chain: &usize| rack.home(*chain).is_none_or(|home| home == server);
+        (0..chains).filter(is_here).count() <= usize::from(*cores)
     })
 }
 

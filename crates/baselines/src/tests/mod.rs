@@ -4,6 +4,7 @@ mod buckets;
 mod by_bucket;
 mod dyssect;
 mod quadrant;
+mod quadrant_broker;
 
 use tailwater_net::Nanos;
 use tailwater_policy::flows::{CoreSignals, FlowLoad, FlowMapper, FlowPlan, FlowView};

@@ -34,6 +34,8 @@ pub(crate) struct ChainState {
     /// Cache state of flows, if the model distinguishes cold packets.
     pub warmth: Option<CacheResidency>,
     pub steering: Steering,
+    /// Cores that can serve it as auxiliary cores, if these are not all of a server.
+    pub auxiliaries: Option<Vec<u16>>,
     /// Buckets or flows in migration, by number. Completed entries are free.
     pub transits: Vec<Moving>,
     pub free: Vec<u32>,

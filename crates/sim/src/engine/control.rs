@@ -233,8 +233,13 @@ impl Engine<'_> {
         };
         let (elapsed, cores) = (now - section.asked, section.cores.clone());
         let (mut packets, mut late) = (0, 0);
+        let is_brokered = !self.brokers.is_empty();
         let load = |number: &u16| {
             let core = &mut self.cores[usize::from(*number)];
+            if is_brokered && core.dedicated.is_none_or(|(owner, _)| usize::from(owner) != chain) {
+                // It can become this chain's, and counts for another one now.
+                return CoreLoad::default();
+            }
             let load = CoreLoad {
                 dedicated: core.is_dedicated(),
                 busy: (core.stats.busy as f64 / elapsed.max(1) as f64).min(1.0),
@@ -263,9 +268,10 @@ impl Engine<'_> {
             return;
         };
         section.decided -= 1;
-        let cores = section.cores.clone();
         for &Move { bucket, to } in moves {
-            let to = cores[usize::from(to)];
+            let Some(to) = self.granted(chain, number, to, now) else {
+                continue;
+            };
             self.move_bucket(chain, number, usize::from(bucket), to, now);
         }
         self.count_leaving(chain, now);

@@ -1,5 +1,6 @@
 //! State of a core: packets on their way to it, its current work, and its load counters.
 
+use super::brokered::Brokered;
 use super::dispatch::Dispatch;
 use super::fifo::Fifo;
 use super::machine::Pausing;
@@ -139,6 +140,8 @@ pub(crate) struct Core {
     pub dispatch: Option<Box<Dispatch>>,
     /// Activation by a dispatcher, if it serves as an auxiliary core.
     pub activation: Option<Activation>,
+    /// State that the server's broker sees, if it has one.
+    pub brokered: Brokered,
     /// Arrival of the first packet offloaded to it.
     pub offloaded_at: u64,
     /// `true` if its last batch was an offloaded one.
@@ -173,6 +176,7 @@ impl Core {
             reclaim: false,
             dispatch: None,
             activation: None,
+            brokered: Brokered::default(),
             offloaded_at: NEVER,
             last_was_offloaded: false,
             transit: Transit::default(),

@@ -18,6 +18,9 @@ impl Engine<'_> {
     /// Runs an iteration, or the rest of one.
     pub(super) fn turn(&mut self, number: usize, chain: usize, dispatch: &mut Dispatch, now: u64) {
         let before = dispatch.iteration.take();
+        if !self.brokers.is_empty() {
+            self.update_brokered(number, chain, dispatch, now);
+        }
         self.see_claims(number, chain, dispatch, now);
         let is_still = before.is_none() && dispatch.machine.is_quiet();
         let alone = is_still && dispatch.links.active == 0;
@@ -260,8 +263,17 @@ impl Engine<'_> {
         let core = &self.cores[number];
         let may_be_helped = dispatch.machine.may_be_helped(core.fifo.has_more(now, core.ring / 2));
         let is_helpful = |core: &super::core::Core| may_be_helped && core.can_help(now);
+        let active = dispatch.links.active;
         let availability = |auxiliary: usize| {
-            let core = &self.cores[usize::from(cores[auxiliary])];
+            let serving = usize::from(cores[auxiliary]);
+            let core = &self.cores[serving];
+            let is_active = active >> auxiliary & 1 == 1;
+            if !self.may_use(number, serving, is_active) {
+                return match is_active {
+                    true => Availability::Withdrawn,
+                    false => Availability::Taken,
+                };
+            }
             match (core.dedicated, core.activation) {
                 (Some(_), Some(claim)) if usize::from(claim.dispatcher) != number => Availability::Taken,
                 (Some((tenant, _)), _) if usize::from(tenant) == chain && is_helpful(core) => Availability::Helpful,

@@ -14,6 +14,7 @@
 //! | `turn` | a core without auxiliary cores |
 //! | `dispatching`, `dispatch` | a core with auxiliary cores |
 //! | `offloading`, `offload_queue` | the auxiliary cores, and packets on their way there and back |
+//! | `brokered`, `brokering` | leases of auxiliary cores and dedicated cores, by a core broker |
 //! | `moves` | buckets and flows between cores |
 //! | `late` | packets that are discarded since they are too late |
 //! | `server_use` | servers that fail, and servers that are emptied |
@@ -25,6 +26,8 @@
 mod account;
 mod arrive;
 mod balance;
+mod brokered;
+mod brokering;
 mod burst;
 mod chain_state;
 mod check;
@@ -52,9 +55,10 @@ mod waiting;
 
 use crate::chain::Costs;
 use crate::policies::Steered;
-use crate::rack::Rack;
+use crate::rack::{CoreSharing, Rack};
 use crate::report::Burst;
 use crate::traffic::Packet;
+use brokered::Brokers;
 use burst::BurstRecorder;
 use chain_state::{
     BucketSteering, CacheResidency, ChainState, FlowSteering, Ingress, NO_CORE, SEEN, Steering, SteeringDomain,
@@ -180,6 +184,7 @@ pub(crate) struct Engine<'r> {
     cores: Vec<Core>,
     servers: Vec<ServerState>,
     chains: Vec<ChainState>,
+    brokers: Brokers,
     tree: Tree,
     /// `true` if the tree holds every core's time.
     scheduled: bool,
@@ -261,6 +266,7 @@ impl<'r> Engine<'r> {
             cores,
             servers,
             chains: Vec::new(),
+            brokers: brokers(rack, &setups),
             scheduled: false,
             together,
             controls: BinaryHeap::new(),
@@ -320,6 +326,7 @@ impl<'r> Engine<'r> {
             }),
             Steered::Servers { ingress, make } => {
                 let servers = self.rack.servers.iter().zip(&setup.cores);
+                let servers = servers.filter(|(_, cores)| !cores.is_empty());
                 let sections = servers.map(|(server, cores)| {
                     let mapper: Box<dyn ServerMapper> = make();
                     section(cores.clone(), Some(mapper), server.reta_delay)
@@ -383,6 +390,7 @@ impl<'r> Engine<'r> {
             slots: Vec::new(),
             warmth,
             steering,
+            auxiliaries: (self.rack.sharing == CoreSharing::Own).then(|| setup.cores.concat()),
             transits: Vec::new(),
             free: Vec::new(),
             dedicated: 0,
@@ -484,6 +492,20 @@ impl<'r> Engine<'r> {
         let finished = finished.collect();
         (finished, self.usage.finish(self.warm_up, end))
     }
+}
+
+/// Returns the brokers of a rack whose chains share cores under them.
+fn brokers(rack: &Rack, setups: &[ChainSetup]) -> Brokers {
+    if rack.sharing != CoreSharing::Broker {
+        return Brokers::default();
+    }
+    let mut first = 0;
+    Brokers::new(rack.servers.iter().enumerate().map(|(number, server)| {
+        let cores = first..first + usize::from(server.cores);
+        first = cores.end;
+        let is_at_home = |chain: &usize| !setups[*chain].cores[number].is_empty();
+        (cores, (0..setups.len()).filter(is_at_home).collect())
+    }))
 }
 
 /// Returns the servers' cores, one of each server in turn, so that the first few use as many links as possible.

@@ -23,10 +23,15 @@ impl Engine<'_> {
         if self.cores[number].dedicated.is_some() {
             return;
         }
-        let auxiliaries = self.auxiliaries_of(number);
+        let auxiliaries = self.auxiliaries_of(number, chain);
         let mapper = self.chains[chain].make.as_ref().map(|make| make());
         let (slo, unit) = (self.chains[chain].meter.slo, self.chains[chain].costs.unit);
+        let is_brokered = !self.brokers.is_empty();
         let core = &mut self.cores[number];
+        if is_brokered {
+            // Its counters are from its time as an auxiliary core.
+            core.stats.clear();
+        }
         core.dedicated = Some((chain as u16, section as u16));
         core.since = now;
         core.through = now;
@@ -56,11 +61,15 @@ impl Engine<'_> {
 
     /// Returns the possible auxiliary cores of a core: those of the same server, its own node first. They are sorted
     /// from the highest number down, since dedicated cores are taken from the lowest up.
-    fn auxiliaries_of(&self, number: usize) -> Vec<u16> {
+    fn auxiliaries_of(&self, number: usize, chain: usize) -> Vec<u16> {
         let me = &self.cores[number];
         let others = (0..self.cores.len()).rev();
         let others = others.filter(|&core| core != number && self.cores[core].server == me.server);
-        let mut auxiliaries: Vec<u16> = others.map(|core| core as u16).collect();
+        let others = others.map(|core| core as u16);
+        let mut auxiliaries: Vec<u16> = match &self.chains[chain].auxiliaries {
+            None => others.collect(),
+            Some(own) => others.filter(|core| own.contains(core)).collect(),
+        };
         auxiliaries.sort_by_key(|core| self.cores[usize::from(*core)].node != me.node);
         auxiliaries.truncate(tailwater_policy::core::MAX_AUXILIARY_CORES);
         auxiliaries

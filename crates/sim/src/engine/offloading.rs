@@ -65,7 +65,7 @@ impl AuxiliaryCores for Activations<'_, '_> {
     fn activate(&mut self, auxiliary: usize) -> bool {
         let Activations { engine, links, now, .. } = self;
         let serving = usize::from(links.cores[auxiliary]);
-        if !engine.is_free(serving, *now) {
+        if !engine.is_free(serving, *now) || !engine.may_activate(self.number, serving, *now) {
             return false;
         }
         links.active |= 1 << auxiliary;
@@ -94,6 +94,7 @@ impl AuxiliaryCores for Activations<'_, '_> {
         let since = claim.map_or(*now, |claim| claim.since);
         let server = usize::from(engine.cores[self.number].server);
         engine.servers[server].claims += 1;
+        engine.end_lease(self.number, serving);
         if engine.cores[serving].dedicated.is_none() {
             engine.usage.end(serving, *now);
         }
@@ -271,7 +272,8 @@ impl Engine<'_> {
             }
         }
         let sent = batch.iter().filter(|waiting| waiting.left == 0).map(Sent::offloaded);
-        core.stats.late += chain.meter.sent(&core.attribution, sent, now, end);
+        let remediable = chain.meter.sent(&core.attribution, sent, now, end);
+        core.stats.late += remediable;
         if let Some(freshness) = core.freshness.as_mut().filter(|_| more) {
             freshness.processed(batch.len(), Nanos(end - now));
         }
@@ -288,6 +290,12 @@ impl Engine<'_> {
             core.attribution.idle();
         }
         dispatch.lists.receipt_at = dispatch.lists.receipt_at.min(receipt_at);
+        if !self.brokers.is_empty() {
+            // The core works for several chains in a period: a mapper sees the counters of its own.
+            let stats = &mut self.cores[dispatcher].stats;
+            stats.late += remediable;
+            stats.processed += count as u64;
+        }
         self.cores[dispatcher].dispatch = Some(dispatch);
     }
 }

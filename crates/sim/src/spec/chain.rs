@@ -3,6 +3,7 @@
 use super::costs;
 use super::model::SimulationModel;
 use crate::chain::{ChainError, ChainModel};
+use crate::rack::{CoreSharing, Rack};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use tailwater_api::document::{Fields, Located, duration, label, nearest};
@@ -183,6 +184,19 @@ pub(super) fn copies(node: &Located<'_>, model: SimulationModel) -> Result<Copie
     })
 }
 
+/// Parses the number of the server that a node's chains run on, counted from 1. Returns it counted from 0.
+pub(super) fn home(node: &Located<'_>, rack: &Rack) -> Result<Option<u16>, SpecError> {
+    let fields = node.fields(FIELDS)?;
+    let Some(node) = fields.optional("server") else {
+        return Ok(None);
+    };
+    if rack.sharing == CoreSharing::FirstCome {
+        return Err(node.error("expected coreSharing: own or broker with this field".to_owned()));
+    }
+    let server = node.whole(1..=rack.servers.len() as u64)?;
+    Ok(Some(server as u16 - 1))
+}
+
 /// Maximum number of copies of a chain, and of its servers.
 const MOST_COPIES: u64 = 10_000;
 
@@ -191,6 +205,8 @@ const FIELDS: &[&str] = &[
     "name",
     "count",
     "servers",
+    "server",
+    "rate",
     "slo",
     "whenOverloaded",
     "profile",
@@ -228,6 +244,12 @@ pub(super) fn chain(
     let mut model = costs::beside(&fields, model)?;
     if let Some(node) = fields.optional("whenOverloaded") {
         model.when_overloaded = WhenOverloaded::parse(&node)?;
+    }
+    if let Some(node) = fields.optional("rate") {
+        let what = "packets per second, above 0";
+        let rate = node.number(what)?;
+        let within = (rate > 0.0 && rate.is_finite()).then_some(rate);
+        model.planned_rate = within.ok_or_else(|| node.expected(what))?;
     }
     // A check across fields: packets must take time.
     let compiled = model.compile();

@@ -84,14 +84,25 @@ impl RackSpec {
 fn rack_spec(document: &Document, base_dir: &Path, model: Option<SimulationModel>) -> Result<RackSpec, SpecError> {
     let (metadata, spec) = document.object(KIND, "a map with servers and chains")?;
     let fields = spec.fields(&[
-        "model", "servers", "switch", "timing", "ingress", "chains", "policies", "duration", "warmUp", "window", "seed",
+        "model",
+        "servers",
+        "coreSharing",
+        "switch",
+        "timing",
+        "ingress",
+        "chains",
+        "policies",
+        "duration",
+        "warmUp",
+        "window",
+        "seed",
     ])?;
     let model = match (model, fields.optional("model")) {
         (Some(model), _) => model,
         (None, None) => SimulationModel::default(),
         (None, Some(node)) => node.word(&SimulationModel::ALL)?,
     };
-    let rack = rack::rack(&fields, model)?;
+    let mut rack = rack::rack(&fields, model)?;
     let node = fields.required("chains", "a list of chains")?;
     let most = model.most_chains();
     let nodes = node.list("chains", most)?;
@@ -122,6 +133,13 @@ fn rack_spec(document: &Document, base_dir: &Path, model: Option<SimulationModel
                 );
                 return Err(node.error(message));
             }
+        }
+        if let Some(home) = chain::home(&node, &rack)? {
+            // Chains in front of the first one with a server are on each in turn.
+            let in_turn = rack.homes.len()..chains.len();
+            rack.homes
+                .extend(in_turn.map(|chain| (chain % rack.servers.len()) as u16));
+            rack.homes.extend(all.iter().map(|_| home));
         }
         chains.extend(all);
     }

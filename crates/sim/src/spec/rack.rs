@@ -1,7 +1,7 @@
 //! Machines of a rack spec.
 
 use super::model::SimulationModel;
-use crate::rack::{Rack, Server, Switch, Timing};
+use crate::rack::{CoreSharing, Rack, Server, Switch, Timing};
 use crate::simulation::LONGEST_RUN;
 use std::ops::RangeInclusive;
 use tailwater_api::document::{Fields, Located, duration, throughput};
@@ -43,11 +43,31 @@ pub(super) fn rack(fields: &Fields<'_>, model: SimulationModel) -> Result<Rack, 
         },
         pace: None,
         interruptions: Vec::new(),
+        sharing: sharing(fields, model)?,
+        homes: Vec::new(),
     };
     // A check across fields: the total number of cores.
     let checked = rack.check_within(most_servers, most_cores);
     checked.map_err(|error| node.error(error.to_string()))?;
     Ok(rack)
+}
+
+/// Parses the sharing of cores among chains.
+fn sharing(fields: &Fields<'_>, model: SimulationModel) -> Result<CoreSharing, SpecError> {
+    let Some(node) = fields.optional("coreSharing") else {
+        return Ok(CoreSharing::default());
+    };
+    let sharing = node.word(&[
+        ("first-come", CoreSharing::FirstCome),
+        ("own", CoreSharing::Own),
+        ("broker", CoreSharing::Broker),
+    ])?;
+    match model {
+        SimulationModel::Flows if sharing != CoreSharing::FirstCome => {
+            Err(node.error("expected first-come: a broker needs model: packets".to_owned()))
+        }
+        _ => Ok(sharing),
+    }
 }
 
 /// Parses a whole number, with a default.

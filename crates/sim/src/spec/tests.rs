@@ -1,6 +1,6 @@
 use super::*;
 use crate::chain::{ChainModel, Jitter, SplitCost};
-use crate::rack::Server;
+use crate::rack::{CoreSharing, Server};
 use tailwater_api::WhenOverloaded;
 use tailwater_policy::capacity::{Pause, ServiceCosts, SplitPoint, Wake};
 
@@ -474,4 +474,37 @@ fn at_flow_level_a_chain_stands_for_many_on_some_servers() {
         "    - {name: b, slo: 1ms, costs: {packetNanoseconds: 500}, traffic: {source: as}}\n  model:",
     );
     assert!(error(&many).contains("at most 10000 chains"), "{}", error(&many));
+}
+
+#[test]
+fn chains_share_cores_on_their_servers() {
+    let read = |chain: &str, more: &str| {
+        let chain = format!("{{{chain}{}", &CHAIN[1..]);
+        parse(&spec("[{count: 2, cores: 8}]", &chain, more))
+    };
+    let broker = read("", "  coreSharing: broker\n").unwrap().rack;
+    assert_eq!(broker.sharing, CoreSharing::Broker);
+    // In turn, unless a server is named.
+    assert_eq!([0, 1, 2].map(|chain| broker.home(chain)), [Some(0), Some(1), Some(0)]);
+    let named = read("server: 2, rate: 1500000, ", "  coreSharing: own\n").unwrap();
+    assert_eq!(named.rack.home(0), Some(1));
+    assert_eq!(named.chains[0].model().planned_rate, 1.5e6);
+    assert_eq!(read("", "").unwrap().rack.home(0), None);
+    for (chain, more, part) in [
+        ("server: 3, ", "  coreSharing: broker\n", "chains[0].server"),
+        ("server: 1, ", "", "coreSharing: own or broker"),
+        ("rate: 0, ", "", "packets per second"),
+        ("", "  coreSharing: all\n", "first-come"),
+        ("", "  coreSharing: own\n  model: flows\n", "needs model: packets"),
+    ] {
+        let error = read(chain, more).unwrap_err().to_string();
+        assert!(error.contains(part), "{error}");
+    }
+}
+
+#[test]
+fn the_example_of_shared_cores_is_valid() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/shared-cores.yaml");
+    let read = RackSpec::read(&path).unwrap();
+    assert_eq!((read.chains.len(), read.rack.sharing), (6, CoreSharing::Broker));
 }
