@@ -11,7 +11,7 @@ mod mailbox;
 use crate::clock::Clock;
 use crate::cores::CoreError;
 use crate::port::{OpenError, Port};
-use crate::shared_port::{Poller, PollerControl, SharedPort, SharedPortConfig};
+use crate::shared_port::{PollerChange, PollerControl, SharedPort, SharedPortConfig};
 use crate::worker::hosted::Hosted;
 use core_loop::CoreLoop;
 use mailbox::{Mailbox, Order, mailbox};
@@ -194,7 +194,7 @@ struct OnCores {
 }
 
 impl PollerControl for OnCores {
-    fn on_pollers(&self, change: Arc<dyn Fn(usize, &mut Poller) + Send + Sync>) {
+    fn on_pollers(&self, change: PollerChange) {
         let (done, answers) = channel();
         let mut expected = 0;
         for (number, core) in self.host.cores.iter().enumerate() {

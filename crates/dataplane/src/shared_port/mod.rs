@@ -172,11 +172,14 @@ impl Sender for LentSender {
     }
 }
 
+/// Change of a port's pollers, each with its number.
+pub(crate) type PollerChange = Arc<dyn Fn(usize, &mut Poller) + Send + Sync>;
+
 /// Access to the pollers on their cores.
 pub(crate) trait PollerControl: Send + Sync {
     /// Runs `change` on each poller of the port, with its number, on its core between two turns. Returns once all have
     /// run.
-    fn on_pollers(&self, change: Arc<dyn Fn(usize, &mut Poller) + Send + Sync>);
+    fn on_pollers(&self, change: PollerChange);
 
     /// Number of the port on its cores.
     fn number(&self) -> usize;

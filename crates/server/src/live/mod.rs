@@ -38,8 +38,11 @@ pub struct LiveMachine {
     on_end: OnEnd,
 }
 
-/// Receives the report of each chain at its end.
-struct OnEnd(Box<dyn FnMut(&str, &RunReport) + Send>);
+/// Receives the name and the report of each chain at its end.
+type ReportReceiver = Box<dyn FnMut(&str, &RunReport) + Send>;
+
+/// The same, without its content in debug output.
+struct OnEnd(ReportReceiver);
 
 impl std::fmt::Debug for OnEnd {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
