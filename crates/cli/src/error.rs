@@ -68,6 +68,7 @@ pub enum CliError {
     },
     /// A running server refuses a request or cannot be reached: one line for each reason.
     #[error("{message}")]
+    #[cfg_attr(not(feature = "control"), allow(dead_code, reason = "there are no servers"))]
     Server {
         /// The server's or the connection's reasons.
         message: String,

@@ -2,7 +2,7 @@
 //!
 //! Reads are answered from the last published [snapshot](crate::Snapshot) and never wait for the manager. Changes are
 //! requests to the manager's thread, which carries out one after the other. The peer's credentials, as the kernel
-//! reports them, decide what a client may do ([`peer`]); [`Limits`] bound what it can use.
+//! reports them, decide what a client may do; [`Limits`] bound what it can use.
 
 mod access;
 mod bodies;

@@ -1,4 +1,5 @@
 //! Arguments of the commands that talk to a server.
+#![cfg_attr(not(feature = "control"), allow(dead_code, reason = "the commands are refused"))]
 
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
