@@ -28,7 +28,7 @@ release: ## the program with the solver of `place --optimal` in it, packed as ta
 	@tools/release.sh
 
 # The demo needs none of the optional features, whose dependencies take long to build. A chain of one's own may need them.
-demo: ## bursts on one core, and with an auxiliary core by two policies: a table and charts; CHAIN=file and TRAFFIC=file run a chain of your own
+demo: ## bursts on one core, and with an auxiliary core by two policies: a table and charts; then six chains on one core; CHAIN=file and TRAFFIC=file run a chain of your own
 	@tools/deps.sh build
 ifdef CHAIN
 	@cargo build --profile demo --locked -p tailwater
@@ -37,6 +37,10 @@ else
 	@cargo build --profile demo --locked --no-default-features -p tailwater
 	@mkdir -p target
 	@cargo run --profile demo --locked --no-default-features --quiet -p tailwater -- demo --report target/demo.html
+	@echo
+	@XDG_STATE_HOME=target/demo-state cargo run --profile demo --locked --no-default-features --quiet -p tailwater -- \
+		serve examples/server/server.yaml --cores $$(($$(nproc) - 1)) --duration 5s
+	@rm -rf target/demo-state
 endif
 
 # The program without its features comes first: the tests find the one with them at the same path.

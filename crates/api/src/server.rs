@@ -96,11 +96,9 @@ pub struct ServerSpec {
 /// Treatment of packets that no chain matches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Unmatched {
-    /// Drops them, under one reason.
+    /// Drops and counts them.
     #[default]
     Drop,
-    /// Drops them, counted by protocol.
-    Count,
     /// Sends them unchanged to the port's exit.
     Forward,
 }
@@ -187,16 +185,12 @@ fn unmatched(spec: &Fields<'_>, ports: &[ServerPort]) -> Result<Unmatched, SpecE
     let Some(node) = spec.optional("unmatched") else {
         return Ok(Unmatched::default());
     };
-    let unmatched = node.word(&[
-        ("drop", Unmatched::Drop),
-        ("count", Unmatched::Count),
-        ("forward", Unmatched::Forward),
-    ])?;
+    let unmatched = node.word(&[("drop", Unmatched::Drop), ("forward", Unmatched::Forward)])?;
     let without_exit = ports.iter().find(|port| !port.has_exit());
     match without_exit.filter(|_| unmatched == Unmatched::Forward) {
         None => Ok(unmatched),
         Some(port) => Err(node.error(format!(
-            "expected drop or count, since port \"{}\" has no exit, found \"forward\"",
+            "expected drop, since port \"{}\" has no exit, found \"forward\"",
             port.name
         ))),
     }

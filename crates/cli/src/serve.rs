@@ -10,7 +10,7 @@ use crate::error::CliError;
 use crate::output::complain;
 use crate::signals::stop_on_signals;
 use ports::open;
-use report::{Ended, print_all};
+use report::print_all;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,7 +22,7 @@ use tailwater_dataplane::clock::Clock;
 use tailwater_dataplane::core_host::CoreHost;
 use tailwater_dataplane::cores::{self, CoreError};
 use tailwater_net::Nanos;
-use tailwater_server::live::LiveMachine;
+use tailwater_server::live::{EndedChain, LiveMachine};
 use tailwater_server::{Paths, ServeError, ServerConfig, serve as run_server};
 
 /// Interval at which the end of `--duration` is looked for.
@@ -34,30 +34,34 @@ const TICK: Duration = Duration::from_millis(10);
 /// The spec is wrong, the server cannot start, or the report cannot be written.
 pub fn serve(args: &ServeArgs) -> Result<ExitCode, CliError> {
     let spec = read(&args.server)?;
+    check(&spec)?;
     let stop = stop_on_signals()?;
-    let cores = data_cores(&spec)?;
+    let cores = match &args.cores {
+        Some(cores) => cores.0.clone(),
+        None => data_cores(&spec)?,
+    };
     // The threads of this server, apart from those of its cores, get the other cores.
     let elsewhere = cores::AvoidCores::new(&cores);
     let clock = Clock::start();
     let ports = open(&spec, &cores, &clock)?;
     let host = CoreHost::start(&cores, clock, args.nap).map_err(failed)?;
-    let ended = Arc::<Mutex<Vec<Ended>>>::default();
+    let ended = Arc::<Mutex<Vec<EndedChain>>>::default();
     let reports = Arc::clone(&ended);
-    let machine = LiveMachine::new(Arc::clone(&host), ports, move |name, report| {
-        let ended = Ended::new(name, report);
+    let machine = LiveMachine::new(Arc::clone(&host), ports, move |ended| {
         reports.lock().unwrap_or_else(PoisonError::into_inner).push(ended);
     });
     let machine = machine.map_err(|error| {
         host.stop();
         failed(error)
     })?;
+    let ports = machine.ports();
     let config = ServerConfig {
         paths: Paths::of(&spec, |name| std::env::var_os(name).map(PathBuf::from)),
         spec,
         #[cfg(feature = "control")]
         limits: Default::default(),
     };
-    announce(&config);
+    announce(&config, &cores);
     let over = AtomicBool::new(false);
     let served = std::thread::scope(|scope| {
         let (stop, over) = (&*stop, &over);
@@ -78,7 +82,7 @@ pub fn serve(args: &ServeArgs) -> Result<ExitCode, CliError> {
         ),
     })?;
     let ended = std::mem::take(&mut *ended.lock().unwrap_or_else(PoisonError::into_inner));
-    print_all(&config.spec.metadata.name, ended, args.output)?;
+    print_all(&config.spec.metadata.name, &ended, &ports, args.output)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -92,21 +96,32 @@ fn failed(error: impl std::error::Error) -> CliError {
     CliError::Input(error.to_string())
 }
 
+/// Refuses fields that this version does not serve.
+fn check(spec: &ServerSpec) -> Result<(), CliError> {
+    let fields = [
+        ("auxiliary", !spec.auxiliary.is_empty()),
+        ("metrics", spec.metrics.is_some()),
+        ("policy", spec.policy.is_some()),
+    ];
+    match fields.iter().find(|(_, is_set)| *is_set) {
+        None => Ok(()),
+        Some((field, _)) => Err(CliError::Input(format!(
+            "spec.{field}: expected none, since this version's servers do not use it"
+        ))),
+    }
+}
+
 /// Cores of the server, checked.
 fn data_cores(spec: &ServerSpec) -> Result<Vec<usize>, CliError> {
-    if !spec.auxiliary.is_empty() {
-        let message = "spec.auxiliary: chains of a server use no auxiliary cores yet; remove it";
-        return Err(CliError::Input(message.to_owned()));
-    }
     let listed: Vec<String> = spec.cores.iter().map(u32::to_string).collect();
     cores::parse_list(&listed.join(",")).map_err(|error: CoreError| CliError::Input(format!("spec.cores: {error}")))
 }
 
-fn announce(config: &ServerConfig) {
+fn announce(config: &ServerConfig, on: &[usize]) {
     let text = format!(
         "server {} on cores {}, control socket {}",
         config.spec.metadata.name,
-        cores::format_list(&config.spec.cores.iter().map(|core| *core as usize).collect::<Vec<_>>()),
+        cores::format_list(on),
         config.paths.socket.display(),
     );
     complain("notice", &text);
@@ -115,7 +130,10 @@ fn announce(config: &ServerConfig) {
 /// Sets `stop` after some time, unless the server is over before.
 fn end_after(duration: Nanos, stop: &AtomicBool, over: &AtomicBool) {
     let end = Instant::now() + Duration::from_nanos(duration.0);
-    while Instant::now() < end && !over.load(Ordering::Relaxed) {
+    while Instant::now() < end {
+        if over.load(Ordering::Relaxed) {
+            return;
+        }
         std::thread::sleep(TICK);
     }
     stop.store(true, Ordering::Relaxed);

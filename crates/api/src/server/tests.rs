@@ -159,7 +159,7 @@ fn wrong_fields_are_reported_with_their_position() {
         ),
         (
             with("unmatched: bridge"),
-            "spec.unmatched: expected drop or count or forward, found \"bridge\"",
+            "spec.unmatched: expected drop or forward, found \"bridge\"",
         ),
         (with("packetBuffers: 1KiB"), "expected a size from 1MiB to 64GiB"),
         (

@@ -1,7 +1,7 @@
 //! Arguments of `tailwater serve`.
 
 use crate::output::ReportOutput;
-use crate::values;
+use crate::values::{self, Cores};
 use clap::Args;
 use std::path::PathBuf;
 use tailwater_net::Nanos;
@@ -29,6 +29,9 @@ pub struct ServeArgs {
     /// The server spec
     #[arg(value_name = "SERVER.yaml")]
     pub server: PathBuf,
+    /// Dedicated cores, in place of those of the spec
+    #[arg(long, value_name = "LIST", value_parser = values::cores)]
+    pub cores: Option<Cores>,
     /// End after this time [default: on Ctrl-C]
     #[arg(long, value_name = "TIME", value_parser = values::duration)]
     pub duration: Option<Nanos>,

@@ -44,7 +44,7 @@ pub fn open(spec: &ServerSpec, cores: &[usize], clock: &Clock) -> Result<Vec<liv
             ring: ring_size(buffers, pollers),
             unmatched: match spec.unmatched {
                 server::Unmatched::Forward => Unmatched::Forward,
-                server::Unmatched::Drop | server::Unmatched::Count => Unmatched::Drop,
+                server::Unmatched::Drop => Unmatched::Drop,
             },
             rss_key: *rss.key(),
         };

@@ -4,25 +4,48 @@ use crate::error::CliError;
 use crate::output::{ReportOutput, json, print};
 use crate::text::thousands;
 use serde::Serialize;
+use std::sync::Arc;
+use tailwater_dataplane::cores::format_list;
 use tailwater_dataplane::report::RunReport;
+use tailwater_dataplane::shared_port::SharedPort;
+use tailwater_server::live::EndedChain;
 
 /// Chain that has ended.
-#[derive(Debug, Serialize)]
-pub struct Ended {
-    name: String,
-    report: RunReport,
+#[derive(Serialize)]
+struct ChainReport<'d> {
+    name: &'d str,
+    cores: &'d [usize],
+    /// Reason for which it failed.
+    failure: Option<&'d str>,
+    report: &'d RunReport,
 }
 
 /// All chains of a server, in the order of their ends.
 #[derive(Serialize)]
 struct Document<'d> {
     server: &'d str,
-    chains: &'d [Ended],
+    ports: Vec<PortCounts<'d>>,
+    chains: Vec<ChainReport<'d>>,
+}
+
+/// Packets of a port, those of its chains included.
+#[derive(Serialize)]
+struct PortCounts<'d> {
+    name: &'d str,
+    /// Packets that arrived.
+    received: u64,
+    /// Packets that no chain matched.
+    unmatched: u64,
+    /// Packets lost before their chain was known.
+    lost: u64,
+    /// Packets dropped since the device found their checksums wrong.
+    damaged: u64,
 }
 
 /// Columns of the table.
-const HEADER: [&str; 9] = [
+const HEADER: [&str; 10] = [
     "chain",
+    "core",
     "offered",
     "delivered",
     "dropped",
@@ -33,29 +56,22 @@ const HEADER: [&str; 9] = [
     "met",
 ];
 
-impl Ended {
-    /// Chain with its report.
-    pub fn new(name: &str, report: &RunReport) -> Ended {
-        Ended {
-            name: name.to_owned(),
-            report: report.clone(),
-        }
-    }
-
-    fn row(&self) -> [String; 9] {
+impl ChainReport<'_> {
+    fn row(&self) -> [String; 10] {
         let RunReport {
             packets,
             latency_us,
             slo,
             slo_met,
             ..
-        } = &self.report;
+        } = self.report;
         let time = |time: f64| match packets.delivered {
             0 => "-".to_owned(),
             _ => format!("{time:.1}"),
         };
         [
-            self.name.clone(),
+            self.name.to_owned(),
+            format_list(self.cores),
             thousands(packets.offered),
             thousands(packets.delivered),
             thousands(packets.dropped_by_nf),
@@ -64,6 +80,7 @@ impl Ended {
             time(latency_us.p99),
             format!("{:.0} us {} %", slo.latency_us, slo.percentile),
             match slo_met {
+                _ if self.failure.is_some() => "FAILED".to_owned(),
                 Some(true) => "yes".to_owned(),
                 Some(false) => "NO".to_owned(),
                 None => "no verdict".to_owned(),
@@ -76,8 +93,33 @@ impl Ended {
 ///
 /// # Errors
 /// The output cannot be written.
-pub fn print_all(server: &str, ended: Vec<Ended>, output: ReportOutput) -> Result<(), CliError> {
-    let document = Document { server, chains: &ended };
+pub fn print_all(
+    server: &str,
+    ended: &[EndedChain],
+    ports: &[Arc<SharedPort>],
+    output: ReportOutput,
+) -> Result<(), CliError> {
+    let ports = ports.iter().map(|port| {
+        let counts = port.counts();
+        PortCounts {
+            name: port.name(),
+            received: counts.received,
+            unmatched: counts.unmatched,
+            lost: counts.lost,
+            damaged: counts.damaged,
+        }
+    });
+    let chains = ended.iter().map(|ended| ChainReport {
+        name: &ended.name,
+        cores: &ended.cores,
+        failure: ended.failure.as_deref(),
+        report: &ended.report,
+    });
+    let document = Document {
+        server,
+        ports: ports.collect(),
+        chains: chains.collect(),
+    };
     print(&match output {
         ReportOutput::Json => json(&document)?,
         ReportOutput::Table => table(&document),
@@ -85,13 +127,13 @@ pub fn print_all(server: &str, ended: Vec<Ended>, output: ReportOutput) -> Resul
 }
 
 fn table(document: &Document<'_>) -> String {
-    let rows: Vec<[String; 9]> = document.chains.iter().map(Ended::row).collect();
+    let rows: Vec<[String; 10]> = document.chains.iter().map(ChainReport::row).collect();
     let header = HEADER.map(str::to_owned);
     let all = || std::iter::once(&header).chain(&rows);
     let widths: Vec<usize> = (0..HEADER.len())
         .map(|column| all().map(|row| row[column].len()).max().unwrap_or(0))
         .collect();
-    let line = |row: &[String; 9]| {
+    let line = |row: &[String; 10]| {
         let cells = row.iter().zip(&widths).enumerate();
         let cells = cells.map(|(column, (cell, width))| match column {
             0 => format!("{cell:<width$}"),
@@ -104,5 +146,12 @@ fn table(document: &Document<'_>) -> String {
         chains => format!("{chains} chains"),
     };
     let heading = format!("server {}, {chains}\n\n", document.server);
-    heading + &all().map(line).collect::<String>()
+    let ports = document.ports.iter().map(|port| {
+        let [received, unmatched, lost] = [port.received, port.unmatched, port.lost].map(thousands);
+        format!(
+            "port {}: {received} packets received, {unmatched} for no chain, {lost} lost before their chain was known\n",
+            port.name
+        )
+    });
+    heading + &all().map(line).collect::<String>() + "\n" + &ports.collect::<String>()
 }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use tailwater_dataplane::core_host::{CoreHost, HostError};
 use tailwater_dataplane::port::Port;
 use tailwater_dataplane::report::RunReport;
-use tailwater_dataplane::shared_port::{SharedPort, SharedPortConfig, SharedPortCounts};
+use tailwater_dataplane::shared_port::{SharedPort, SharedPortConfig};
 use tailwater_dataplane::{RunConfig, RunPlan};
 use tailwater_functions::spec::ChainSpec;
 
@@ -38,8 +38,21 @@ pub struct LiveMachine {
     on_end: OnEnd,
 }
 
-/// Receives the name and the report of each chain at its end.
-type ReportReceiver = Box<dyn FnMut(&str, &RunReport) + Send>;
+/// Chain that has ended.
+#[derive(Clone, Debug)]
+pub struct EndedChain {
+    /// Name.
+    pub name: String,
+    /// Its dedicated cores.
+    pub cores: Vec<usize>,
+    /// Report of its run.
+    pub report: Box<RunReport>,
+    /// Reason for which it failed, if it did.
+    pub failure: Option<String>,
+}
+
+/// Receives each chain at its end.
+type ReportReceiver = Box<dyn FnMut(EndedChain) + Send>;
 
 /// The same, without its content in debug output.
 struct OnEnd(ReportReceiver);
@@ -58,7 +71,7 @@ impl LiveMachine {
     pub fn new(
         host: Arc<CoreHost>,
         ports: Vec<ServerPort>,
-        on_end: impl FnMut(&str, &RunReport) + Send + 'static,
+        on_end: impl FnMut(EndedChain) + Send + 'static,
     ) -> Result<LiveMachine, HostError> {
         let open = |ServerPort { port, config }: ServerPort| {
             let name = config.name.clone();
@@ -74,9 +87,9 @@ impl LiveMachine {
         })
     }
 
-    /// Packet counts of the ports, by name.
-    pub fn ports(&self) -> impl Iterator<Item = (&str, SharedPortCounts)> {
-        self.ports.iter().map(|(name, port)| (name.as_str(), port.counts()))
+    /// Ports, in the order of their names.
+    pub fn ports(&self) -> Vec<Arc<SharedPort>> {
+        self.ports.values().cloned().collect()
     }
 
     /// Reads a chain with its functions, and plans its run on the core with the fewest chains.
@@ -114,14 +127,25 @@ impl LiveMachine {
         )
     }
 
+    /// Waits for a chain's end, and reports it.
+    fn tell_end(&mut self, mut chain: RunningChain) {
+        let end = chain.join();
+        if let Some(report) = end.report {
+            (self.on_end.0)(EndedChain {
+                name: chain.name().to_owned(),
+                cores: chain.cores().to_vec(),
+                report,
+                failure: end.failure,
+            });
+        }
+    }
+
     /// Collects chains that have left.
     fn reap(&mut self) {
         for place in (0..self.leaving.len()).rev() {
             if self.leaving[place].is_finished() {
-                let mut gone = self.leaving.swap_remove(place);
-                if let Some(Ok(report)) = gone.result() {
-                    (self.on_end.0)(gone.name(), &report);
-                }
+                let gone = self.leaving.swap_remove(place);
+                self.tell_end(gone);
             }
         }
     }
@@ -149,7 +173,9 @@ impl Machine for LiveMachine {
             return Err(Refusal::new(format!("chain {} is still draining", chain.name)));
         }
         let started = self.launch(chain, None)?;
-        self.chains.insert(chain.name.clone(), started);
+        if let Some(ended) = self.chains.insert(chain.name.clone(), started) {
+            self.tell_end(ended);
+        }
         Ok(())
     }
 
@@ -192,10 +218,8 @@ impl Machine for LiveMachine {
             observations.push(observation);
         }
         for name in ended {
-            if let Some(mut gone) = self.chains.remove(&name)
-                && let Some(Ok(report)) = gone.result()
-            {
-                (self.on_end.0)(&name, &report);
+            if let Some(gone) = self.chains.remove(&name) {
+                self.tell_end(gone);
             }
         }
         observations
@@ -208,11 +232,7 @@ impl Drop for LiveMachine {
         let chains = std::mem::take(&mut self.chains).into_values();
         let mut chains: Vec<_> = chains.chain(std::mem::take(&mut self.leaving)).collect();
         chains.iter_mut().for_each(RunningChain::drain);
-        for mut chain in chains {
-            if let Some(Ok(report)) = chain.join() {
-                (self.on_end.0)(chain.name(), &report);
-            }
-        }
+        chains.into_iter().for_each(|chain| self.tell_end(chain));
         self.host.stop();
     }
 }

@@ -17,8 +17,14 @@ use tailwater_policy::turns::TurnShare;
 /// Longest time in which a chain's functions are built.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Result of a run.
-pub(super) type RunResult = Result<Box<RunReport>, String>;
+/// End of a run.
+#[derive(Clone, Debug)]
+pub(super) struct RunEnd {
+    /// Report, unless the run did not begin.
+    pub(super) report: Option<Box<RunReport>>,
+    /// Reason for which it failed, if it did.
+    pub(super) failure: Option<String>,
+}
 
 /// Chain that runs.
 pub(super) struct RunningChain {
@@ -30,7 +36,7 @@ pub(super) struct RunningChain {
     latest: Arc<Mutex<Option<Box<Progress>>>>,
     reconfigure: Arc<ReconfigureCell>,
     thread: Option<JoinHandle<Result<RunReport, RunError>>>,
-    result: Option<RunResult>,
+    end: Option<RunEnd>,
     draining: bool,
 }
 
@@ -99,7 +105,7 @@ impl RunningChain {
             latest,
             reconfigure,
             thread: Some(thread),
-            result: None,
+            end: None,
             draining: false,
         };
         chain.await_start()?;
@@ -111,10 +117,8 @@ impl RunningChain {
         let began = Instant::now();
         while !self.withdrawal.is_live() {
             if self.is_finished() {
-                return Err(match self.join() {
-                    Some(Err(message)) => Refusal::new(message),
-                    _ => Refusal::new("it ended at once"),
-                });
+                let failure = self.join().failure;
+                return Err(Refusal::new(failure.unwrap_or_else(|| "it ended at once".to_owned())));
             }
             if began.elapsed() > START_TIMEOUT {
                 self.drain();
@@ -152,21 +156,30 @@ impl RunningChain {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Result of the run, once it has ended.
-    pub(super) fn result(&mut self) -> Option<RunResult> {
-        if self.is_finished() { self.join() } else { None }
+    /// End of the run, if it has ended.
+    pub(super) fn end(&mut self) -> Option<RunEnd> {
+        self.is_finished().then(|| self.join())
     }
 
-    /// Waits for the run's end. Returns its result.
-    pub(super) fn join(&mut self) -> Option<RunResult> {
+    /// Waits for the run's end.
+    pub(super) fn join(&mut self) -> RunEnd {
         if let Some(thread) = self.thread.take() {
-            self.result = Some(match thread.join() {
-                Ok(Ok(report)) => Ok(Box::new(report)),
-                Ok(Err(error)) => Err(error.to_string()),
-                Err(_) => Err("its thread panicked".to_owned()),
+            self.end = Some(match thread.join() {
+                Ok(Ok(report)) => RunEnd {
+                    report: Some(Box::new(report)),
+                    failure: None,
+                },
+                Ok(Err(error)) => RunEnd {
+                    report: error.report().cloned().map(Box::new),
+                    failure: Some(error.to_string()),
+                },
+                Err(_) => RunEnd {
+                    report: None,
+                    failure: Some("its thread panicked".to_owned()),
+                },
             });
         }
-        self.result.clone()
+        self.end.clone().unwrap_or_else(|| unreachable!("a chain had a thread"))
     }
 
     /// Changes the functions' configurations. Returns `None` if the spec differs in more than these.
@@ -179,11 +192,13 @@ impl RunningChain {
 
     /// State and measurements.
     pub(super) fn observe(&mut self) -> ChainObservation {
-        let result = self.result();
-        let state = match (&result, self.draining) {
-            (Some(Ok(_)), true) => ChainState::Ended,
-            (Some(Err(message)), _) => ChainState::Failed(message.clone()),
-            (Some(Ok(_)), false) => ChainState::Failed("it ended by itself".to_owned()),
+        let end = self.end();
+        let state = match (&end, self.draining) {
+            (Some(_), true) => ChainState::Ended,
+            (Some(end), false) => {
+                let failure = end.failure.clone();
+                ChainState::Failed(failure.unwrap_or_else(|| "it ended by itself".to_owned()))
+            }
             (None, true) => ChainState::Draining,
             (None, false) => ChainState::Running,
         };
@@ -195,11 +210,9 @@ impl RunningChain {
             dedicated: self.plan.config().cores.iter().map(|core| *core as u32).collect(),
             auxiliary: latest.as_ref().map_or(0.0, |progress| progress.cores.auxiliary_avg),
         };
-        let packets = match (&result, latest.as_ref()) {
-            (Some(Ok(report)), _) => Some(&report.packets),
-            (_, Some(progress)) => Some(&progress.packets),
-            _ => None,
-        };
+        let report = end.as_ref().and_then(|end| end.report.as_ref());
+        let progress = latest.as_ref().map(|progress| &progress.packets);
+        let packets = report.map(|report| &report.packets).or(progress);
         observation.packets = packets.map_or(PacketCounts::default(), |packets| PacketCounts {
             offered: packets.offered,
             delivered: packets.delivered,

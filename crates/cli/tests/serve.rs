@@ -1,0 +1,301 @@
+//! A server with many chains, as a user runs it.
+#![cfg(feature = "control")]
+
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// Longest wait for something that happens soon.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Folder of one test, removed at its end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Folder {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("tailwater-serve-{}-{number}", std::process::id()));
+        fs::create_dir_all(path.join("chains")).unwrap();
+        Folder(path)
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        fs::write(self.0.join(name), text).unwrap();
+    }
+
+    /// Server on the last core, with little traffic of a preset that repeats.
+    fn server(&self, fields: &str) {
+        let core = std::thread::available_parallelism().map_or(0, |cores| cores.get() - 1);
+        self.write(
+            "server.yaml",
+            &format!(
+                "apiVersion: tailwater.dev/v1alpha1\nkind: Server\nmetadata: {{name: edge}}\nspec:\n  cores: \"{core}\"\n  \
+                 ports: [{{name: north, traffic: small.pcap, rate: 5kpps, repeat: true}}]\n  chains: [chains]\n  \
+                 control: {{socket: edge.sock}}\n  stateDirectory: state\n{fields}"
+            ),
+        );
+    }
+
+    fn chain(&self, name: &str, sources: &str, functions: &str) {
+        self.write(&format!("chains/{name}.yaml"), &chain(name, sources, functions));
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tailwater"));
+        command.args(arguments).current_dir(&self.0);
+        command
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().unwrap()
+    }
+
+    /// Standard output of a client that succeeds.
+    fn ok(&self, arguments: &[&str]) -> String {
+        let output = self.run(&[arguments, &["--socket", "edge.sock"]].concat());
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}: {error}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn chains(&self) -> Value {
+        serde_json::from_str(&self.ok(&["get", "chains", "-o", "json"])).unwrap()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn chain(name: &str, sources: &str, functions: &str) -> String {
+    format!(
+        "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {{name: {name}}}\nspec:\n  \
+         match: {{sources: [{sources}]}}\n  slo: {{latency: 100ms}}\n  functions: [{functions}]\n"
+    )
+}
+
+/// Server that runs, killed at the end of a failed test.
+struct Serving(Option<Child>);
+
+impl Serving {
+    /// Starts the folder's server, on a capture of a preset, and waits for its socket.
+    fn start(folder: &Folder) -> Serving {
+        let capture = ["trace", "synth", "backbone", "--duration", "100ms", "-o", "small.pcap"];
+        let output = folder.run(&capture);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let mut command = folder.command(&["serve", "server.yaml", "--output", "json"]);
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let serving = Serving(Some(child));
+        wait("the socket", || {
+            folder.run(&["get", "chains", "--socket", "edge.sock"]).status.success()
+        });
+        serving
+    }
+
+    /// Ends the server by SIGINT. Returns its report.
+    fn stop(mut self) -> Value {
+        let child = self.0.take().unwrap();
+        let began = Instant::now();
+        let pid = rustix::process::Pid::from_child(&child);
+        rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(
+            output.status.code(),
+            Some(0),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        assert!(began.elapsed() < PATIENCE);
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.0.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+fn wait(what: &str, mut until: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !until() {
+        assert!(began.elapsed() < PATIENCE, "{what}");
+        std::thread::sleep(Duration::from_millis(30));
+    }
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_else(|| panic!("{value}"))
+}
+
+/// Checks that a chain's packets add up.
+fn assert_books(chain: &Value) {
+    let packets = &chain["report"]["packets"];
+    let count = |name: &str| number(&packets[name]);
+    let ended = count("delivered") + count("dropped_by_nf") + count("lost");
+    assert_eq!(count("offered"), ended, "{packets}");
+}
+
+#[test]
+fn chains_are_applied_changed_drained_and_reported() {
+    let folder = Folder::new();
+    folder.server("");
+    folder.chain("first", "10.0.0.0/17", "{nat: {external: [198.19.255.0/28]}}");
+    let serving = Serving::start(&folder);
+    let delivered = |name: &str| {
+        let chains = folder.chains();
+        let found = chains["chains"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|chain| chain["name"] == name)
+            .cloned();
+        found.map_or(0, |chain| number(&chain["packets"]["delivered"]))
+    };
+    wait("packets of the first chain", || delivered("first") > 100);
+    folder.write(
+        "second.yaml",
+        &chain(
+            "second",
+            "10.0.128.0/17",
+            "{acl: {rules: [{action: allow, protocol: tcp}], default: allow}}",
+        ),
+    );
+    assert!(folder.ok(&["apply", "-f", "second.yaml"]).contains("created"));
+    wait("packets of the second chain", || delivered("second") > 100);
+    let before = delivered("second");
+    // Other rules, without a new start: its counters go on.
+    folder.write(
+        "second.yaml",
+        &chain(
+            "second",
+            "10.0.128.0/17",
+            "{acl: {rules: [{action: deny, protocol: tcp}], default: deny}}",
+        ),
+    );
+    assert!(folder.ok(&["apply", "-f", "second.yaml"]).contains("configured"));
+    wait("packets that the second chain drops", || {
+        let chains = folder.chains();
+        let mut chains = chains["chains"].as_array().unwrap().iter();
+        chains.any(|chain| chain["name"] == "second" && chain["packets"]["dropped"] != 0)
+    });
+    assert!(delivered("second") >= before);
+    folder.ok(&["drain", "chain", "first"]);
+    // A chain that contradicts another one is refused, and nothing changes.
+    folder.write("third.yaml", &chain("third", "10.0.128.0/17", "{forward: }"));
+    let refused = folder.run(&["apply", "-f", "third.yaml", "--socket", "edge.sock"]);
+    assert_eq!(refused.status.code(), Some(2));
+    let report = serving.stop();
+    let chains = report["chains"].as_array().unwrap();
+    let names: Vec<&str> = chains.iter().filter_map(|chain| chain["name"].as_str()).collect();
+    assert_eq!(names, ["first", "second"]);
+    chains.iter().for_each(assert_books);
+    let offered: u64 = chains
+        .iter()
+        .map(|chain| number(&chain["report"]["packets"]["offered"]))
+        .sum();
+    let port = &report["ports"][0];
+    assert_eq!(
+        number(&port["received"]),
+        offered + number(&port["unmatched"]) + number(&port["lost"]),
+        "{port}"
+    );
+    assert!(!folder.0.join("edge.sock").exists());
+}
+
+#[test]
+fn a_killed_server_starts_again_with_what_was_applied() {
+    let folder = Folder::new();
+    folder.server("");
+    let serving = Serving::start(&folder);
+    folder.write("kept.yaml", &chain("kept", "10.0.0.0/8", "{forward: }"));
+    folder.ok(&["apply", "-f", "kept.yaml"]);
+    // By SIGKILL.
+    drop(serving);
+    let serving = Serving::start(&folder);
+    wait("the chain that was applied", || {
+        let chains = folder.chains();
+        chains["chains"].as_array().is_some_and(|chains| chains.len() == 1)
+    });
+    let report = serving.stop();
+    assert_eq!(report["chains"][0]["name"], "kept");
+}
+
+#[test]
+fn wrong_servers_are_refused_in_one_line() {
+    let folder = Folder::new();
+    let refused = |expected: &str| {
+        let output = folder.run(&["serve", "server.yaml", "--duration", "1s"]);
+        let error = String::from_utf8(output.stderr).unwrap();
+        let errors: Vec<&str> = error.lines().filter(|line| line.starts_with("error: ")).collect();
+        assert_eq!((output.status.code(), errors.len()), (Some(2), 1), "{error}");
+        assert!(errors[0].contains(expected), "{error}");
+        assert!(!folder.0.join("edge.sock").exists());
+    };
+    refused("server.yaml");
+    folder.server("  metrics: 9100\n");
+    refused("spec.metrics");
+    folder.server("  auxiliary: \"0\"\n");
+    refused("auxiliary");
+    folder.server("");
+    // No such capture.
+    refused("small.pcap");
+    let capture = ["trace", "synth", "backbone", "--duration", "10ms", "-o", "small.pcap"];
+    assert!(folder.run(&capture).status.success());
+    folder.chain("wrong", "10.0.0.0/8", "{frwd: }");
+    refused("frwd");
+    folder.chain(
+        "wrong",
+        "10.0.0.0/8",
+        "{name: fw, external: {port: interface=none, timeout: 1ms}}",
+    );
+    refused("external");
+}
+
+#[test]
+fn the_example_server_runs_its_chains() {
+    let folder = Folder::new();
+    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/server/server.yaml");
+    let text = fs::read_to_string(&example).unwrap().replace("500kpps", "3kpps");
+    let examples = example.parent().unwrap().join("chains");
+    let text = text.replace("[chains]", &format!("[{}]", examples.display()));
+    folder.write(
+        "server.yaml",
+        &(text + "  control: {socket: edge.sock}\n  stateDirectory: state\n"),
+    );
+    let core = std::thread::available_parallelism().map_or(0, |cores| cores.get() - 1);
+    let core = core.to_string();
+    let arguments = [
+        "serve",
+        "server.yaml",
+        "--cores",
+        &core,
+        "--duration",
+        "3s",
+        "--output",
+        "json",
+    ];
+    let output = folder.run(&arguments);
+    assert_eq!(
+        output.status.code(),
+        Some(0),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let chains = report["chains"].as_array().unwrap();
+    assert_eq!(chains.len(), 6);
+    for chain in chains {
+        assert_books(chain);
+        assert!(number(&chain["report"]["packets"]["delivered"]) > 0, "{chain}");
+    }
+}
