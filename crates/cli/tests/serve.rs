@@ -33,8 +33,8 @@ impl Folder {
         self.write(
             "server.yaml",
             &format!(
-                "apiVersion: tailwater.dev/v1alpha1\nkind: Server\nmetadata: {{name: edge}}\nspec:\n  cores: \"{core}\"\n  \
-                 ports: [{{name: north, traffic: small.pcap, rate: 5kpps, repeat: true}}]\n  chains: [chains]\n  \
+                "apiVersion: tailwater.dev/v1alpha1\nkind: Server\nmetadata: {{name: edge}}\nspec:\n  \
+                 cores: \"{core}\"\n  ports: [{{name: north, traffic: small.pcap, rate: 5kpps, repeat: true}}]\n  chains: [chains]\n  \
                  control: {{socket: edge.sock}}\n  stateDirectory: state\n{fields}"
             ),
         );

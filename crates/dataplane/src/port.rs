@@ -84,8 +84,8 @@ pub trait PortQueue: PortSender {
         let _ = pool;
     }
 
-    /// Empties the ring: reports each packet's arrival and RSS hash to `lost`, and drops it. Returns the number of those
-    /// that were not yet counted as offered.
+    /// Empties the ring: reports each packet's arrival and RSS hash to `lost`, and drops it. Returns the number of
+    /// those that were not yet counted as offered.
     fn discard(&mut self, lost: &mut dyn FnMut(Nanos, u32)) -> u64;
 }
 

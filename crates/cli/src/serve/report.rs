@@ -149,7 +149,7 @@ fn table(document: &Document<'_>) -> String {
     let ports = document.ports.iter().map(|port| {
         let [received, unmatched, lost] = [port.received, port.unmatched, port.lost].map(thousands);
         format!(
-            "port {}: {received} packets received, {unmatched} for no chain, {lost} lost before their chain was known\n",
+            "port {}: {received} packets received, {unmatched} for no chain, {lost} lost before their chain is known\n",
             port.name
         )
     });

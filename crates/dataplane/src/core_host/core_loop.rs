@@ -1,10 +1,9 @@
 //! Loop of a core: orders, ports, and the workers' turns.
 
-use super::Feeds;
 use super::mailbox::{Order, Orders};
 use crate::clock::Clock;
 use crate::shared_port::Poller;
-use crate::worker::hosted::{Hosted, HostedTurn};
+use crate::worker::hosted::{Feeds, Hosted, HostedTurn};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

@@ -1,8 +1,7 @@
 //! Orders to a core's thread, which it reads between two turns.
 
-use super::Feeds;
 use crate::shared_port::Poller;
-use crate::worker::hosted::Hosted;
+use crate::worker::hosted::{Feeds, Hosted};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

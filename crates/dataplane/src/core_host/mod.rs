@@ -12,7 +12,7 @@ use crate::clock::Clock;
 use crate::cores::CoreError;
 use crate::port::{OpenError, Port};
 use crate::shared_port::{PollerChange, PollerControl, SharedPort, SharedPortConfig};
-use crate::worker::hosted::Hosted;
+use crate::worker::hosted::{Feeds, Hosted};
 use core_loop::CoreLoop;
 use mailbox::{Mailbox, Order, mailbox};
 use std::io;
@@ -63,8 +63,8 @@ pub enum HostError {
 }
 
 impl CoreHost {
-    /// Starts a thread on each of these cores. Idle cores poll, or sleep for `nap` at a time once they have been idle as
-    /// long.
+    /// Starts a thread on each of these cores. Idle cores poll, or sleep for `nap` at a time once they have been idle
+    /// as long.
     ///
     /// # Errors
     /// If a thread cannot be started or pinned.
@@ -177,14 +177,6 @@ impl Drop for CoreHost {
             core.mailbox.send(Order::Stop);
         }
     }
-}
-
-/// Source of a hosted worker's packets.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Feeds {
-    /// Shared port and slot whose packets are all that the worker gets. It needs a turn only when there are some, and
-    /// now and then. `None`: it gets a turn in every round.
-    pub(crate) only: Option<(usize, usize)>,
 }
 
 /// Pollers of one port on the cores of a host.

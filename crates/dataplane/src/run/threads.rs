@@ -1,6 +1,6 @@
 //! Threads of a run, from their start to their end.
 
-use crate::core_host::{CoreHost, Feeds};
+use crate::core_host::CoreHost;
 use crate::cores::{CoreError, pin_to};
 use crate::external::worker::ExternalWorker;
 use crate::panics::catch_panic;
@@ -12,7 +12,7 @@ use crate::scaling::server::Server;
 use crate::shared_port::Slot;
 use crate::worker::Worker;
 use crate::worker::finished::Finished;
-use crate::worker::hosted::WorkerFlags;
+use crate::worker::hosted::{Feeds, WorkerFlags};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, PoisonError};

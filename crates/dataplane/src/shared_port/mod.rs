@@ -5,9 +5,9 @@
 //!                                      -> ring of chain B -> worker of chain B -> port
 //! ```
 //!
-//! One [poller](poller::Poller) per core receives from the port and passes each packet, without a copy, to the ring of
-//! the chain whose `spec.match` it satisfies. A [`ChainPort`] is one chain's view of the port: to the chain's workers it
-//! is a port like any other. So a chain that shares a port has everything that one with its own port has: RSS buckets
+//! One poller per core receives from the port and passes each packet, without a copy, to the ring of the chain whose
+//! `spec.match` it satisfies. A [`ChainPort`] is one chain's view of the port: to the chain's workers it is a port like
+//! any other. So a chain that shares a port has everything that one with its own port has: RSS buckets
 //! that move between its cores, auxiliary cores, its own counters.
 //!
 //! Each chain's packets wait in rings of fixed size, and each of its workers holds at most a fixed number of buffers.
@@ -242,8 +242,8 @@ impl fmt::Debug for SharedPort {
 pub(crate) type ReadyPoller = Box<Poller>;
 
 impl SharedPort {
-    /// Opens a port for chains, with at least one poller. `start` is the earliest time of arrivals on `clock`. `control` reaches the returned
-    /// pollers once they run.
+    /// Opens a port for chains, with at least one poller. `start` is the earliest time of arrivals on `clock`. `control`
+    /// reaches the returned pollers once they run.
     ///
     /// # Errors
     /// If the port cannot be opened.

@@ -225,7 +225,7 @@ impl Poller {
         self.leaving.extend(self.outlets[slot].take());
     }
 
-    /// Replaces the rules. Packets received from now on are decided by them. Chains that leave get to know their losses.
+    /// Replaces the rules. Packets received from now on are decided by them. Chains learn of their losses before.
     pub(crate) fn set_rules(&mut self, rules: Arc<ChainRules>) {
         for outlets in self.outlets.iter_mut().flatten() {
             outlets.settle(&mut self.pool);

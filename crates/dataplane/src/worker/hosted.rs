@@ -35,6 +35,14 @@ pub(crate) enum HostedTurn {
     Over,
 }
 
+/// Source of a hosted worker's packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Feeds {
+    /// Shared port and slot whose packets are all that the worker gets. It needs a turn only when there are some, and
+    /// now and then. `None`: it gets a turn in every round.
+    pub(crate) only: Option<(usize, usize)>,
+}
+
 /// Worker that a core's thread runs in turns with others.
 pub(crate) trait Hosted: Send {
     /// Runs a turn that begins at `now`. `away` is the time since the last turn in which the thread was off its core.
