@@ -9,8 +9,8 @@ use tailwater_net::Nanos;
 ///
 /// On x86-64 with an invariant time-stamp counter it reads the counter (17 ns per reading). The counter is calibrated
 /// against the system's monotonic clock once per process, over the time since [`Clock::prepare`] and some milliseconds
-/// at least. Elsewhere it reads the system clock (28 ns). A run takes arrivals and departures from this one clock, so the calibration error, some parts per million, does
-/// not affect latencies.
+/// at least. Elsewhere it reads the system clock (28 ns). A run takes arrivals and departures from this one clock, so
+/// the calibration error, some parts per million, does not affect latencies.
 #[derive(Clone, Debug)]
 pub struct Clock {
     source: Arc<Source>,
