@@ -74,13 +74,14 @@ const CHAINS: [Expected; 25] = [
 ];
 
 /// Examples that other tests cover, or that a test machine cannot run.
-const ELSEWHERE: [(&str, &str); 8] = [
+const ELSEWHERE: [(&str, &str); 9] = [
     ("data-centre", "a rack: `simulated_examples_have_verdicts`"),
     ("dns-filter", "built first: tests/isolation/programs.rs"),
     ("external", "requires root: tests/packet_sockets.rs"),
     ("nat-state", "requires Redis: tests/state.rs"),
     ("quota", "requires Redis, and is built first: tests/isolation/quota.rs"),
     ("rack", "a rack: `simulated_examples_have_verdicts`"),
+    ("shared-cores", "a rack: `simulated_examples_have_verdicts`"),
     ("rate-limit", "built first: tests/isolation/programs.rs"),
     ("wan-optimizer", "`the_wan_optimizer_restores_what_it_saves`"),
 ];
@@ -290,9 +291,19 @@ fn no_nat_pool_in_the_documentation_is_in_the_range_of_synthetic_servers() {
 #[test]
 fn simulated_examples_have_verdicts() {
     let folder = Folder::new();
-    for (name, changes) in [
+    let flows = &["--policy", "static", "--model", "flows"][..];
+    for (name, arguments, changes) in [
+        (
+            "shared-cores",
+            &[][..],
+            &[
+                ("duration: 2500ms", "duration: 58ms"),
+                ("warmUp: 1500ms", "warmUp: 34ms"),
+            ][..],
+        ),
         (
             "rack",
+            flows,
             &[
                 ("duration: 2500ms", "duration: 12ms"),
                 ("warmUp: 1500ms", "warmUp: 4ms"),
@@ -300,6 +311,7 @@ fn simulated_examples_have_verdicts() {
         ),
         (
             "data-centre",
+            flows,
             &[
                 ("count: 1000", "count: 20"),
                 ("count: 200", "count: 2"),
@@ -316,7 +328,7 @@ fn simulated_examples_have_verdicts() {
             spec = spec.replace(from, to);
         }
         let rack = folder.write(&format!("{name}.yaml"), spec);
-        let output = simulation(&rack, &["--policy", "static", "--model", "flows", "--output", "json"]);
+        let output = simulation(&rack, &[arguments, &["--output", "json"]].concat());
         assert!(output.status.success(), "{name}: {}", text(&output.stderr));
         let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         let chains = document["runs"][0]["chains"].as_array().unwrap();
