@@ -23,7 +23,7 @@ use tailwater_dataplane::core_host::CoreHost;
 use tailwater_dataplane::cores::{self, CoreError};
 use tailwater_net::Nanos;
 use tailwater_server::live::{EndedChain, LiveMachine};
-use tailwater_server::{Paths, ServeError, ServerConfig, serve as run_server};
+use tailwater_server::{LockedState, Paths, ServeError, ServerConfig, serve as run_server};
 
 /// Interval at which the end of `--duration` is looked for.
 const TICK: Duration = Duration::from_millis(10);
@@ -35,6 +35,8 @@ const TICK: Duration = Duration::from_millis(10);
 pub fn serve(args: &ServeArgs) -> Result<ExitCode, CliError> {
     let spec = read(&args.server)?;
     check(&spec)?;
+    let paths = Paths::of(&spec, |name| std::env::var_os(name).map(PathBuf::from));
+    let state = LockedState::lock(&paths).map_err(not_served)?;
     let stop = stop_on_signals()?;
     let cores = match &args.cores {
         Some(cores) => cores.0.clone(),
@@ -56,31 +58,24 @@ pub fn serve(args: &ServeArgs) -> Result<ExitCode, CliError> {
     })?;
     let ports = machine.ports();
     let config = ServerConfig {
-        paths: Paths::of(&spec, |name| std::env::var_os(name).map(PathBuf::from)),
+        paths,
         spec,
         #[cfg(feature = "control")]
         limits: Default::default(),
     };
-    announce(&config, &cores);
     let over = AtomicBool::new(false);
     let served = std::thread::scope(|scope| {
         let (stop, over) = (&*stop, &over);
         let timer = args
             .duration
             .map(|duration| scope.spawn(move || end_after(duration, stop, over)));
-        let served = run_server(&config, machine, stop);
+        let served = run_server(&config, state, machine, stop, || announce(&config, &cores));
         over.store(true, Ordering::Relaxed);
         drop(timer);
         served
     });
     drop(elsewhere);
-    served.map_err(|error| CliError::Server {
-        message: error.to_string(),
-        is_input: matches!(
-            error,
-            ServeError::Spec(_) | ServeError::Chains(_) | ServeError::NoGroup(_)
-        ),
-    })?;
+    served.map_err(not_served)?;
     let ended = std::mem::take(&mut *ended.lock().unwrap_or_else(PoisonError::into_inner));
     print_all(&config.spec.metadata.name, &ended, &ports, args.output)?;
     Ok(ExitCode::SUCCESS)
@@ -90,6 +85,17 @@ fn read(path: &Path) -> Result<ServerSpec, CliError> {
     let document = Document::read(path, DESCRIPTION)?;
     let base_dir = path.parent().unwrap_or(Path::new("."));
     Ok(ServerSpec::new(&document, base_dir)?)
+}
+
+/// Error of a server that did not start.
+fn not_served(error: ServeError) -> CliError {
+    CliError::Server {
+        message: error.to_string(),
+        is_input: matches!(
+            error,
+            ServeError::Spec(_) | ServeError::Chains(_) | ServeError::NoGroup(_)
+        ),
+    }
 }
 
 fn failed(error: impl std::error::Error) -> CliError {

@@ -34,7 +34,8 @@ impl Folder {
             "server.yaml",
             &format!(
                 "apiVersion: tailwater.dev/v1alpha1\nkind: Server\nmetadata: {{name: edge}}\nspec:\n  \
-                 cores: \"{core}\"\n  ports: [{{name: north, traffic: small.pcap, rate: 5kpps, repeat: true}}]\n  chains: [chains]\n  \
+                 cores: \"{core}\"\n  ports: [{{name: north, traffic: small.pcap, rate: 5kpps, repeat: true}}]\n  \
+                 chains: [chains]\n  \
                  control: {{socket: edge.sock}}\n  stateDirectory: state\n{fields}"
             ),
         );
@@ -228,6 +229,47 @@ fn a_killed_server_starts_again_with_what_was_applied() {
     });
     let report = serving.stop();
     assert_eq!(report["chains"][0]["name"], "kept");
+}
+
+/// Found by changing one chain in a loop, by a named pipe in place of a rules file, and by two exports to one file.
+#[test]
+fn chains_are_applied_at_once_after_a_drain_and_refused_for_their_files() {
+    let folder = Folder::new();
+    folder.server("");
+    let serving = Serving::start(&folder);
+    let file = folder.0.join("one.yaml");
+    fs::write(
+        &file,
+        chain("one", "10.0.0.0/8", "{accounting: {export: {file: flows.csv}}}"),
+    )
+    .unwrap();
+    for _ in 0..3 {
+        folder.ok(&["apply", "-f", "one.yaml"]);
+        folder.ok(&["delete", "chain", "one"]);
+    }
+    folder.ok(&["apply", "-f", "one.yaml"]);
+    let refused = |functions: &str, expected: &str| {
+        folder.write("two.yaml", &chain("two", "192.0.2.0/24", functions));
+        let began = Instant::now();
+        let output = folder.run(&["apply", "-f", "two.yaml", "--socket", "edge.sock"]);
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && error.contains(expected), "{error}");
+        assert!(began.elapsed() < PATIENCE / 4, "{error}");
+    };
+    refused(
+        "{accounting: {export: {file: flows.csv}}}",
+        "written by chain one already",
+    );
+    let pipe = folder.0.join("r.rules");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    refused(
+        "{acl: {rulesFile: r.rules, matchAction: allow, default: deny}}",
+        "r.rules",
+    );
+    let chains = folder.chains();
+    assert_eq!(chains["chains"].as_array().unwrap().len(), 1, "{chains}");
+    let report = serving.stop();
+    report["chains"].as_array().unwrap().iter().for_each(assert_books);
 }
 
 #[test]

@@ -298,7 +298,7 @@ fn wrong_input_is_refused_simulation() {
     refused_simulation(
         &rack(&folder, "  sed: 1\n"),
         &[],
-        "rack.yaml:12:3: spec.sed: expected one of the fields model, servers, switch, timing, ingress, \
+        "rack.yaml:12:3: spec.sed: expected one of the fields model, servers, coreSharing, switch, timing, ingress, \
          chains, policies, duration, warmUp, window, seed, found \"sed\"; did you mean \"seed\"?",
     );
     let warm = rack(&folder, "  warmUp: 10ms\n");

@@ -73,6 +73,10 @@ pub fn run_hosted(
     let config = plan.config();
     // Packets, and nothing else, give such a worker work.
     let only_fed = config.scaling.is_none() && config.cores.len() == 1 && plan.spec().state.is_none();
+    if only_fed && config.isolation.is_none() {
+        // A batch, and what it releases.
+        port.limit_held(2 * u32::from(plan.spec().packets.batch));
+    }
     let on_host = OnHost {
         host,
         share,

@@ -34,5 +34,5 @@ pub use events::{Event, Severity};
 pub use machine::{ChainObservation, ChainState, CoreUse, LatencyObservation, Machine, PacketCounts, Refusal};
 pub use manager::Manager;
 pub use request::{Applied, ApplyRequest, Outcome};
-pub use serve::{Paths, ServerConfig, serve};
+pub use serve::{LockedState, Paths, ServerConfig, serve};
 pub use status::{ChainStatus, Condition, ConditionStatus, Phase, Snapshot};

@@ -11,6 +11,7 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 use tailwater_api::server::ServerSpec;
 use tailwater_net::Nanos;
@@ -71,19 +72,57 @@ impl Paths {
     }
 }
 
+/// State folder of a server, which no other server can use at the same time.
+#[derive(Debug)]
+pub struct LockedState {
+    store: StateFolder,
+    /// Files removed that a server which was killed has left.
+    removed: Vec<String>,
+}
+
+impl LockedState {
+    /// Locks the state folder: the first step of a server, before it takes cores or memory.
+    ///
+    /// # Errors
+    /// The folder cannot be used, or another server uses it.
+    pub fn lock(paths: &Paths) -> Result<LockedState, ServeError> {
+        let (store, removed) = StateFolder::open(&paths.state).map_err(|source| state_error(&paths.state, source))?;
+        Ok(LockedState { store, removed })
+    }
+}
+
+/// Publisher of snapshots, once there is one.
+type Publisher = Arc<Mutex<Option<Publish>>>;
+
 /// Runs a server until `stop` is set: with the chains of its last generation, of its files and folders, and of the
-/// control API. Returns when the chains have drained or half a second has passed, and the socket is removed.
+/// control API, whose socket exists once these chains have started. `ready` is called then. Returns when the chains
+/// have drained or half a second has passed, and the socket is removed.
 ///
 /// # Errors
 /// The server cannot start.
-pub fn serve(config: &ServerConfig, machine: impl Machine, stop: &AtomicBool) -> Result<(), ServeError> {
-    let (mut store, removed) = open_state(&config.paths.state)?;
+pub fn serve(
+    config: &ServerConfig,
+    state: LockedState,
+    machine: impl Machine,
+    stop: &AtomicBool,
+    ready: impl FnOnce(),
+) -> Result<(), ServeError> {
+    let LockedState { mut store, removed } = state;
     let stored = store
         .load()
         .map_err(|source| state_error(&config.paths.state, source))?;
     let (commands, requests) = sync_channel(WAITING);
-    let (control, publish) = start_control(config, commands)?;
     let started = now();
+    let publisher = Publisher::default();
+    let publish = |publisher: Publisher| {
+        move |snapshot| {
+            let mut publisher = publisher.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(publish) = &mut *publisher {
+                publish(snapshot);
+            }
+        }
+    };
+    let publish = publish(Arc::clone(&publisher));
     let mut manager = Manager::new(config.spec.clone(), machine, &mut store, started, publish);
     for file in removed {
         let message = format!("removed {file}, left by a server that was killed");
@@ -92,7 +131,10 @@ pub fn serve(config: &ServerConfig, machine: impl Machine, stop: &AtomicBool) ->
     manager.resume(stored, started);
     let mut watcher = FolderWatcher::new(config.spec.chains.clone());
     apply_files(&mut manager, config.spec.watch)?;
+    let (control, publish) = start_control(config, commands)?;
+    *publisher.lock().unwrap_or_else(PoisonError::into_inner) = Some(publish);
     manager.report(Severity::Normal, "Serving", "the server is ready for requests", now());
+    ready();
     let mut next_watch = Instant::now() + WATCH_PERIOD;
     while !stop.load(Ordering::Relaxed) {
         take_requests(&mut manager, &requests);
@@ -111,7 +153,6 @@ pub fn serve(config: &ServerConfig, machine: impl Machine, stop: &AtomicBool) ->
     Ok(())
 }
 
-#[cfg(feature = "control")]
 type Publish = Box<dyn FnMut(crate::Snapshot) + Send>;
 
 #[cfg(feature = "control")]
@@ -130,12 +171,8 @@ fn start_control(
 fn start_control(
     _: &ServerConfig,
     commands: SyncSender<Command>,
-) -> Result<(SyncSender<Command>, impl FnMut(crate::Snapshot) + Send + 'static), ServeError> {
-    Ok((commands, drop::<crate::Snapshot>))
-}
-
-fn open_state(path: &Path) -> Result<(StateFolder, Vec<String>), ServeError> {
-    StateFolder::open(path).map_err(|source| state_error(path, source))
+) -> Result<(SyncSender<Command>, Publish), ServeError> {
+    Ok((commands, Box::new(drop::<crate::Snapshot>)))
 }
 
 fn state_error(path: &Path, source: io::Error) -> ServeError {

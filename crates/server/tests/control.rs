@@ -6,7 +6,7 @@ mod serving;
 
 use common::{ModelMachine, yaml};
 use message::Phase;
-use serving::{Folder, Serving, exists, request, wait, wait_for};
+use serving::{Folder, Serving, exists, request, start, wait, wait_for};
 use std::fs;
 use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt;
@@ -15,7 +15,6 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use tailwater_server::control::generated as message;
 use tailwater_server::control::{Client, ClientError, Limits};
-use tailwater_server::serve;
 
 const PERIOD: Duration = Duration::from_millis(20);
 
@@ -208,7 +207,7 @@ fn a_second_server_is_refused_and_disturbs_nothing() {
     let folder = Folder::new();
     let serving = Serving::start(folder.config("", Limits::default()));
     let run = |config| {
-        serve(&config, ModelMachine::default(), &AtomicBool::new(true))
+        start(&config, ModelMachine::default(), &AtomicBool::new(true))
             .unwrap_err()
             .to_string()
     };
@@ -280,7 +279,7 @@ fn chains_of_files_and_watched_folders_are_applied() {
         folder.0.join("none.yaml").display()
     );
     let config = folder.config(&fields, Limits::default());
-    let error = serve(&config, ModelMachine::default(), &AtomicBool::new(true))
+    let error = start(&config, ModelMachine::default(), &AtomicBool::new(true))
         .unwrap_err()
         .to_string();
     assert!(error.contains("none.yaml: cannot be read"), "{error}");

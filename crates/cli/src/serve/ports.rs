@@ -8,7 +8,7 @@ use tailwater_api::chain::Match;
 use tailwater_api::server::{self, PortSource, ServerPort, ServerSpec, TrafficSpec};
 use tailwater_dataplane::clock::Clock;
 use tailwater_dataplane::port::{Port, round_robin};
-use tailwater_dataplane::shared_port::{MOST_BUFFERS, SharedPortConfig, Unmatched, ring_size};
+use tailwater_dataplane::shared_port::{MOST_BUFFERS, SharedPortConfig, Unmatched};
 use tailwater_dataplane::trace_nic::{TraceNic, TraceNicConfig};
 use tailwater_net::Nanos;
 use tailwater_net::toeplitz::RssHasher;
@@ -22,6 +22,9 @@ const BUFFERS: u32 = 32 << 10;
 
 /// Bytes of a buffer for a frame of 1,514 bytes, with headroom.
 const BUFFER_BYTES: u64 = 1728;
+
+/// Packets in a chain's ring, as in that of a NIC.
+const RING: usize = 1024;
 
 /// Workers that may send at a time: those of all chains.
 const SENDERS: u16 = 128;
@@ -41,7 +44,7 @@ pub fn open(spec: &ServerSpec, cores: &[usize], clock: &Clock) -> Result<Vec<liv
             pollers,
             senders: SENDERS,
             buffers,
-            ring: ring_size(buffers, pollers),
+            ring: RING,
             unmatched: match spec.unmatched {
                 server::Unmatched::Forward => Unmatched::Forward,
                 server::Unmatched::Drop => Unmatched::Drop,

@@ -8,6 +8,7 @@ use crate::port::{OpenError, Port, PortQueue, PortRequirements, PortSender, Reta
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 use tailwater_api::chain::Match;
 use tailwater_chain::batch::MAX_BATCH;
 use tailwater_chain::buffer::BufferPool;
@@ -22,6 +23,10 @@ const RETA_DELAY: Nanos = Nanos::from_micros(50);
 pub struct ChainPort {
     shared: Arc<SharedPort>,
     wanted: Match,
+    /// Buffers that suffice for a worker, if they are fewer than a run requests.
+    held: Option<u32>,
+    /// Time from which workers receive.
+    start: Nanos,
     /// Slot, once open.
     slot: Slot,
     reserved: Reserved,
@@ -77,6 +82,8 @@ impl ChainPort {
         ChainPort {
             shared: Arc::clone(shared),
             wanted: wanted.clone(),
+            held: None,
+            start: Nanos::ZERO,
             slot: Slot::default(),
             reserved: Reserved::default(),
             steering: None,
@@ -85,6 +92,11 @@ impl ChainPort {
             live: Arc::default(),
             replaced: None,
         }
+    }
+
+    /// Limits the buffers of each worker to what suffices for a chain of which no packet waits at its worker.
+    pub(crate) fn limit_held(&mut self, buffers: u32) {
+        self.held = Some(buffers);
     }
 
     /// Takes the place of another chain of the same port: the first packet that this one gets is the first that the
@@ -134,19 +146,16 @@ impl Port for ChainPort {
 
     fn open(&mut self, need: &PortRequirements) -> Result<Vec<BufferPool>, OpenError> {
         let shared = &self.shared;
-        let rings = shared.progress.len() * shared.config.ring.next_power_of_two();
-        let required = Reserved {
-            buffers: rings as u32 + u32::from(need.workers) * need.buffers,
-            senders: need.workers + need.auxiliary,
-        };
-        let slot = shared.reserve(&self.wanted, required);
-        let slot = slot.map_err(|error| OpenError::Device(error.to_string()))?;
-        self.reserved = required;
+        let of_worker = self.held.map_or(need.buffers, |held| held.min(need.buffers));
+        let held = u32::from(need.workers) * of_worker;
+        let reserved = shared.reserve(&self.wanted, [need.workers, need.auxiliary], held);
+        let (slot, reserved, ring) = reserved.map_err(|error| OpenError::Device(error.to_string()))?;
+        self.reserved = reserved;
         // It is opened once.
         let _ = self.slot.set(slot);
         let missed = Arc::<AtomicU64>::default();
         let has_hash = same_key(&need.rss_key, &shared.config.rss_key);
-        let sizes = (shared.config.ring, need.buffers as usize);
+        let sizes = (ring, of_worker as usize);
         let ends = (0..need.workers).map(|_| connect(&shared.progress, sizes, shared.share, &missed, has_hash));
         let (outlets, inboxes): (Vec<_>, Vec<_>) = ends.unzip();
         self.inboxes = inboxes;
@@ -169,11 +178,12 @@ impl Port for ChainPort {
         );
         let steering = steering.map_err(|error| OpenError::Device(error.to_string()))?;
         self.steering = Some(Arc::new(steering.counting(missed)));
-        let pools = (0..need.workers).map(|_| BufferPool::lent(shared.memory.clone(), need.buffers as usize));
+        let pools = (0..need.workers).map(|_| BufferPool::lent(shared.memory.clone(), of_worker as usize));
         Ok(pools.collect())
     }
 
     fn queues(&mut self, start: Nanos) -> Vec<Box<dyn PortQueue>> {
+        self.start = start;
         let Some(steering) = &self.steering else {
             return Vec::new();
         };
@@ -215,6 +225,9 @@ impl Port for ChainPort {
                 poller.connect(slot, own);
             }
         }));
+        // Packets delivered before would only fill the rings.
+        let early = self.start.saturating_sub(self.shared.clock.now());
+        std::thread::sleep(Duration::from_nanos(early.0));
         let replaced = self.replaced.as_ref().and_then(|replaced| replaced.slot.get());
         let changes = [Some((slot, true)), replaced.map(|old| (*old, false))];
         let changes: Vec<_> = changes.into_iter().flatten().collect();

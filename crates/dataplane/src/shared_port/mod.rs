@@ -36,7 +36,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use tailwater_api::chain::Match;
-use tailwater_chain::batch::{Batch, MAX_BATCH};
+use tailwater_chain::batch::Batch;
 use tailwater_chain::buffer::{BufferMemory, BufferPool};
 use tailwater_net::Nanos;
 use tailwater_net::toeplitz::RssKey;
@@ -44,17 +44,23 @@ use tailwater_net::toeplitz::RssKey;
 /// Maximum number of buffers of a port: packets in flight have 16-bit numbers.
 pub const MOST_BUFFERS: u32 = crate::scaling::MOST_BUFFERS;
 
-/// Chains that a port's buffers suffice for.
-const USUAL_CHAINS: u32 = 16;
+/// Chains that divide what is left when the later ones have their smallest rings.
+const FIRST_CHAINS: u32 = 16;
 
-/// Size of a chain's ring from each of `pollers` pollers, so that `buffers` buffers suffice for 16 chains with a worker
-/// each: at most 1,024, as in a NIC's ring, and at least 64.
-pub fn ring_size(buffers: u32, pollers: u16) -> usize {
-    let of_one = (buffers.min(MOST_BUFFERS) / u32::from(pollers.max(1))).saturating_sub(OF_POLLER);
-    let held = 2 * MAX_BATCH as u32;
-    let room = (of_one / USUAL_CHAINS).saturating_sub(held) / u32::from(pollers.max(1));
-    let largest = (room / 2 + 1).next_power_of_two();
-    (largest as usize).clamp(64, 1024)
+/// Smallest ring of a chain from each poller, in packets.
+const LEAST_RING: usize = 64;
+
+/// Size of the ring of a chain with `held` buffers at its workers, as the next after `chains` others on a port with
+/// `left` unreserved buffers and `pollers` pollers: at most `most`, and small enough for all chains that can follow.
+fn ring_size(most: usize, (chains, left): (u32, u32), pollers: u32, held: u32) -> usize {
+    let least = pollers * LEAST_RING as u32 + held;
+    let room = match FIRST_CHAINS.checked_sub(chains).filter(|first| *first > 0) {
+        Some(first) => left.saturating_sub((MAX_CHAINS as u32 - FIRST_CHAINS) * least) / first,
+        None => left / (MAX_CHAINS as u32).saturating_sub(chains).max(1),
+    };
+    let ring = room.saturating_sub(held) / pollers;
+    let power = ring.checked_ilog2().map_or(0, |power| 1 << power);
+    power.clamp(LEAST_RING, most.next_power_of_two().max(LEAST_RING))
 }
 
 /// Buffers of a poller: what it receives in a turn, and what waits to be taken back.
@@ -71,7 +77,7 @@ pub struct SharedPortConfig {
     pub senders: u16,
     /// Packet buffers of all pollers together, at most [`MOST_BUFFERS`].
     pub buffers: u32,
-    /// Size of a chain's ring from each poller, in packets.
+    /// Size of a chain's ring from each poller, in packets. Where many chains share few buffers, it is smaller.
     pub ring: usize,
     /// Treatment of packets that no chain matches.
     pub unmatched: Unmatched,
@@ -242,8 +248,8 @@ impl fmt::Debug for SharedPort {
 pub(crate) type ReadyPoller = Box<Poller>;
 
 impl SharedPort {
-    /// Opens a port for chains, with at least one poller. `start` is the earliest time of arrivals on `clock`. `control`
-    /// reaches the returned pollers once they run.
+    /// Opens a port for chains, with at least one poller. `start` is the earliest time of arrivals on `clock`.
+    /// `control` reaches the returned pollers once they run.
     ///
     /// # Errors
     /// If the port cannot be opened.
@@ -337,8 +343,14 @@ impl SharedPort {
         }
     }
 
-    /// Reserves a slot, buffers and senders for a chain.
-    fn reserve(&self, wanted: &Match, required: Reserved) -> Result<usize, SharedPortError> {
+    /// Reserves a slot, buffers and senders for a chain with so many workers and other senders, which hold `held`
+    /// buffers. Returns the slot, what is reserved, and the size of the chain's rings.
+    fn reserve(
+        &self,
+        wanted: &Match,
+        [workers, auxiliary]: [u16; 2],
+        held: u32,
+    ) -> Result<(usize, Reserved, usize), SharedPortError> {
         let mut chains = self.lock_chains();
         let port = || self.config.name.clone();
         let slot = chains.matches.iter().position(Option::is_none);
@@ -346,6 +358,13 @@ impl SharedPort {
         // All packets of all chains may come from one poller.
         let all = self.share.saturating_sub(OF_POLLER);
         let left = all.saturating_sub(chains.reserved.buffers);
+        let connected = chains.matches.iter().flatten().count() as u32;
+        let pollers = u32::from(self.config.pollers);
+        let ring = ring_size(self.config.ring, (connected, left), pollers, held);
+        let required = Reserved {
+            buffers: pollers * ring as u32 + held,
+            senders: workers + auxiliary,
+        };
         if required.buffers > left {
             return Err(SharedPortError::Buffers {
                 port: port(),
@@ -363,7 +382,7 @@ impl SharedPort {
         chains.reserved.buffers += required.buffers;
         chains.reserved.senders += required.senders;
         chains.matches[slot] = Some(wanted.clone());
-        Ok(slot)
+        Ok((slot, required, ring))
     }
 
     /// Lets chains get packets, or none any more, all at one time. Returns once all pollers have the new rules.
@@ -393,5 +412,32 @@ impl SharedPort {
         chains.matches[slot] = None;
         chains.reserved.buffers -= reserved.buffers;
         chains.reserved.senders -= reserved.senders;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_suffice_for_all_chains_and_the_first_have_long_rings() {
+        for (pollers, all, first) in [(1, 64_000, 1024), (1, 31_744, 1024), (2, 31_743, 512), (1, 13_000, 64)] {
+            let (mut left, held) = (all, 128);
+            let mut rings = Vec::new();
+            for chains in 0..MAX_CHAINS as u32 {
+                let ring = ring_size(1024, (chains, left), pollers, held);
+                let required = pollers * ring as u32 + held;
+                assert!(
+                    required <= left,
+                    "chain {chains} of {pollers} pollers: {required} of {left}"
+                );
+                left -= required;
+                rings.push(ring);
+            }
+            assert_eq!(rings[0], first, "{rings:?}");
+        }
+        // Too few for all: those that fit have the smallest rings.
+        assert_eq!(ring_size(1024, (0, 2_000), 1, 128), LEAST_RING);
+        assert_eq!(ring_size(16, (0, 60_000), 1, 128), LEAST_RING);
     }
 }

@@ -11,13 +11,19 @@ use crate::machine::{ChainObservation, ChainState, Machine, Refusal};
 use cores::lightest;
 use running::{RunningChain, StartFrom};
 use std::collections::BTreeMap;
+use std::path::{PathBuf, absolute};
 use std::sync::Arc;
+use std::time::Duration;
 use tailwater_dataplane::core_host::{CoreHost, HostError};
 use tailwater_dataplane::port::Port;
 use tailwater_dataplane::report::RunReport;
 use tailwater_dataplane::shared_port::{SharedPort, SharedPortConfig};
 use tailwater_dataplane::{RunConfig, RunPlan};
+use tailwater_files::regular_only;
 use tailwater_functions::spec::ChainSpec;
+
+/// Time within which a chain has drained: twice its objective, at most half a second, and what its end takes.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Port of a server, ready to be opened.
 pub struct ServerPort {
@@ -100,7 +106,11 @@ impl LiveMachine {
                 "function {function} is external, and needs ports of its own: run the chain by tailwater run"
             )));
         }
-        let others = self.chains.values().filter(|running| Some(running.name()) != besides);
+        let others = || self.chains.values().filter(|running| Some(running.name()) != besides);
+        for other in others().filter(|other| !other.is_finished()) {
+            check_outputs(&spec, other)?;
+        }
+        let others = others();
         let core = lightest(self.host.cores(), others.flat_map(|running| running.cores().to_vec()));
         RunPlan::new(spec, RunConfig::new(vec![core])).map_err(|error| Refusal::new(error.to_string()))
     }
@@ -112,8 +122,12 @@ impl LiveMachine {
 
     /// Starts a chain in the place of another one, if there is one.
     fn launch(&mut self, chain: &AppliedChain, replaced: Option<&str>) -> Result<RunningChain, Refusal> {
-        let plan = self.plan(chain, replaced)?;
+        let plan = self.plan(chain, Some(replaced.unwrap_or(&chain.name)))?;
         let replaced = replaced.and_then(|name| self.chains.get(name));
+        if let Some(old) = replaced {
+            // Both run for a moment.
+            check_outputs(plan.spec(), old)?;
+        }
         // On another port it takes no packets over.
         let replaced = replaced.filter(|old| old.port() == chain.port);
         RunningChain::start(
@@ -151,10 +165,29 @@ impl LiveMachine {
     }
 }
 
+/// Checks that a chain writes no file that a running one writes.
+fn check_outputs(spec: &ChainSpec, other: &RunningChain) -> Result<(), Refusal> {
+    let written = |spec: &ChainSpec| -> Vec<PathBuf> {
+        let functions = spec.functions.iter();
+        let files = functions.flat_map(|function| function.config.outputs());
+        files.filter_map(|(_, file)| absolute(file).ok()).collect()
+    };
+    let others = written(other.spec());
+    match written(spec).iter().find(|file| others.contains(file)) {
+        None => Ok(()),
+        Some(file) => Err(Refusal::new(format!(
+            "{} is written by chain {} already",
+            file.display(),
+            other.name()
+        ))),
+    }
+}
+
 /// Reads a chain with its functions.
 fn read(chain: &AppliedChain) -> Result<ChainSpec, Refusal> {
     let manifest = &chain.manifest;
-    let spec = ChainSpec::parse(&manifest.yaml, &manifest.source, manifest.base_dir());
+    // A pipe in place of a file would keep the server from all other changes.
+    let spec = regular_only(|| ChainSpec::parse(&manifest.yaml, &manifest.source, manifest.base_dir()));
     spec.map_err(|error| Refusal::new(error.to_string()))
 }
 
@@ -165,12 +198,11 @@ impl Machine for LiveMachine {
     }
 
     fn start(&mut self, chain: &AppliedChain) -> Result<(), Refusal> {
-        if self
-            .chains
-            .get(&chain.name)
-            .is_some_and(|running| !running.is_finished())
-        {
-            return Err(Refusal::new(format!("chain {} is still draining", chain.name)));
+        if let Some(draining) = self.chains.get(&chain.name) {
+            draining.await_end(DRAIN_TIMEOUT);
+            if !draining.is_finished() {
+                return Err(Refusal::new(format!("chain {} is still draining", chain.name)));
+            }
         }
         let started = self.launch(chain, None)?;
         if let Some(ended) = self.chains.insert(chain.name.clone(), started) {

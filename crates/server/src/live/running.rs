@@ -151,6 +151,19 @@ impl RunningChain {
         self.stop.store(true, Ordering::Relaxed);
     }
 
+    /// Waits for the end of a run that is draining, for at most `timeout`.
+    pub(super) fn await_end(&self, timeout: Duration) {
+        let began = Instant::now();
+        while self.draining && !self.is_finished() && began.elapsed() < timeout {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// The chain.
+    pub(super) fn spec(&self) -> &ChainSpec {
+        self.plan.spec()
+    }
+
     /// Returns `true` once the run has ended.
     pub(super) fn is_finished(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)

@@ -12,10 +12,16 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tailwater_server::control::generated as message;
 use tailwater_server::control::{Client, Limits};
-use tailwater_server::{Paths, ServeError, ServerConfig, serve};
+use tailwater_server::{LockedState, Machine, Paths, ServeError, ServerConfig, serve};
 
 /// Longest wait of a test for something that takes milliseconds.
 pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Runs a server until `stop` is set.
+pub fn start(config: &ServerConfig, machine: impl Machine, stop: &AtomicBool) -> Result<(), ServeError> {
+    let state = LockedState::lock(&config.paths)?;
+    serve(config, state, machine, stop, || ())
+}
 
 /// Folder that is removed in the end.
 #[derive(Debug)]
@@ -74,7 +80,7 @@ impl Serving {
         let socket = config.paths.socket.clone();
         let thread = {
             let (machine, stop) = (machine.clone(), Arc::clone(&stop));
-            std::thread::spawn(move || serve(&config, machine, &stop))
+            std::thread::spawn(move || start(&config, machine, &stop))
         };
         let serving = Serving {
             machine,
