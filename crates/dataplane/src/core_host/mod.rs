@@ -24,9 +24,6 @@ use std::time::Duration;
 use tailwater_net::Nanos;
 use tailwater_policy::turns::TurnShare;
 
-/// Time between the opening of a port and its first packet.
-const LEAD: Nanos = Nanos::from_millis(10);
-
 /// Time after which a core that does not answer is given up: it hangs in a function.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -138,8 +135,7 @@ impl CoreHost {
             host: Arc::clone(self),
             port: number,
         };
-        let start = self.clock.now() + LEAD;
-        let (shared, pollers) = SharedPort::open(port, config, (self.clock.clone(), start), Box::new(control))?;
+        let (shared, pollers) = SharedPort::open(port, config, self.clock.clone(), Box::new(control))?;
         for (core, poller) in self.cores.iter().zip(pollers) {
             core.mailbox.send(Order::Poll { port: number, poller });
         }

@@ -63,6 +63,9 @@ fn ring_size(most: usize, (chains, left): (u32, u32), pollers: u32, held: u32) -
     power.clamp(LEAST_RING, most.next_power_of_two().max(LEAST_RING))
 }
 
+/// Time between the opening of a port and its first packet.
+const LEAD: Nanos = Nanos::from_millis(10);
+
 /// Buffers of a poller: what it receives in a turn, and what waits to be taken back.
 const OF_POLLER: u32 = 1024;
 
@@ -248,15 +251,15 @@ impl fmt::Debug for SharedPort {
 pub(crate) type ReadyPoller = Box<Poller>;
 
 impl SharedPort {
-    /// Opens a port for chains, with at least one poller. `start` is the earliest time of arrivals on `clock`.
-    /// `control` reaches the returned pollers once they run.
+    /// Opens a port for chains, with at least one poller. Its times are on `clock`. `control` reaches the returned
+    /// pollers once they run.
     ///
     /// # Errors
     /// If the port cannot be opened.
     pub(crate) fn open(
         mut port: Box<dyn Port>,
         config: SharedPortConfig,
-        (clock, start): (Clock, Nanos),
+        clock: Clock,
         control: Box<dyn PollerControl>,
     ) -> Result<(Arc<SharedPort>, Vec<ReadyPoller>), OpenError> {
         let pollers = u32::from(config.pollers);
@@ -271,6 +274,8 @@ impl SharedPort {
         let memory = pools[0].memory().clone();
         let progress: Vec<_> = pools.iter().map(|_| Arc::<Progress>::default()).collect();
         let counters: Vec<_> = pools.iter().map(|_| Arc::<PollerCounters>::default()).collect();
+        // Once memory is there, which takes longer than a ring lasts.
+        let start = clock.now() + LEAD;
         let queues = port.queues(start).into_iter();
         let parts = queues.zip(pools).zip(progress.iter().zip(&counters));
         let ready = parts.map(|((queue, pool), (progress, counters)): ((_, BufferPool), _)| {
