@@ -124,11 +124,14 @@ fn data_cores(spec: &ServerSpec) -> Result<Vec<usize>, CliError> {
 }
 
 fn announce(config: &ServerConfig, on: &[usize]) {
+    let socket = match cfg!(feature = "control") {
+        true => format!("control socket {}", config.paths.socket.display()),
+        false => "without a control socket (built without the feature control)".to_owned(),
+    };
     let text = format!(
-        "server {} on cores {}, control socket {}",
+        "server {} on cores {}, {socket}",
         config.spec.metadata.name,
         cores::format_list(on),
-        config.paths.socket.display(),
     );
     complain("notice", &text);
 }
