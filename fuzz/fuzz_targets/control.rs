@@ -98,7 +98,7 @@ fuzz_target!(|bytes: &[u8]| {
     read::<message::DeleteRequest>(bytes);
     read::<message::EventsRequest>(bytes);
     read::<message::WatchRequest>(bytes);
-    // What a client reads.
+    // Fields that a client reads.
     read::<message::ListResponse>(bytes);
     read::<message::DescribeResponse>(bytes);
     read::<message::ApplyResponse>(bytes);

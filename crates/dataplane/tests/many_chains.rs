@@ -160,6 +160,11 @@ impl Server {
             };
             run_hosted(&plan, (&mut port, &host), share, RunControl::new(&stopped))
         });
+        let began = Instant::now();
+        while !withdrawal.is_live() {
+            assert!(began.elapsed() < PATIENCE, "the chain has not started");
+            std::thread::sleep(Duration::from_millis(1));
+        }
         Running {
             thread,
             stop,
@@ -308,11 +313,19 @@ fn a_panic_of_one_chain_ends_only_that_chain() {
     server.await_received(10_000);
     let report = dying.drain();
     assert!(matches!(report, Err(RunError::Died { .. })), "{report:?}");
-    assert_books(report.unwrap_err().report().unwrap());
+    let error = report.unwrap_err();
+    let report = error.report().unwrap();
+    assert_books(report);
+    let of_dead = report.packets.offered;
     let received = server.port.counts().received;
     server.await_received(received + 10_000);
     let other = other.drain().unwrap();
     assert_books(&other);
     // The message of the panic takes its time on the core, and the first chain its packets.
     assert!(other.packets.delivered > 6_000, "{:?}", other.packets);
+    server.host.stop();
+    // Packets for the chain that died are known to be lost, too.
+    let counts = server.port.counts();
+    let offered = of_dead + other.packets.offered;
+    assert_eq!(counts.received, offered + counts.unmatched + counts.lost, "{counts:?}");
 }

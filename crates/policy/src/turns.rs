@@ -1,7 +1,7 @@
 //! Turns of several chains on one core.
 //!
-//! Each chain has a share of the core's time. It is within its share as long as it has credit: credit grows with time by
-//! the share and is spent by turns. Chains within their shares run first, those with the tightest objective before
+//! Each chain has a share of the core's time. It is within its share as long as it has credit: credit grows with time
+//! by the share and is spent by turns. Chains within their shares run first, those with the tightest objective before
 //! others. Chains beyond their shares use the time that is left. So a chain under overload delays one within its share
 //! by no more than one of its turns, however long that is, and no time is wasted.
 //!

@@ -113,7 +113,7 @@ impl StateFolder {
     /// The folder cannot be used ([`ErrorKind::WouldBlock`]: another server uses it).
     pub fn open(folder: &Path) -> io::Result<(StateFolder, Vec<String>)> {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-        // Whoever can open a folder can lock it; chains may also contain keys.
+        // A user who can open a folder can lock it; chains may also contain keys.
         fs::set_permissions(folder, Permissions::from_mode(0o700))?;
         let handle = File::open(folder)?;
         flock(&handle, FlockOperation::NonBlockingLockExclusive)?;

@@ -35,6 +35,7 @@ pub struct ChainPort {
     /// By poller, the ends of the rings.
     outlets: Mutex<Vec<ChainOutlets>>,
     live: Arc<AtomicBool>,
+    withdrawn: Arc<AtomicBool>,
     /// Chain whose packets this one takes over.
     replaced: Option<Withdrawal>,
 }
@@ -48,12 +49,15 @@ pub struct Withdrawal {
     shared: Arc<SharedPort>,
     slot: Slot,
     live: Arc<AtomicBool>,
+    withdrawn: Arc<AtomicBool>,
 }
 
 impl Withdrawal {
     /// Ends the delivery: packets that arrive from now on go to other chains. Those delivered before are still in the
     /// chain's rings.
     pub fn withdraw(&self) {
+        // First, in case the delivery is only about to begin.
+        self.withdrawn.store(true, Ordering::SeqCst);
         if let Some(slot) = self.slot.get() {
             self.shared.set_live(&[(*slot, false)]);
         }
@@ -90,6 +94,7 @@ impl ChainPort {
             inboxes: Vec::new(),
             outlets: Mutex::default(),
             live: Arc::default(),
+            withdrawn: Arc::default(),
             replaced: None,
         }
     }
@@ -113,6 +118,7 @@ impl ChainPort {
             shared: Arc::clone(&self.shared),
             slot: Arc::clone(&self.slot),
             live: Arc::clone(&self.live),
+            withdrawn: Arc::clone(&self.withdrawn),
         }
     }
 
@@ -232,6 +238,9 @@ impl Port for ChainPort {
         let changes = [Some((slot, true)), replaced.map(|old| (*old, false))];
         let changes: Vec<_> = changes.into_iter().flatten().collect();
         self.shared.set_live(&changes);
+        if self.withdrawn.load(Ordering::SeqCst) {
+            self.shared.set_live(&[(slot, false)]);
+        }
         self.live.store(true, Ordering::Release);
     }
 }

@@ -112,9 +112,15 @@ pub(crate) fn connect(
 }
 
 impl Outlet {
-    /// Passes a packet to the chain, or counts it as lost if the chain's ring is full.
+    /// Passes a packet to the chain, or counts it as lost if the chain's ring is full. Returns `false` if the chain has
+    /// ended, and nobody counts the packet.
     #[inline]
-    pub(crate) fn deliver(&mut self, packet: Arrived, arrival: Nanos, pool: &mut BufferPool) {
+    pub(crate) fn deliver(&mut self, packet: Arrived, arrival: Nanos, pool: &mut BufferPool) -> bool {
+        // Its worker has panicked, and takes no more packets.
+        if self.to.is_closed() {
+            pool.give(packet.buffer);
+            return false;
+        }
         let packet = Arrived {
             hash: packet.hash.filter(|_| self.has_hash),
             ..packet
@@ -125,6 +131,7 @@ impl Outlet {
             pool.give(packet.buffer);
             self.lost += 1;
         }
+        true
     }
 
     /// Takes back buffers, and reports losses.

@@ -116,7 +116,7 @@ struct Chains {
     reserved: Reserved,
 }
 
-/// What a chain has of a port.
+/// Buffers and senders of a chain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Reserved {
     buffers: u32,

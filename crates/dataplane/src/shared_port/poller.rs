@@ -162,6 +162,7 @@ impl Poller {
             rules,
             outlets,
             fed,
+            counters,
             ..
         } = self;
         let rules = &**rules;
@@ -170,7 +171,9 @@ impl Poller {
             .hand_over(choose, |slot, packet, arrival| match &mut outlets[slot] {
                 Some(outlet) => {
                     *fed |= 1 << slot;
-                    outlet.home.deliver(packet, arrival, pool);
+                    if !outlet.home.deliver(packet, arrival, pool) {
+                        add(&counters.lost, 1);
+                    }
                 }
                 None => {
                     debug_assert!(false, "rules name only connected chains");

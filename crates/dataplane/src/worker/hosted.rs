@@ -130,7 +130,11 @@ impl<P: Processing> HostedWorker<P> {
             return HostedTurn::Idle;
         }
         self.phase = Phase::Over;
-        if let Some(worker) = self.worker.take() {
+        if let Some(mut worker) = self.worker.take() {
+            if self.died.is_some() {
+                // What has been delivered since.
+                worker.discard(self.times.now);
+            }
             let finished = worker.finish(self.died.take());
             // A receiver that is gone has given up on the run.
             let _ = self.results.send(finished);

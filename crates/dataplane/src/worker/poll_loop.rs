@@ -259,7 +259,7 @@ impl<P: Processing> PollLoop<P> {
     }
 
     /// Counts packets still in the ring, or waiting behind it, as lost.
-    fn discard(&mut self, now: Nanos) {
+    pub(super) fn discard(&mut self, now: Nanos) {
         let PollLoop { context, processing } = self;
         let meter = &mut context.meter;
         let unreceived = context.port.discard(&mut |arrival, rss_hash| {

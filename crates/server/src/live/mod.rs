@@ -99,14 +99,14 @@ impl LiveMachine {
     }
 
     /// Reads a chain with its functions, and plans its run on the core with the fewest chains.
-    fn plan(&self, chain: &AppliedChain, besides: Option<&str>) -> Result<RunPlan, Refusal> {
+    fn plan(&self, chain: &AppliedChain, except: Option<&str>) -> Result<RunPlan, Refusal> {
         let spec = read(chain)?;
         if let Some((function, _)) = spec.externals().next() {
             return Err(Refusal::new(format!(
                 "function {function} is external, and needs ports of its own: run the chain by tailwater run"
             )));
         }
-        let others = || self.chains.values().filter(|running| Some(running.name()) != besides);
+        let others = || self.chains.values().filter(|running| Some(running.name()) != except);
         for other in others().filter(|other| !other.is_finished()) {
             check_outputs(&spec, other)?;
         }

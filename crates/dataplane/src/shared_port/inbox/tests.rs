@@ -18,7 +18,7 @@ fn deliver(outlet: &mut Outlet, pool: &mut BufferPool, frames: &[&[u8]]) {
     }
     batch.hand_over(
         |_| Some(()),
-        |(), packet, arrival| outlet.deliver(packet, arrival, pool),
+        |(), packet, arrival| assert!(outlet.deliver(packet, arrival, pool)),
     );
 }
 
@@ -52,6 +52,13 @@ fn a_full_ring_loses_and_counts_and_keeps_no_buffer() {
     assert_eq!(inbox.discard(&mut |arrival, hash| lost.push((arrival, hash))), 2);
     assert_eq!(lost, [(Nanos(0), 7), (Nanos(1), 7)]);
     drop(inbox);
+    // Nobody would take them out again.
+    let mut batch = Batch::new(&of_poller, 8);
+    assert!(batch.push(&mut of_poller, b"d", Nanos(9), 7));
+    batch.hand_over(
+        |_| Some(()),
+        |(), packet, arrival| assert!(!outlet.deliver(packet, arrival, &mut of_poller)),
+    );
     assert!(outlet.is_over(&mut of_poller));
     assert_eq!(of_poller.available(), 8);
     assert_eq!(of_worker.take_returned().map(|buffer| buffer.index()), None);
