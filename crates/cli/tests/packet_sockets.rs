@@ -49,6 +49,12 @@ fn bridge(hosts: &Hosts, function: usize) {
         }
         hosts.must_on(function, &format!("ip link set {interface} up"));
     }
+    // The kernel opens a bridge's port once it has seen the link, up to a second later.
+    for interface in ["in0", "out0"] {
+        let state = format!("cat /sys/class/net/{interface}/brport/state");
+        const FORWARDING: &[u8] = b"3\n";
+        wait_for(|| hosts.on(function, &state).stdout == FORWARDING);
+    }
 }
 
 /// A flow's packet with its number as payload.
