@@ -99,6 +99,11 @@ impl BufferMemory {
         self.pool == other.pool
     }
 
+    /// Number of buffers.
+    pub(crate) fn count(&self) -> u32 {
+        self.count
+    }
+
     /// Number of the pool.
     pub(crate) fn pool(&self) -> u16 {
         self.pool
@@ -510,6 +515,12 @@ impl BufferPool {
     /// Number of buffers in the pool's memory.
     pub fn capacity(&self) -> usize {
         self.memory.count as usize
+    }
+
+    /// Number of buffers that the pool's worker may hold at a time.
+    pub fn most(&self) -> u32 {
+        let lent = self.lent.as_ref().map(|lent| lent.most as u32);
+        lent.map_or(self.memory.count, |most| most.min(self.memory.count))
     }
 
     /// Number of requests for which too few buffers were free.

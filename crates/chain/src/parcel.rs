@@ -5,7 +5,7 @@
 //! happens before its pop.
 
 use crate::batch::packet::Packet;
-use crate::buffer::{Buffer, BufferPool};
+use crate::buffer::{Buffer, BufferMemory, BufferPool};
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
 use std::sync::Arc;
@@ -84,15 +84,20 @@ const _: () = assert!(size_of::<PacketSlot>() == 128);
 unsafe impl Sync for PacketSlot {}
 
 impl PacketStore {
-    /// Creates a store for the buffers of `pool`.
+    /// Creates a store for the buffers of `pool`, and of all others on its memory.
     pub fn new(pool: &BufferPool) -> PacketStore {
-        let slots = (0..pool.capacity()).map(|_| PacketSlot {
+        PacketStore::of_memory(pool.memory())
+    }
+
+    /// Creates a store for all buffers of this memory.
+    pub fn of_memory(memory: &BufferMemory) -> PacketStore {
+        let slots = (0..memory.count()).map(|_| PacketSlot {
             packet: UnsafeCell::new(MaybeUninit::uninit()),
             until: UnsafeCell::new(0),
         });
         PacketStore {
             slots: slots.collect(),
-            pool: pool.memory().pool(),
+            pool: memory.pool(),
         }
     }
 

@@ -6,6 +6,7 @@ use crate::report::PortReport;
 use std::io;
 use tailwater_chain::batch::Batch;
 use tailwater_chain::buffer::BufferPool;
+use tailwater_chain::parcel::PacketStore;
 use tailwater_net::Nanos;
 use tailwater_net::toeplitz::{BUCKETS, RssKey};
 
@@ -141,6 +142,11 @@ pub trait Port: Send + Sync {
     /// Time workers may sleep after having been idle as long, or `None` if they must not. The ring must have room for
     /// packets that arrive meanwhile.
     fn naps(&self) -> Option<Nanos> {
+        None
+    }
+
+    /// Store for the metadata of packets in transit between cores, if there is one for all users of the port's buffers.
+    fn packet_store(&self) -> Option<PacketStore> {
         None
     }
 

@@ -59,7 +59,7 @@ pub fn run<'p>(
 }
 
 /// Executes a plan on a chain's share of a port and of cores, beside other chains. The plan's cores are among those of
-/// the host; its auxiliary cores are not. Packets arrive until `control` stops the run, after which the port still
+/// the host, and its auxiliary cores, if it has any, are all of those. Packets arrive until `control` stops the run, after which the port still
 /// has to be [withdrawn](crate::shared_port::Withdrawal).
 ///
 /// # Errors
@@ -71,9 +71,9 @@ pub fn run_hosted(
     control: RunControl<'_>,
 ) -> Result<RunReport, RunError> {
     let config = plan.config();
-    // Packets, and nothing else, give such a worker work.
-    let only_fed = config.scaling.is_none() && config.cores.len() == 1 && plan.spec().state.is_none();
-    if only_fed && config.isolation.is_none() {
+    // Packets, and nothing else, give such a worker work. One that waits for auxiliary cores says so.
+    let only_fed = config.cores.len() == 1 && plan.spec().state.is_none();
+    if only_fed && config.scaling.is_none() && config.isolation.is_none() {
         // A batch, and what it releases.
         port.limit_held(2 * u32::from(plan.spec().packets.batch));
     }
@@ -115,7 +115,13 @@ fn on_port(
     let config = plan.config();
     // Reporting and recording threads get the other cores, if there are any.
     let _elsewhere = AvoidCores::new(&config.cores);
-    let (threads, mut recorder) = set_up(plan.spec(), (&mut *port, clock), config, batches, reconfigure)?;
+    let (threads, mut recorder) = set_up(
+        plan.spec(),
+        (&mut *port, clock),
+        (config, on_host.as_ref()),
+        batches,
+        reconfigure,
+    )?;
     let port = &*port;
     let start = recorder.start;
     let look = |news: &News| recorder.on_timer(port, news, &mut progress);

@@ -4,26 +4,30 @@
 mod common;
 
 use common::alone;
+use common::mappers::{random_flows, random_leases, random_splits};
 use std::net::Ipv4Addr;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tailwater_chain::batch::Batch;
 use tailwater_chain::function::{FlowStates, NetworkFunction};
 use tailwater_dataplane::clock::Clock;
-use tailwater_dataplane::core_host::CoreHost;
+use tailwater_dataplane::core_host::{CoreHost, HostConfig};
 use tailwater_dataplane::port::round_robin;
 use tailwater_dataplane::report::RunReport;
+use tailwater_dataplane::scaling::ScalingConfig;
 use tailwater_dataplane::shared_port::{ChainPort, SharedPort, SharedPortConfig, Unmatched, Withdrawal};
 use tailwater_dataplane::trace_nic::{TraceNic, TraceNicConfig};
 use tailwater_dataplane::{RunConfig, RunControl, RunError, RunPlan, cores, run_hosted};
 use tailwater_functions::own::OwnFunction;
 use tailwater_functions::spec::{ChainSpec, FunctionSpec};
+use tailwater_handover::park::Mode;
 use tailwater_net::builder::FrameBuilder;
 use tailwater_net::toeplitz::RssHasher;
 use tailwater_net::{FlowKey, Nanos, protocol};
+use tailwater_policy::broker::{BrokerConfig, LeastSlackBroker};
 use tailwater_policy::turns::TurnShare;
 use tailwater_traffic::{LoadOptions, Notice, Packet, PacketSource, Trace, TrafficError};
 
@@ -53,7 +57,7 @@ impl PacketSource for ToNetworks {
         let source = Ipv4Addr::new(192, 0, 2, flow as u8);
         let key = FlowKey::v4(source, destination, protocol::UDP, 1000 + flow as u16, 53);
         self.frame = FrameBuilder::new(&key)
-            .payload(b"a query")
+            .payload(&number.to_be_bytes())
             .to_vec()
             .expect("a short frame");
         Ok(Some(Packet {
@@ -108,10 +112,27 @@ impl Running {
 impl Server {
     /// `repeated`: the trace is repeated until the server stops.
     fn start(trace: Trace, workers: usize, repeated: bool, unmatched: Unmatched) -> Server {
+        Server::with_auxiliary(trace, workers, Vec::new(), (repeated, unmatched))
+    }
+
+    /// Same, with cores that all chains share.
+    fn with_auxiliary(
+        trace: Trace,
+        workers: usize,
+        auxiliary: Vec<usize>,
+        (repeated, unmatched): (bool, Unmatched),
+    ) -> Server {
         let available = cores::available();
         let cores: Vec<usize> = available.iter().rev().copied().take(workers).collect();
         let clock = Clock::start();
-        let host = CoreHost::start(&cores, clock.clone(), None).unwrap();
+        let host = HostConfig {
+            cores: cores.clone(),
+            nap: None,
+            auxiliary,
+            park: Mode::Sleep,
+            broker: Box::new(LeastSlackBroker::new(BrokerConfig::default())),
+        };
+        let host = CoreHost::start(host, clock.clone()).unwrap();
         let queues = cores.len() as u16;
         let config = TraceNicConfig {
             ring: 1 << 16,
@@ -136,11 +157,17 @@ impl Server {
 
     /// Starts a chain that gets the packets to one network, on the first `workers` cores.
     fn run(&self, network: &str, functions: &str, workers: usize) -> Running {
-        self.run_with(network, functions, workers, None)
+        self.run_with(network, functions, workers, (None, None))
     }
 
-    /// Same, with a last function.
-    fn run_with(&self, network: &str, functions: &str, workers: usize, last: Option<FunctionSpec>) -> Running {
+    /// Same, with a last function, and with auxiliary cores.
+    fn run_with(
+        &self,
+        network: &str,
+        functions: &str,
+        workers: usize,
+        (last, scaling): (Option<FunctionSpec>, Option<ScalingConfig>),
+    ) -> Running {
         let text = format!(
             "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {{name: test}}\nspec:\n  \
              match: {{destinations: [{network}]}}\n  slo: {{latency: 250ms}}\n  functions: [{functions}]\n"
@@ -148,7 +175,11 @@ impl Server {
         let mut spec = ChainSpec::parse(&text, "test", Path::new(".")).unwrap_or_else(|error| panic!("{error}"));
         spec.functions.extend(last);
         let cores = self.cores[..workers].to_vec();
-        let plan = RunPlan::new(spec, RunConfig::new(cores)).unwrap();
+        let config = RunConfig {
+            scaling,
+            ..RunConfig::new(cores)
+        };
+        let plan = RunPlan::new(spec, config).unwrap();
         let stop = Arc::new(AtomicBool::new(false));
         let (host, stopped) = (Arc::clone(&self.host), Arc::clone(&stop));
         let mut port = ChainPort::new(&self.port, &plan.spec().match_);
@@ -212,6 +243,30 @@ fn dies_after(packets: u32) -> FunctionSpec {
     }
 }
 
+/// Function that counts packets that come after a later one of their flow, or again.
+struct InOrder(Arc<AtomicU64>);
+
+impl NetworkFunction for InOrder {
+    fn kind(&self) -> &'static str {
+        "InOrder"
+    }
+
+    fn state_bytes(&self) -> usize {
+        size_of::<u64>()
+    }
+
+    fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {
+        for i in 0..batch.len() {
+            let number = batch.frame(i)[42..46].try_into().map(u32::from_be_bytes).expect("four bytes");
+            let next = flows.state::<u64>(batch.packet(i));
+            if u64::from(number) < *next {
+                self.0.fetch_add(1, Ordering::Relaxed);
+            }
+            *next = u64::from(number) + 1;
+        }
+    }
+}
+
 fn assert_books(report: &RunReport) {
     let packets = &report.packets;
     assert_eq!(
@@ -269,6 +324,101 @@ fn a_chain_in_overload_takes_no_packet_from_another() {
     assert!(other.packets.delivered > 30_000, "{:?}", other.packets);
 }
 
+/// Chains whose mappers move their flows at random, in three ways, share auxiliary cores: each packet passes once, in
+/// the order of its flow, and the cores are lent to all of them.
+#[test]
+fn auxiliary_cores_are_lent_to_several_chains() {
+    let _alone = alone();
+    const PACKETS: u32 = 60_000;
+    let available = cores::available();
+    let auxiliary = available[..(available.len() - 1).min(2)].to_vec();
+    if auxiliary.is_empty() {
+        println!("skipped: this needs two cores");
+        return;
+    }
+    let helpers = auxiliary.len();
+    let trace = trace(4, Nanos(4_000), PACKETS);
+    let server = Server::with_auxiliary(trace, 1, auxiliary, (false, Unmatched::Drop));
+    let wrong = Arc::<AtomicU64>::default();
+    let run = |network, scaling| {
+        let wrong = Arc::clone(&wrong);
+        let make = move || -> Box<dyn NetworkFunction> { Box::new(InOrder(Arc::clone(&wrong))) };
+        let last = FunctionSpec {
+            name: "in-order".to_owned(),
+            config: OwnFunction::new("InOrder", make).into(),
+            files: Vec::new(),
+            branch: None,
+            on_failure: Default::default(),
+        };
+        let functions = "{accounting: }, {synthetic: {cycles: 6000}}";
+        server.run_with(network, functions, 1, (Some(last), Some(scaling)))
+    };
+    let in_pool = |scaling: ScalingConfig| ScalingConfig {
+        auxiliary: available[..helpers].to_vec(),
+        buffers: 512,
+        ..scaling
+    };
+    let chains = [
+        run("10.0.0.0/16", in_pool(random_flows(1, helpers, Mode::Sleep))),
+        run("10.1.0.0/16", in_pool(random_leases(2, helpers, Mode::Sleep, 0))),
+        run("10.2.0.0/16", in_pool(random_splits(3, helpers, Mode::Sleep, 3))),
+    ];
+    server.await_received(u64::from(PACKETS));
+    let reports = chains.map(|chain| chain.drain().unwrap());
+    assert_eq!(wrong.load(Ordering::Relaxed), 0, "packets out of order");
+    for report in &reports {
+        assert_books(report);
+        assert_eq!(report.packets.dropped_by_nf, 0);
+        let scaling = report.scaling.as_ref().unwrap();
+        assert!(scaling.activated > 0, "{scaling:?}");
+        assert!(scaling.packets_offloaded > 0, "{scaling:?}");
+        assert_eq!(report.flows.as_ref().map(|flows| flows.opened), Some(50));
+    }
+    server.host.stop();
+    let offered: u64 = reports.iter().map(|report| report.packets.offered).sum();
+    let counts = server.port.counts();
+    assert_eq!(counts.received, offered + counts.unmatched + counts.lost, "{counts:?}");
+}
+
+#[test]
+fn a_panic_on_an_auxiliary_core_ends_only_that_chain() {
+    let _alone = alone();
+    let available = cores::available();
+    if available.len() < 2 {
+        println!("skipped: this needs two cores");
+        return;
+    }
+    let trace = trace(2, Nanos(6_000), 3_000);
+    let server = Server::with_auxiliary(trace, 1, available[..1].to_vec(), (true, Unmatched::Drop));
+    let in_pool = |seed| ScalingConfig {
+        auxiliary: available[..1].to_vec(),
+        buffers: 512,
+        ..random_flows(seed, 1, Mode::Sleep)
+    };
+    let functions = "{synthetic: {cycles: 12000}}";
+    let other = server.run_with("10.1.0.0/16", functions, 1, (None, Some(in_pool(1))));
+    let dying = server.run_with("10.0.0.0/16", functions, 1, (Some(dies_after(100)), Some(in_pool(2))));
+    server.await_received(20_000);
+    let error = dying.drain().unwrap_err();
+    let report = error.report().unwrap();
+    assert_books(report);
+    let of_dead = report.packets.offered;
+    let received = server.port.counts().received;
+    server.await_received(received + 10_000);
+    let other = other.drain().unwrap();
+    assert_books(&other);
+    assert!(
+        other
+            .scaling
+            .as_ref()
+            .is_some_and(|scaling| scaling.packets_offloaded > 0)
+    );
+    server.host.stop();
+    let counts = server.port.counts();
+    let offered = of_dead + other.packets.offered;
+    assert_eq!(counts.received, offered + counts.unmatched + counts.lost, "{counts:?}");
+}
+
 #[test]
 fn chains_come_and_go_while_others_run() {
     let _alone = alone();
@@ -308,7 +458,7 @@ fn a_panic_of_one_chain_ends_only_that_chain() {
         "10.0.0.0/16",
         "{nat: {external: [203.0.113.0/28]}}",
         1,
-        Some(dies_after(100)),
+        (Some(dies_after(100)), None),
     );
     server.await_received(10_000);
     let report = dying.drain();

@@ -29,7 +29,7 @@ struct Resident {
 /// State of a core's thread.
 pub(super) struct CoreLoop {
     clock: Clock,
-    orders: Orders,
+    orders: Orders<Order>,
     /// By port number.
     pollers: Vec<(usize, Box<Poller>)>,
     /// By key in `order`.
@@ -37,12 +37,14 @@ pub(super) struct CoreLoop {
     order: TurnOrder,
     busy: Arc<AtomicU64>,
     nap: Option<Nanos>,
+    /// A worker waits for another core.
+    waits: bool,
     /// Time at which workers are given up, once the core is to stop.
     stop_at: Option<Nanos>,
 }
 
 impl CoreLoop {
-    pub(super) fn new(clock: Clock, orders: Orders, busy: Arc<AtomicU64>, nap: Option<Nanos>) -> CoreLoop {
+    pub(super) fn new(clock: Clock, orders: Orders<Order>, busy: Arc<AtomicU64>, nap: Option<Nanos>) -> CoreLoop {
         CoreLoop {
             clock,
             orders,
@@ -51,6 +53,7 @@ impl CoreLoop {
             order: TurnOrder::default(),
             busy,
             nap,
+            waits: false,
             stop_at: None,
         }
     }
@@ -76,7 +79,7 @@ impl CoreLoop {
                 self.busy
                     .store(self.busy.load(Ordering::Relaxed) + (end - now).0, Ordering::Relaxed);
                 busy_at = end;
-            } else if !polled {
+            } else if !polled && !self.waits {
                 self.rest(now.saturating_sub(busy_at));
             }
             last = end;
@@ -128,11 +131,12 @@ impl CoreLoop {
     fn round(&mut self, now: Nanos, away: Nanos) -> Nanos {
         let mut at = now;
         let mut position = 0;
+        self.waits = false;
         while position < self.order.len() {
             if self.order.is_within(position) {
                 match self.turn(position, at, away) {
                     HostedTurn::Worked(end) => at = end,
-                    HostedTurn::Idle => {}
+                    HostedTurn::Idle | HostedTurn::Waits => {}
                     // Another one is at this position now.
                     HostedTurn::Over => continue,
                 }
@@ -178,6 +182,10 @@ impl CoreLoop {
             HostedTurn::Worked(end) => {
                 resident.busy = true;
                 self.order.charge(position, end.saturating_sub(now));
+            }
+            HostedTurn::Waits => {
+                resident.busy = true;
+                self.waits = true;
             }
             HostedTurn::Idle => {
                 resident.busy = false;

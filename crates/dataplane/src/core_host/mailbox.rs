@@ -1,4 +1,7 @@
 //! Orders to a core's thread, which it reads between two turns.
+//!
+//! Orders to a core with ports are an [`Order`], those to an auxiliary core an
+//! [`AuxiliaryOrder`](super::auxiliary_core::AuxiliaryOrder).
 
 use crate::shared_port::Poller;
 use crate::worker::hosted::{Feeds, Hosted};
@@ -29,15 +32,15 @@ pub(super) enum Order {
 
 /// Sending end.
 #[derive(Debug)]
-pub(super) struct Mailbox {
-    orders: Sender<Order>,
+pub(super) struct Mailbox<O> {
+    orders: Sender<O>,
     pending: Arc<AtomicBool>,
 }
 
 /// Receiving end.
 #[derive(Debug)]
-pub(super) struct Orders {
-    orders: Receiver<Order>,
+pub(super) struct Orders<O> {
+    orders: Receiver<O>,
     pending: Arc<AtomicBool>,
 }
 
@@ -53,7 +56,7 @@ impl fmt::Debug for Order {
 }
 
 /// Creates a mailbox.
-pub(super) fn mailbox() -> (Mailbox, Orders) {
+pub(super) fn mailbox<O>() -> (Mailbox<O>, Orders<O>) {
     let (sender, receiver) = channel();
     let pending = Arc::<AtomicBool>::default();
     let mailbox = Mailbox {
@@ -67,9 +70,9 @@ pub(super) fn mailbox() -> (Mailbox, Orders) {
     (mailbox, orders)
 }
 
-impl Mailbox {
+impl<O> Mailbox<O> {
     /// Sends an order. Returns `false` if the core's thread has ended.
-    pub(super) fn send(&self, order: Order) -> bool {
+    pub(super) fn send(&self, order: O) -> bool {
         let sent = self.orders.send(order).is_ok();
         // Release: the order is in the channel before the flag is seen.
         self.pending.store(true, Ordering::Release);
@@ -77,18 +80,24 @@ impl Mailbox {
     }
 }
 
-impl Orders {
+impl<O> Orders<O> {
     /// Next order, if there is one. Cheap without one: a flag is read.
     #[inline]
-    pub(super) fn next(&self) -> Option<Order> {
-        if !self.pending.load(Ordering::Relaxed) {
+    pub(super) fn next(&self) -> Option<O> {
+        if !self.is_pending() {
             return None;
         }
         self.read()
     }
 
+    /// Returns `true` if there may be an order.
+    #[inline]
+    pub(super) fn is_pending(&self) -> bool {
+        self.pending.load(Ordering::Relaxed)
+    }
+
     #[cold]
-    fn read(&self) -> Option<Order> {
+    fn read(&self) -> Option<O> {
         // Acquire pairs with the sender's release. The flag falls first: an order that comes now raises it again.
         self.pending.swap(false, Ordering::Acquire);
         let order = self.orders.try_recv().ok();

@@ -1,48 +1,123 @@
-//! Dedicated cores that several chains share: one thread per core, which polls ports and gives workers their turns.
+//! Cores that several chains share: one thread per dedicated core, which polls ports and gives workers their turns, and
+//! one per auxiliary core, which sleeps until it is lent to one of them.
 //!
 //! - `core_loop`: the loop of a core.
+//! - `auxiliary_core`: the loop of an auxiliary core.
 //! - `mailbox`: orders to it, between two turns.
 //!
-//! Workers on a core are those of any number of chains. Their order is decided by [`tailwater_policy::turns`].
+//! Workers on a core are those of any number of chains. Their order is decided by [`tailwater_policy::turns`], and the
+//! use of auxiliary cores by a [core broker](tailwater_policy::broker).
 
+mod auxiliary_core;
 mod core_loop;
 mod mailbox;
 
 use crate::clock::Clock;
 use crate::cores::CoreError;
 use crate::port::{OpenError, Port};
+use crate::scaling::AuxiliaryPool;
+use crate::scaling::auxiliary::AuxiliaryWorker;
 use crate::shared_port::{PollerChange, PollerControl, SharedPort, SharedPortConfig};
-use crate::worker::hosted::{Feeds, Hosted};
+use crate::worker::finished::Finished;
+use crate::worker::hosted::{Feeds, Hosted, WorkerFlags};
+use auxiliary_core::{AuxiliaryLoop, AuxiliaryOrder, HostedAuxiliary};
 use core_loop::CoreLoop;
-use mailbox::{Mailbox, Order, mailbox};
+use mailbox::{Mailbox, Order, Orders, mailbox};
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
+use tailwater_handover::park::{Mode, Waker, park};
+use tailwater_handover::priority::Priority;
 use tailwater_net::Nanos;
+use tailwater_policy::broker::CoreBroker;
 use tailwater_policy::turns::TurnShare;
 
 /// Time after which a core that does not answer is given up: it hangs in a function.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Real-time priority of auxiliary cores' threads: above ordinary programs, below all other real-time threads.
+pub(crate) const HELPER_PRIORITY: u8 = 1;
+
 /// Cores of a server.
 #[derive(Debug)]
 pub struct CoreHost {
     clock: Clock,
-    cores: Vec<HostedCore>,
+    cores: Vec<HostedCore<Order>>,
+    auxiliary: Vec<(HostedCore<AuxiliaryOrder>, Waker)>,
+    pool: Option<AuxiliaryPool>,
     ports: AtomicU64,
+}
+
+/// Configuration of a host.
+pub struct HostConfig {
+    /// Dedicated cores.
+    pub cores: Vec<usize>,
+    /// Idle dedicated cores poll, or sleep for this time once they have been idle as long.
+    pub nap: Option<Nanos>,
+    /// Auxiliary cores, none of which is a dedicated one.
+    pub auxiliary: Vec<usize>,
+    /// Wait strategy of auxiliary cores.
+    pub park: Mode,
+    /// Lends auxiliary cores.
+    pub broker: Box<dyn CoreBroker>,
 }
 
 /// Core with its thread.
 #[derive(Debug)]
-struct HostedCore {
+struct HostedCore<O> {
     number: usize,
-    mailbox: Mailbox,
+    mailbox: Mailbox<O>,
     /// Time for which the core worked on packets, in nanoseconds.
     busy: Arc<AtomicU64>,
     thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl<O> HostedCore<O> {
+    /// Starts the thread of a core, pinned to it, which runs the loop that `body` makes.
+    fn start<R: FnOnce() + Send + 'static>(
+        (kind, number): (&str, usize),
+        body: impl FnOnce(Orders<O>, Arc<AtomicU64>) -> R,
+    ) -> Result<HostedCore<O>, HostError> {
+        let (mailbox, orders) = mailbox();
+        let busy = Arc::<AtomicU64>::default();
+        let run = body(orders, Arc::clone(&busy));
+        let (started, pinned) = channel();
+        let thread = Builder::new().name(format!("{kind}-{number}"));
+        let thread = thread.spawn(move || {
+            let result = crate::cores::pin_to(number);
+            let runs = result.is_ok();
+            // The host waits for it.
+            let _ = started.send(result);
+            if runs {
+                run();
+            }
+        })?;
+        match pinned.recv() {
+            Ok(result) => result?,
+            Err(_) => return Err(io::Error::other("the thread ended at once").into()),
+        }
+        Ok(HostedCore {
+            number,
+            mailbox,
+            busy,
+            thread: Mutex::new(Some(thread)),
+        })
+    }
+
+    fn busy(&self) -> (usize, Nanos) {
+        (self.number, Nanos(self.busy.load(Ordering::Relaxed)))
+    }
+
+    /// Waits for the thread's end. A panic of the loop itself goes on: workers' panics are caught.
+    fn join(&self) {
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(Err(panic)) = thread.map(JoinHandle::join) {
+            std::panic::resume_unwind(panic);
+        }
+    }
 }
 
 /// Cause why cores or ports of a host cannot be used.
@@ -60,42 +135,41 @@ pub enum HostError {
 }
 
 impl CoreHost {
-    /// Starts a thread on each of these cores. Idle cores poll, or sleep for `nap` at a time once they have been idle
-    /// as long.
+    /// Starts a thread on each core.
     ///
     /// # Errors
     /// If a thread cannot be started or pinned.
-    pub fn start(cores: &[usize], clock: Clock, nap: Option<Nanos>) -> Result<Arc<CoreHost>, HostError> {
+    pub fn start(config: HostConfig, clock: Clock) -> Result<Arc<CoreHost>, HostError> {
         let mut host = CoreHost {
             clock: clock.clone(),
             cores: Vec::new(),
+            auxiliary: Vec::new(),
+            pool: None,
             ports: AtomicU64::new(0),
         };
-        for &number in cores {
-            let (mailbox, orders) = mailbox();
-            let busy = Arc::<AtomicU64>::default();
-            let core = CoreLoop::new(clock.clone(), orders, Arc::clone(&busy), nap);
-            let (started, pinned) = channel();
-            let thread = Builder::new().name(format!("core-{number}"));
-            let thread = thread.spawn(move || {
-                let result = crate::cores::pin_to(number);
-                let runs = result.is_ok();
-                // The host waits for it.
-                let _ = started.send(result);
-                if runs {
+        for &number in &config.cores {
+            let core = HostedCore::start(("core", number), |orders, busy| {
+                let core = CoreLoop::new(clock.clone(), orders, busy, config.nap);
+                || core.run()
+            })?;
+            host.cores.push(core);
+        }
+        for &number in &config.auxiliary {
+            let (sleeper, waker) = park(config.park);
+            let core = HostedCore::start(("helper", number), |orders, busy| {
+                let core = AuxiliaryLoop::new(clock.clone(), orders, sleeper, busy);
+                || {
+                    // It sleeps when idle. When it has work, it preempts ordinary threads.
+                    let (_priority, _refused) = Priority::fifo_or_ordinary(HELPER_PRIORITY);
                     core.run();
                 }
             })?;
-            host.cores.push(HostedCore {
-                number,
-                mailbox,
-                busy,
-                thread: Mutex::new(Some(thread)),
-            });
-            match pinned.recv() {
-                Ok(result) => result?,
-                Err(_) => return Err(io::Error::other("the thread ended at once").into()),
-            }
+            host.auxiliary.push((core, waker));
+        }
+        if !host.auxiliary.is_empty() {
+            let cores = host.auxiliary.iter().map(|(core, waker)| (core.number, waker.clone()));
+            let pool = AuxiliaryPool::new(cores.collect(), host.cores.len(), config.broker);
+            host.pool = Some(pool);
         }
         Ok(Arc::new(host))
     }
@@ -110,10 +184,15 @@ impl CoreHost {
         self.cores.iter().map(|core| core.number)
     }
 
-    /// Time for which each core has worked on packets.
+    /// Auxiliary cores, if there are any.
+    pub fn auxiliary(&self) -> Option<&AuxiliaryPool> {
+        self.pool.as_ref()
+    }
+
+    /// Time for which each core has worked on packets, auxiliary ones last.
     pub fn busy(&self) -> impl Iterator<Item = (usize, Nanos)> {
-        let of = |core: &HostedCore| (core.number, Nanos(core.busy.load(Ordering::Relaxed)));
-        self.cores.iter().map(of)
+        let auxiliary = self.auxiliary.iter().map(|(core, _)| core.busy());
+        self.cores.iter().map(HostedCore::busy).chain(auxiliary)
     }
 
     /// Opens a port that chains on these cores share: each core has a poller. The number of pollers in `config` is
@@ -152,26 +231,45 @@ impl CoreHost {
         true
     }
 
-    /// Ends the pollers, and the threads once their workers have ended. Workers end by their own flags.
-    pub fn stop(&self) {
+    /// Gives a chain's worker its turns on an auxiliary core. Returns the receiver of its results, which is disconnected
+    /// if there is no such core.
+    pub(crate) fn run_auxiliary(
+        &self,
+        core: usize,
+        worker: AuxiliaryWorker,
+        flags: Arc<WorkerFlags>,
+    ) -> Receiver<Finished> {
+        let (results, result) = channel();
+        if let Some((core, waker)) = self.auxiliary.iter().find(|(own, _)| own.number == core) {
+            let worker = Box::new(HostedAuxiliary::new(worker, flags, results));
+            core.mailbox.send(AuxiliaryOrder::Run(worker));
+            waker.wake();
+        }
+        result
+    }
+
+    /// Orders all threads to end.
+    fn order_stop(&self) {
         for core in &self.cores {
             core.mailbox.send(Order::Stop);
         }
-        for core in &self.cores {
-            let thread = core.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-            // A panic of the loop itself: workers' panics are caught.
-            if let Some(Err(panic)) = thread.map(JoinHandle::join) {
-                std::panic::resume_unwind(panic);
-            }
+        for (core, waker) in &self.auxiliary {
+            core.mailbox.send(AuxiliaryOrder::Stop);
+            waker.wake();
         }
+    }
+
+    /// Ends the pollers, and the threads once their workers have ended. Workers end by their own flags.
+    pub fn stop(&self) {
+        self.order_stop();
+        self.cores.iter().for_each(HostedCore::join);
+        self.auxiliary.iter().for_each(|(core, _)| core.join());
     }
 }
 
 impl Drop for CoreHost {
     fn drop(&mut self) {
-        for core in &self.cores {
-            core.mailbox.send(Order::Stop);
-        }
+        self.order_stop();
     }
 }
 

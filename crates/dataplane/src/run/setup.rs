@@ -3,7 +3,7 @@
 use super::chains::{ChainFactory, Instances};
 use super::control::ReconfigureCell;
 use super::run_recorder::RunRecorder;
-use super::threads::{AnyWorker, WorkerThreads};
+use super::threads::{AnyWorker, OnHost, WorkerThreads};
 use crate::batches::{BatchRecord, BatchRecorder};
 use crate::capture::{CaptureFile, CaptureTap};
 use crate::clock::Clock;
@@ -36,6 +36,7 @@ use tailwater_functions::reload::Reload;
 use tailwater_functions::spec::ChainSpec;
 use tailwater_net::Nanos;
 use tailwater_policy::core::Unit;
+use tailwater_policy::turns::TurnShare;
 
 /// Time between the workers' start and the first packet, in which threads are pinned.
 const LEAD: Nanos = Nanos::from_millis(10);
@@ -44,7 +45,7 @@ const LEAD: Nanos = Nanos::from_millis(10);
 pub(super) fn set_up<'r>(
     spec: &'r ChainSpec,
     (port, clock): (&mut dyn Port, Clock),
-    config: &'r RunConfig,
+    (config, on_host): (&'r RunConfig, Option<&OnHost<'_>>),
     notes: Option<&'r BatchRecorder>,
     reconfigured: Option<&ReconfigureCell>,
 ) -> Result<(WorkerThreads, RunRecorder<'r>), RunError> {
@@ -108,7 +109,13 @@ pub(super) fn set_up<'r>(
         dispatches,
         helping,
         auxiliary: ends,
-    } = scaling::connect(config.scaling.as_ref(), mappers, &pools, &chains);
+    } = scaling::connect(
+        config.scaling.as_ref(),
+        mappers,
+        &pools,
+        &chains,
+        shared(on_host, port, pools.len()).as_ref(),
+    );
     // Loads are averages over the epochs of core mappers, which last half the objective. A long epoch must not delay
     // the server mapper, though.
     let epoch = Nanos(spec.slo.budget().0 / 2).min(server::LONGEST_EPOCH);
@@ -193,6 +200,17 @@ pub(super) fn set_up<'r>(
         notes,
     };
     Ok((threads, recorder))
+}
+
+/// Auxiliary cores that the run shares with other chains, if it is on a host that has some.
+fn shared(on_host: Option<&OnHost<'_>>, port: &dyn Port, dispatchers: usize) -> Option<scaling::Shared> {
+    let pool = on_host?.host.auxiliary()?;
+    let TurnShare { objective, weight } = on_host?.share;
+    let borrower = |_| Arc::new(pool.borrower(objective, weight));
+    Some(scaling::Shared {
+        borrowers: (0..dispatchers).map(borrower).collect(),
+        store: port.packet_store()?,
+    })
 }
 
 /// Buffers that a worker may hold at a time: two batches, and packets offloaded, buffered or waiting for the store.

@@ -1,6 +1,6 @@
 //! Threads of a run, from their start to their end.
 
-use crate::core_host::CoreHost;
+use crate::core_host::{CoreHost, HELPER_PRIORITY};
 use crate::cores::{CoreError, pin_to};
 use crate::external::worker::ExternalWorker;
 use crate::panics::catch_panic;
@@ -21,9 +21,6 @@ use tailwater_handover::priority::Priority;
 use tailwater_isolation::server::{PRIORITY, limit_worker};
 use tailwater_net::Nanos;
 use tailwater_policy::turns::TurnShare;
-
-/// Real-time priority of auxiliary cores' threads: above ordinary programs, below all other real-time threads.
-const HELPER_PRIORITY: u8 = 1;
 
 /// Name of the server mapper's thread.
 const SERVER_MAPPER: &str = "server-mapper";
@@ -78,7 +75,7 @@ impl Flags {
     }
 
     fn fail(&self) {
-        self.failed().store(true, Ordering::Relaxed);
+        self.workers.fail();
     }
 }
 
@@ -154,6 +151,11 @@ impl WorkerThreads {
                 }));
             }
             for (core, helper) in self.auxiliary {
+                if let Some(on_host) = &on_host {
+                    let result = on_host.host.run_auxiliary(core, helper, Arc::clone(&flags.workers));
+                    workers.push((format!("helper-{core}"), Started::Hosted(result)));
+                    continue;
+                }
                 workers.extend(threads.pinned(("helper", core), false, move || {
                     // It sleeps when idle. When it has work, it preempts ordinary threads.
                     let (_priority, _refused) = Priority::fifo_or_ordinary(HELPER_PRIORITY);

@@ -24,25 +24,38 @@ use std::time::Duration;
 use tailwater_chain::buffer::BufferMemory;
 use tailwater_chain::chain::Chain;
 use tailwater_handover::park::Sleeper;
+use tailwater_net::Nanos;
 use tailwater_policy::core::Unit;
 
 /// Maximum sleep time, which bounds the cost of a lost wake-up.
-const LONGEST_SLEEP: Duration = Duration::from_millis(10);
+pub(crate) const LONGEST_SLEEP: Duration = Duration::from_millis(10);
 
 /// Auxiliary worker's ends of the links: rings from its dispatchers, access to their packets' memory, and the parking
 /// handle.
 pub(crate) struct AuxiliaryEnds {
     pub(crate) links: Vec<(FromDispatcher, BufferMemory)>,
-    pub(crate) sleeper: Sleeper,
+    /// `None` if the core is shared with other chains: its thread sleeps then.
+    pub(crate) sleeper: Option<Sleeper>,
     /// Unit in which dispatchers offload packets.
     pub(crate) unit: Unit,
+}
+
+/// Result of an auxiliary worker's turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AuxiliaryTurn {
+    /// It processed packets between these times.
+    Worked([Nanos; 2]),
+    /// There was nothing to do.
+    Idle,
+    /// All dispatchers have closed their rings, and nothing is left in them.
+    Over,
 }
 
 /// Auxiliary worker, ready to run on the thread it is moved to.
 pub(crate) struct AuxiliaryWorker {
     sources: Vec<Source>,
     chain: CountedChain,
-    sleeper: Sleeper,
+    sleeper: Option<Sleeper>,
     context: WorkerContext<dyn PortSender>,
 }
 
@@ -84,6 +97,11 @@ impl AuxiliaryWorker {
             self.give_back();
             self.work();
         }
+        self.finish(died)
+    }
+
+    /// Sends the last window, and returns the results. `died` is the message of the worker's panic, if it panicked.
+    pub(crate) fn finish(self, died: Option<String>) -> Finished {
         self.context.finish(&self.chain);
         Finished {
             chains: vec![self.chain.into_chain()],
@@ -94,40 +112,68 @@ impl AuxiliaryWorker {
 
     fn work(&mut self) {
         loop {
-            // In this order: items pushed before a ring was closed are popped.
-            let closed = self.sources.iter().all(|source| source.link.parcels.is_closed());
-            let mut busy = false;
-            for source in &mut self.sources {
-                if let Some([_, end]) = source.serve(&mut self.context, &mut self.chain) {
-                    self.context.meter.roll(end, &self.chain);
-                    busy = true;
+            match self.turn() {
+                AuxiliaryTurn::Worked(_) => {}
+                AuxiliaryTurn::Idle => {
+                    self.before_sleep();
+                    let mut sleeper = self.sleeper.take();
+                    let called = match &mut sleeper {
+                        Some(sleeper) => sleeper.wait(LONGEST_SLEEP, || self.is_ready()),
+                        None => false,
+                    };
+                    self.sleeper = sleeper;
+                    self.after_sleep(called);
                 }
+                AuxiliaryTurn::Over => break,
             }
-            if busy {
-                continue;
-            }
-            if closed {
-                break;
-            }
-            self.context.meter.idle();
-            let parcels = || self.sources.iter().map(|source| &source.link.parcels);
-            // One closed ring is no reason to stay awake: the others may stay open for long.
-            let ready = || parcels().any(|ring| !ring.is_empty()) || parcels().all(|ring| ring.is_closed());
-            self.sources.iter().for_each(|source| source.link.await_call());
-            let called = self.sleeper.wait(LONGEST_SLEEP, ready);
-            let now = self.context.clock.now();
-            // With several dispatchers, the first call is the one that ended the sleep.
-            let calls = self.sources.iter().filter_map(|source| source.link.called());
-            if called && let Some(first) = calls.min() {
-                self.context.meter.woke(now.saturating_sub(first), now);
-                self.sources.iter().for_each(|source| source.link.woke(now));
-            }
-            self.context.meter.roll(now, &self.chain);
         }
     }
 
+    /// Processes a batch of each dispatcher.
+    pub(crate) fn turn(&mut self) -> AuxiliaryTurn {
+        // In this order: items pushed before a ring was closed are popped.
+        let closed = self.sources.iter().all(|source| source.link.parcels.is_closed());
+        let mut times: Option<[Nanos; 2]> = None;
+        for source in &mut self.sources {
+            if let Some([began, end]) = source.serve(&mut self.context, &mut self.chain) {
+                self.context.meter.roll(end, &self.chain);
+                times = Some([times.map_or(began, |[first, _]| first), end]);
+            }
+        }
+        match times {
+            Some(times) => AuxiliaryTurn::Worked(times),
+            None if closed => AuxiliaryTurn::Over,
+            None => AuxiliaryTurn::Idle,
+        }
+    }
+
+    /// Prepares to sleep, after a turn without packets.
+    pub(crate) fn before_sleep(&mut self) {
+        self.context.meter.idle();
+        self.sources.iter().for_each(|source| source.link.await_call());
+    }
+
+    /// Returns `true` if a turn has something to do.
+    pub(crate) fn is_ready(&self) -> bool {
+        let parcels = || self.sources.iter().map(|source| &source.link.parcels);
+        // One closed ring is no reason to stay awake: the others may stay open for long.
+        parcels().any(|ring| !ring.is_empty()) || parcels().all(|ring| ring.is_closed())
+    }
+
+    /// Notes the end of a sleep. `called` is set if there was a reason for it.
+    pub(crate) fn after_sleep(&mut self, called: bool) {
+        let now = self.context.clock.now();
+        // With several dispatchers, the first call is the one that ended the sleep.
+        let calls = self.sources.iter().filter_map(|source| source.link.called());
+        if called && let Some(first) = calls.min() {
+            self.context.meter.woke(now.saturating_sub(first), now);
+            self.sources.iter().for_each(|source| source.link.woke(now));
+        }
+        self.context.meter.roll(now, &self.chain);
+    }
+
     /// Counts packets that the panicked worker was processing as lost. It processes no more.
-    fn give_back(&mut self) {
+    pub(crate) fn give_back(&mut self) {
         self.context.meter.on_panic();
         for source in &mut self.sources {
             source.give_back(&mut self.context, &mut self.chain);

@@ -5,10 +5,12 @@ mod help;
 mod local_queue;
 
 use super::flow_numbers::{FlowNumbers, FlowReference};
+use super::lending::Borrower;
 use super::link::ToAuxiliary;
 use super::packet_lists::PacketLists;
 use crate::scaling::counters::ScalingCounters;
 use std::cell::Cell;
+use std::sync::Arc;
 use tailwater_chain::batch::{Batch, MAX_BATCH, Packet};
 use tailwater_chain::buffer::BufferPool;
 use tailwater_chain::chain::Chain;
@@ -37,8 +39,11 @@ pub(crate) struct Dispatch {
     offers: Option<HelpOffers>,
     requests: bool,
     needed_at: Nanos,
-    /// A long queue waits in the port.
+    /// A long queue waits in the port, and about so many packets.
     is_long: bool,
+    waiting: usize,
+    /// Its account with the broker, if auxiliary cores are shared with other chains.
+    borrower: Option<Arc<Borrower>>,
     /// Packets of split flows on their way to auxiliary cores, by the segment before which they leave. Unused for
     /// segment 0.
     parts: Vec<Batch>,
@@ -50,6 +55,7 @@ pub(crate) struct Dispatch {
 /// Activation of the auxiliary cores of a dispatcher, counted.
 struct Activations<'a> {
     dispatcher: u32,
+    now: Nanos,
     links: &'a [ToAuxiliary],
     counters: &'a mut ScalingCounters,
 }
@@ -57,7 +63,7 @@ struct Activations<'a> {
 impl AuxiliaryCores for Activations<'_> {
     fn activate(&mut self, auxiliary: usize) -> bool {
         let helper = &self.links[auxiliary].helper;
-        let is_active = helper.activate(self.dispatcher);
+        let is_active = helper.activate(self.dispatcher, self.now);
         match helper.is_dedicated() {
             true => self.counters.dedicated_activated += u64::from(is_active),
             false => self.counters.activated += u64::from(is_active),
@@ -85,7 +91,7 @@ impl Dispatch {
         pool: &BufferPool,
         chain: &Chain,
     ) -> Dispatch {
-        let buffers = pool.capacity();
+        let buffers = pool.most() as usize;
         let parts = (0..chain.segments()).map(|_| Batch::new(pool, MAX_BATCH));
         let unit = mapper.unit();
         Dispatch {
@@ -99,11 +105,18 @@ impl Dispatch {
             requests: false,
             needed_at: Nanos::ZERO,
             is_long: false,
+            waiting: 0,
+            borrower: None,
             links,
             parts: parts.collect(),
             counters: ScalingCounters::default(),
             charged: (Nanos::ZERO, 0),
         }
+    }
+
+    /// Borrows auxiliary cores from a pool.
+    pub(crate) fn borrowing(self, borrower: Option<Arc<Borrower>>) -> Dispatch {
+        Dispatch { borrower, ..self }
     }
 
     /// Returns `true` if buckets are offloaded: packets are looked up by the core that processes them.
@@ -213,6 +226,9 @@ impl Dispatch {
         self.update_available(now);
         let before = self.machine.backlog.parked().packets;
         self.machine.backlog.make_room(batch.len());
+        if let Some(borrower) = &self.borrower {
+            borrower.received(batch.len());
+        }
         let Dispatch {
             number: dispatcher,
             machine,
@@ -226,6 +242,7 @@ impl Dispatch {
         } = self;
         let mut activations = Activations {
             dispatcher: *dispatcher,
+            now,
             links,
             counters,
         };
@@ -314,6 +331,7 @@ impl Dispatch {
             lists,
             store,
             links,
+            borrower,
             counters,
             ..
         } = self;
@@ -342,10 +360,14 @@ impl Dispatch {
             }
             if let Some(took) = link.take_woke() {
                 machine.woke(took);
+                if let Some(borrower) = borrower {
+                    borrower.woke(took);
+                }
             }
         }
         let mut activations = Activations {
             dispatcher: *number,
+            now,
             links,
             counters,
         };
@@ -379,6 +401,7 @@ impl Dispatch {
         let oldest = self.lists.first().map(|parcel| self.store.arrival(parcel));
         let mut activations = Activations {
             dispatcher: self.number,
+            now,
             links: &self.links,
             counters: &mut self.counters,
         };
@@ -444,17 +467,27 @@ impl Dispatch {
     #[inline]
     pub(crate) fn learn(&mut self, packets: usize, new: usize, took: Nanos) {
         self.machine.completed(packets as u32, new as u32, took);
+        if let Some(borrower) = &self.borrower {
+            borrower.learn(packets, took);
+        }
     }
 
     /// Same as [`learn`](Dispatch::learn), for a batch that was processed straight from the port.
     #[inline]
     pub(crate) fn learn_straight(&mut self, packets: usize, new: usize, took: Nanos) {
         self.machine.completed_straight(packets as u32, new as u32, took);
+        if let Some(borrower) = &self.borrower {
+            borrower.learn(packets, took);
+            borrower.received(packets);
+        }
     }
 
     /// Ends a turn at `now`, after which packets wait in the port if `is_waiting`.
     #[inline]
     pub(crate) fn turned(&mut self, now: Nanos, is_waiting: bool) {
+        if self.borrower.is_some() {
+            self.publish(now);
+        }
         let no_benefit = self.machine.turned(now, is_waiting);
         self.counters.no_benefit += u64::from(no_benefit);
     }
@@ -475,6 +508,7 @@ impl Dispatch {
         self.end_request();
         let mut activations = Activations {
             dispatcher: self.number,
+            now: Nanos::ZERO,
             links: &self.links,
             // Releases at the end are no decisions.
             counters: &mut ScalingCounters::default(),

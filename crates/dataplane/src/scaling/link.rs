@@ -1,5 +1,6 @@
 //! Link between a dispatcher and an auxiliary core, or another dedicated core that helps it.
 
+use super::lending::Borrower;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use tailwater_chain::parcel::{PacketStore, Parcel, Receipt};
@@ -38,6 +39,8 @@ impl Activation {
 pub(crate) enum Helper {
     /// Auxiliary core. It sleeps when it has no packets.
     Auxiliary { waker: Waker, activation: Activation },
+    /// Auxiliary core of a pool that several chains share, by its index there.
+    Lent { borrower: Arc<Borrower>, core: usize },
     /// Another dedicated core, by number. It polls.
     Dedicated { offers: HelpOffers, core: usize },
 }
@@ -59,6 +62,7 @@ impl Helper {
                 true => Availability::Free,
                 false => Availability::Taken,
             },
+            Helper::Lent { borrower, core } => borrower.availability(*core),
             Helper::Dedicated { .. } if !may_be_helped => Availability::Withdrawn,
             Helper::Dedicated { offers, core } => match offers.state(*core, dispatcher as usize) {
                 OfferState::Taken => Availability::Taken,
@@ -77,14 +81,15 @@ impl Helper {
     /// Offers of dedicated cores, if it is one.
     pub(crate) fn offers(&self) -> Option<&HelpOffers> {
         match self {
-            Helper::Auxiliary { .. } => None,
+            Helper::Auxiliary { .. } | Helper::Lent { .. } => None,
             Helper::Dedicated { offers, .. } => Some(offers),
         }
     }
 
     /// Activates the core for a dispatcher. Returns `true` on success.
-    pub(crate) fn activate(&self, dispatcher: u32) -> bool {
+    pub(crate) fn activate(&self, dispatcher: u32, now: Nanos) -> bool {
         match self {
+            Helper::Lent { borrower, core } => borrower.activate(*core, now),
             Helper::Auxiliary { activation, .. } => activation.take(dispatcher),
             Helper::Dedicated { offers, core } => offers.activate(*core, dispatcher as usize),
         }
@@ -94,13 +99,18 @@ impl Helper {
     pub(crate) fn release(&self) {
         match self {
             Helper::Auxiliary { activation, .. } => activation.release(),
+            Helper::Lent { borrower, core } => borrower.release(*core),
             Helper::Dedicated { offers, core } => offers.release(*core),
         }
     }
 
     fn wake(&self) {
-        if let Helper::Auxiliary { waker, .. } = self {
-            waker.wake();
+        match self {
+            Helper::Auxiliary { waker, .. } => {
+                waker.wake();
+            }
+            Helper::Lent { borrower, core } => borrower.wake(*core),
+            Helper::Dedicated { .. } => {}
         }
     }
 }
@@ -285,11 +295,11 @@ mod tests {
             Availability::Withdrawn,
             "this core needs none"
         );
-        assert!(helper.activate(0));
+        assert!(helper.activate(0, Nanos::ZERO));
         assert_eq!(helper.availability(2, true), Availability::Taken);
         offers.withdraw(1);
         assert_eq!(helper.availability(0, true), Availability::Withdrawn);
         helper.release();
-        assert!(!helper.activate(0));
+        assert!(!helper.activate(0, Nanos::ZERO));
     }
 }

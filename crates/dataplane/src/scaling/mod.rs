@@ -31,6 +31,7 @@
 //! - `auxiliary`: the auxiliary worker.
 //! - `source`: packets that a dispatcher has sent to another core.
 //! - `helping`: a dedicated core's work for others.
+//! - [`AuxiliaryPool`]: auxiliary cores that the chains of a server share, lent by a core broker.
 //! - `link`: the rings, and activation of auxiliary cores.
 //! - [`server`]: the server mapper's thread, which moves RSS buckets between dispatchers.
 //! - [`buckets`]: a worker's side of bucket migration.
@@ -46,6 +47,7 @@ pub(crate) mod counters;
 pub(crate) mod dispatch;
 mod flow_numbers;
 pub(crate) mod helping;
+pub(crate) mod lending;
 pub(crate) mod link;
 pub(crate) mod load;
 #[doc(hidden)]
@@ -59,10 +61,12 @@ pub(crate) mod spans;
 mod tests;
 
 pub use counters::ScalingCounters;
+pub use lending::AuxiliaryPool;
 
 use auxiliary::AuxiliaryEnds;
 use dispatch::Dispatch;
 use helping::HelpingEnds;
+use lending::Borrower;
 use link::{Activation, Helper, link};
 use std::fmt;
 use std::sync::Arc;
@@ -152,34 +156,50 @@ pub(crate) struct Connected {
     pub(crate) auxiliary: Vec<AuxiliaryEnds>,
 }
 
+/// Auxiliary cores that a run shares with others, for each of its dispatchers, and the store that the packets of all
+/// of them are in.
+pub(crate) struct Shared {
+    pub(crate) borrowers: Vec<Arc<Borrower>>,
+    pub(crate) store: PacketStore,
+}
+
 /// Connects each dispatcher, which has one of the `mappers`, `pools` and `chains`, with every auxiliary core, and with
-/// other dispatchers. Returns nothing without `config`.
+/// other dispatchers. Auxiliary cores are the run's own, or `shared`. Returns nothing without `config`.
 pub(crate) fn connect(
     config: Option<&ScalingConfig>,
     mappers: Vec<Box<dyn CoreMapper>>,
     pools: &[BufferPool],
     chains: &[Chain],
+    shared: Option<&Shared>,
 ) -> Connected {
     let Some(config) = config else {
         return Connected::default();
     };
     let unit = mappers.first().map_or(Unit::Flow, |mapper| mapper.unit());
-    let stores: Vec<PacketStore> = pools.iter().map(PacketStore::new).collect();
+    let store = |pool: &BufferPool| shared.map_or_else(|| PacketStore::new(pool), |shared| shared.store.clone());
+    let stores: Vec<PacketStore> = pools.iter().map(store).collect();
     let mut to: Vec<Vec<_>> = pools.iter().map(|_| Vec::new()).collect();
     let mut auxiliary = Vec::new();
-    for _ in &config.auxiliary {
+    for core in 0..config.auxiliary.len() {
         let (sleeper, waker) = park(config.park);
         let activation = Activation::default();
         let mut links = Vec::new();
-        for ((pool, store), to) in pools.iter().zip(&stores).zip(&mut to) {
-            let helper = Helper::Auxiliary {
-                waker: waker.clone(),
-                activation: activation.clone(),
+        for (dispatcher, ((pool, store), to)) in pools.iter().zip(&stores).zip(&mut to).enumerate() {
+            let helper = match shared {
+                Some(shared) => Helper::Lent {
+                    borrower: Arc::clone(&shared.borrowers[dispatcher]),
+                    core,
+                },
+                None => Helper::Auxiliary {
+                    waker: waker.clone(),
+                    activation: activation.clone(),
+                },
             };
-            let (near, far) = link(pool.capacity() as u32, store.clone(), helper);
+            let (near, far) = link(pool.most(), store.clone(), helper);
             to.push(near);
             links.push((far, pool.memory().clone()));
         }
+        let sleeper = shared.is_none().then_some(sleeper);
         auxiliary.push(AuxiliaryEnds { links, sleeper, unit });
     }
     let dispatchers = pools.len();
@@ -199,7 +219,7 @@ pub(crate) fn connect(
                 offers: offers.clone(),
                 core,
             };
-            let (near, far) = link(pool.capacity() as u32, store.clone(), helper);
+            let (near, far) = link(pool.most(), store.clone(), helper);
             to.push(near);
             helping[core].links.push((from, (far, pool.memory().clone())));
         }
@@ -208,7 +228,8 @@ pub(crate) fn connect(
     let parts = mappers.into_iter().zip(links).zip(pools.iter().zip(chains));
     let dispatches = parts.enumerate().map(|(number, parts)| {
         let ((mapper, (links, store)), (pool, chain)) = parts;
-        Dispatch::new(number as u32, mapper, store, links, pool, chain)
+        let borrower = shared.map(|shared| Arc::clone(&shared.borrowers[number]));
+        Dispatch::new(number as u32, mapper, store, links, pool, chain).borrowing(borrower)
     });
     Connected {
         dispatches: dispatches.collect(),

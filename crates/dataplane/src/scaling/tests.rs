@@ -145,7 +145,7 @@ fn a_split_flow_is_processed_by_two_cores_at_once() {
     let (to, from) = link(1024, store.clone(), Helper::auxiliary(waker));
     let ends = AuxiliaryEnds {
         links: vec![(from, pool.memory().clone())],
-        sleeper,
+        sleeper: Some(sleeper),
         unit: Unit::Flow,
     };
     let start = clock.now();

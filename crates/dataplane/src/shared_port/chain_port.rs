@@ -12,6 +12,7 @@ use std::time::Duration;
 use tailwater_api::chain::Match;
 use tailwater_chain::batch::MAX_BATCH;
 use tailwater_chain::buffer::BufferPool;
+use tailwater_chain::parcel::PacketStore;
 use tailwater_net::Nanos;
 use tailwater_net::toeplitz::{RssHasher, RssKey};
 
@@ -206,6 +207,10 @@ impl Port for ChainPort {
 
     fn sender(&mut self) -> Box<dyn PortSender> {
         Box::new(self.shared.sender())
+    }
+
+    fn packet_store(&self) -> Option<PacketStore> {
+        Some(self.shared.packet_store())
     }
 
     fn reta_delay(&self) -> Option<Nanos> {

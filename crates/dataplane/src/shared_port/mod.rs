@@ -34,10 +34,11 @@ use poller::PollerCounters;
 use rules::{ChainRules, MAX_CHAINS};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use tailwater_api::chain::Match;
 use tailwater_chain::batch::Batch;
 use tailwater_chain::buffer::{BufferMemory, BufferPool};
+use tailwater_chain::parcel::PacketStore;
 use tailwater_net::Nanos;
 use tailwater_net::toeplitz::RssKey;
 
@@ -50,10 +51,14 @@ const FIRST_CHAINS: u32 = 16;
 /// Smallest ring of a chain from each poller, in packets.
 const LEAST_RING: usize = 64;
 
+/// Buffers that each of the later chains has at its workers. One that offloads packets needs more, and is refused if
+/// they are not there.
+const LEAST_HELD: u32 = 256;
+
 /// Size of the ring of a chain with `held` buffers at its workers, as the next after `chains` others on a port with
 /// `left` unreserved buffers and `pollers` pollers: at most `most`, and small enough for all chains that can follow.
 fn ring_size(most: usize, (chains, left): (u32, u32), pollers: u32, held: u32) -> usize {
-    let least = pollers * LEAST_RING as u32 + held;
+    let least = pollers * LEAST_RING as u32 + held.min(LEAST_HELD);
     let room = match FIRST_CHAINS.checked_sub(chains).filter(|first| *first > 0) {
         Some(first) => left.saturating_sub((MAX_CHAINS as u32 - FIRST_CHAINS) * least) / first,
         None => left / (MAX_CHAINS as u32).saturating_sub(chains).max(1),
@@ -95,6 +100,7 @@ pub struct SharedPort {
     port: Mutex<Box<dyn Port>>,
     traffic: String,
     memory: BufferMemory,
+    store: OnceLock<PacketStore>,
     /// Buffers with which each poller's pool began.
     share: u32,
     progress: Vec<Arc<Progress>>,
@@ -289,6 +295,7 @@ impl SharedPort {
             clock,
             port: Mutex::new(port),
             memory,
+            store: OnceLock::new(),
             share,
             progress,
             counters,
@@ -388,6 +395,11 @@ impl SharedPort {
         chains.reserved.senders += required.senders;
         chains.matches[slot] = Some(wanted.clone());
         Ok((slot, required, ring))
+    }
+
+    /// Store for packets on their way to auxiliary cores, created when the first chain needs it.
+    fn packet_store(&self) -> PacketStore {
+        self.store.get_or_init(|| PacketStore::of_memory(&self.memory)).clone()
     }
 
     /// Lets chains get packets, or none any more, all at one time. Returns once all pollers have the new rules.

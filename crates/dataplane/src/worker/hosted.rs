@@ -18,6 +18,11 @@ pub(crate) struct WorkerFlags {
 }
 
 impl WorkerFlags {
+    /// Ends the run's other workers.
+    pub(crate) fn fail(&self) {
+        self.failed.store(true, Ordering::Relaxed);
+    }
+
     #[inline]
     fn are_set(&self) -> bool {
         self.stop.load(Ordering::Relaxed) || self.failed.load(Ordering::Relaxed)
@@ -31,6 +36,8 @@ pub(crate) enum HostedTurn {
     Worked(Nanos),
     /// It had nothing to do.
     Idle,
+    /// It had nothing to do but wait for another core that works for it.
+    Waits,
     /// It has ended, and sent its results.
     Over,
 }
@@ -88,6 +95,7 @@ impl<P: Processing> HostedWorker<P> {
             return HostedTurn::Over;
         };
         let (turn, received) = worker.turn(times, || flags.are_set());
+        let waits = worker.processing.waits_for_others();
         if worker.is_over(times, received) {
             self.close();
         } else {
@@ -95,6 +103,7 @@ impl<P: Processing> HostedWorker<P> {
         }
         match turn {
             Turn::Worked(end) => HostedTurn::Worked(end),
+            Turn::Idle(_) if waits => HostedTurn::Waits,
             Turn::Idle(_) => HostedTurn::Idle,
         }
     }
@@ -109,7 +118,7 @@ impl<P: Processing> HostedWorker<P> {
     /// Ends the worker after a panic. The thread's other workers go on.
     #[cold]
     fn on_panic(&mut self, message: String) {
-        self.flags.failed.store(true, Ordering::Relaxed);
+        self.flags.fail();
         self.died.get_or_insert(message);
         let Some(worker) = &mut self.worker else {
             return;

@@ -37,6 +37,11 @@ pub(crate) trait Processing: Counting {
     /// `None` if it must poll.
     fn on_idle(&mut self, received: Received, now: Nanos, idle: Nanos) -> Option<Duration>;
 
+    /// Returns `true` if another core works for this one: it needs turns although it has no packets.
+    fn waits_for_others(&self) -> bool {
+        false
+    }
+
     /// Returns `true` if no packet is in the system outside the port's ring, and no other worker needs this one. Called
     /// when the ring is empty and no more packets arrive.
     fn is_done(&self) -> bool;

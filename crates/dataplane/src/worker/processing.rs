@@ -110,7 +110,7 @@ impl ChainProcessing {
         };
         let is_long = received.waiting >= LONG || self.full_batches >= LONG_BATCHES;
         let waiting = waiting(received, self.full_batches, self.batch.len());
-        dispatch.note_port(is_long);
+        dispatch.note_port(is_long, waiting);
         if !dispatch.is_quiet()
             || dispatch.has_auxiliary_cores()
                 && (dispatch.is_due(now) || !dispatch.is_in_time(waiting + self.batch.len()))
@@ -119,7 +119,7 @@ impl ChainProcessing {
         }
         if received.waiting == 0 {
             dispatch.keep_request(now);
-            return false;
+            return dispatch.is_withdrawn(now);
         }
         dispatch.queues(now, (waiting, is_long), &self.batch)
     }
@@ -333,6 +333,12 @@ impl Processing for ChainProcessing {
         // Nor those of other dedicated cores.
         let may_sleep = self.helping.as_mut().is_none_or(|helping| helping.may_sleep());
         may_sleep.then_some(rest)
+    }
+
+    #[inline]
+    fn waits_for_others(&self) -> bool {
+        let dispatch = self.dispatch.as_ref();
+        dispatch.is_some_and(|dispatch| !dispatch.is_quiet() || dispatch.has_auxiliary_cores())
     }
 
     /// The worker is also needed while RSS buckets migrate.

@@ -8,10 +8,38 @@ use tailwater_net::Nanos;
 const LASTS: Nanos = Nanos::from_millis(1);
 
 impl Dispatch {
-    /// Notes if a long queue waits in the port.
+    /// Notes that about `waiting` packets wait in the port, and if that is a long queue.
     #[inline]
-    pub(crate) fn note_port(&mut self, is_long: bool) {
-        self.is_long = is_long;
+    pub(crate) fn note_port(&mut self, is_long: bool, waiting: usize) {
+        (self.is_long, self.waiting) = (is_long, waiting);
+    }
+
+    /// Returns `true` if an activated auxiliary core is to be given back to a pool.
+    #[inline]
+    pub(crate) fn is_withdrawn(&mut self, now: Nanos) -> bool {
+        if self.borrower.is_none() || !self.has_auxiliary_cores() {
+            return false;
+        }
+        self.update_available(now);
+        let mut auxiliaries = self.machine.backlog.auxiliaries().iter();
+        auxiliaries.any(|auxiliary| auxiliary.active && auxiliary.taken)
+    }
+
+    /// Publishes the backlog to the broker, which may lend auxiliary cores for it.
+    pub(super) fn publish(&self, now: Nanos) {
+        let Some(borrower) = &self.borrower else {
+            return;
+        };
+        let auxiliaries = self.machine.backlog.auxiliaries().iter();
+        let helpers = auxiliaries.filter(|auxiliary| auxiliary.active).count() as u32;
+        let here = self.machine.backlog.here().packets;
+        let packets = self.waiting + (here + self.offloaded()) as usize;
+        if packets == 0 && helpers == 0 {
+            borrower.publish_none();
+            return;
+        }
+        let oldest = self.lists.first().map(|parcel| self.store.arrival(parcel));
+        borrower.publish(packets, oldest, helpers, now);
     }
 
     /// Requests help of other dedicated cores, if that is of use. They offer it some time later, if they have time.

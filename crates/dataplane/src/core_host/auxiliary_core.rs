@@ -1,0 +1,169 @@
+//! Loop of an auxiliary core that all chains of a server share.
+//!
+//! It sleeps until a dispatcher of any chain wakes it. Which dispatcher may send packets at a time is decided by the
+//! [pool](crate::scaling::AuxiliaryPool). Packets of the one before may still be there then, so the loop gives every
+//! chain's worker its turns.
+
+use super::mailbox::Orders;
+use crate::clock::Clock;
+use crate::panics::catch_panic;
+use crate::scaling::auxiliary::{AuxiliaryTurn, AuxiliaryWorker, LONGEST_SLEEP};
+use crate::worker::finished::Finished;
+use crate::worker::hosted::WorkerFlags;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
+use tailwater_handover::park::Sleeper;
+use tailwater_net::Nanos;
+
+/// Time that workers get to end once the core is to stop.
+const LONGEST_STOP: Nanos = Nanos::from_secs(2);
+
+/// Order to an auxiliary core.
+pub(super) enum AuxiliaryOrder {
+    /// Give a chain's worker its turns.
+    Run(Box<HostedAuxiliary>),
+    /// End once all workers have ended.
+    Stop,
+}
+
+impl fmt::Debug for AuxiliaryOrder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            AuxiliaryOrder::Run(_) => "Run",
+            AuxiliaryOrder::Stop => "Stop",
+        })
+    }
+}
+
+/// Auxiliary worker of one chain, among those of others.
+pub(crate) struct HostedAuxiliary {
+    /// `None` once it has ended.
+    worker: Option<AuxiliaryWorker>,
+    flags: Arc<WorkerFlags>,
+    results: Sender<Finished>,
+    died: Option<String>,
+}
+
+impl HostedAuxiliary {
+    /// Hosts a worker, which sends its results at its end.
+    pub(crate) fn new(worker: AuxiliaryWorker, flags: Arc<WorkerFlags>, results: Sender<Finished>) -> HostedAuxiliary {
+        HostedAuxiliary {
+            worker: Some(worker),
+            flags,
+            results,
+            died: None,
+        }
+    }
+
+    fn turn(&mut self) -> AuxiliaryTurn {
+        let Some(worker) = &mut self.worker else {
+            return AuxiliaryTurn::Over;
+        };
+        match catch_panic(|| worker.turn()) {
+            Ok(AuxiliaryTurn::Over) => {
+                if let Some(worker) = self.worker.take() {
+                    // A receiver that is gone has given up on the run.
+                    let _ = self.results.send(worker.finish(self.died.take()));
+                }
+                AuxiliaryTurn::Over
+            }
+            Ok(turn) => turn,
+            Err(message) => {
+                self.on_panic(message);
+                AuxiliaryTurn::Idle
+            }
+        }
+    }
+
+    /// Ends the chain after a panic. Its packets come back unprocessed from now on.
+    #[cold]
+    fn on_panic(&mut self, message: String) {
+        self.flags.fail();
+        self.died.get_or_insert(message);
+        if let Some(worker) = &mut self.worker {
+            worker.give_back();
+        }
+    }
+}
+
+/// State of an auxiliary core's thread.
+pub(super) struct AuxiliaryLoop {
+    clock: Clock,
+    orders: Orders<AuxiliaryOrder>,
+    sleeper: Sleeper,
+    workers: Vec<HostedAuxiliary>,
+    busy: Arc<AtomicU64>,
+    /// Time at which workers are given up, once the core is to stop.
+    stop_at: Option<Nanos>,
+}
+
+impl AuxiliaryLoop {
+    pub(super) fn new(
+        clock: Clock,
+        orders: Orders<AuxiliaryOrder>,
+        sleeper: Sleeper,
+        busy: Arc<AtomicU64>,
+    ) -> AuxiliaryLoop {
+        AuxiliaryLoop {
+            clock,
+            orders,
+            sleeper,
+            workers: Vec::new(),
+            busy,
+            stop_at: None,
+        }
+    }
+
+    /// Runs until it is to stop and all workers have ended, or the time for that is over.
+    pub(super) fn run(mut self) {
+        loop {
+            while let Some(order) = self.orders.next() {
+                match order {
+                    AuxiliaryOrder::Run(worker) => self.workers.push(*worker),
+                    AuxiliaryOrder::Stop => self.stop_at = self.stop_at.or(Some(self.clock.now() + LONGEST_STOP)),
+                }
+            }
+            let mut worked = Nanos::ZERO;
+            self.workers.retain_mut(|worker| match worker.turn() {
+                AuxiliaryTurn::Worked([began, end]) => {
+                    worked = worked + end.saturating_sub(began);
+                    true
+                }
+                AuxiliaryTurn::Idle => true,
+                AuxiliaryTurn::Over => false,
+            });
+            if worked > Nanos::ZERO {
+                let busy = self.busy.load(Ordering::Relaxed) + worked.0;
+                self.busy.store(busy, Ordering::Relaxed);
+                continue;
+            }
+            if let Some(at) = self.stop_at
+                && (self.workers.is_empty() || self.clock.now() > at)
+            {
+                return;
+            }
+            self.sleep();
+        }
+    }
+
+    fn sleep(&mut self) {
+        let AuxiliaryLoop {
+            orders,
+            sleeper,
+            workers,
+            ..
+        } = self;
+        let each = |workers: &mut Vec<HostedAuxiliary>, act: &dyn Fn(&mut AuxiliaryWorker)| {
+            workers
+                .iter_mut()
+                .filter_map(|hosted| hosted.worker.as_mut())
+                .for_each(act);
+        };
+        each(workers, &AuxiliaryWorker::before_sleep);
+        let is_ready = |hosted: &HostedAuxiliary| hosted.worker.as_ref().is_some_and(AuxiliaryWorker::is_ready);
+        let called = sleeper.wait(LONGEST_SLEEP, || orders.is_pending() || workers.iter().any(is_ready));
+        each(workers, &|worker| worker.after_sleep(called));
+    }
+}
