@@ -229,6 +229,25 @@ impl<T> Producer<T> {
         count
     }
 
+    /// Takes back the oldest item that the consumer left in the ring, once it is gone.
+    pub fn take_back(&mut self) -> Option<T> {
+        if !self.is_closed() {
+            return None;
+        }
+        // The consumer's last store happened before it was seen to be gone.
+        self.head = self.shared.head.0.load(Ordering::Relaxed);
+        if self.head == self.tail {
+            return None;
+        }
+        let (slot, _) = self.shared.span(self.head, 1);
+        // SAFETY: slots from head to tail hold items, and the consumer, whose accesses happened before, is gone. The
+        // slot holds none once the head has passed it, which only this end still reads or writes.
+        let item = slot[0].with(|slot| unsafe { (*slot).assume_init_read() });
+        self.head = self.head.wrapping_add(1);
+        self.shared.head.0.store(self.head, Ordering::Relaxed);
+        Some(item)
+    }
+
     /// Passes the next `count` slots to the consumer.
     #[inline(always)]
     fn publish(&mut self, count: usize) {

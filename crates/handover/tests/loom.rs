@@ -155,6 +155,32 @@ fn ring_abandoned_at_any_moment_drops_every_item_once() {
 /// Never reached: threads do not wake spuriously under the model checker.
 const BOUND: Duration = Duration::from_secs(1);
 
+/// The producer takes back what the consumer left, whenever that ends: no item is lost or seen twice.
+#[test]
+fn ring_abandoned_at_any_moment_gives_the_rest_back() {
+    check(3, || {
+        let (mut producer, mut consumer) = ring(2);
+        let popping = thread::spawn(move || u32::from(consumer.pop().is_some()));
+        let pushed = (0..3).filter(|item| producer.push(*item).is_ok()).count() as u32;
+        let popped = popping.join().expect("no panic");
+        let mut back = 0;
+        while producer.take_back().is_some() {
+            back += 1;
+        }
+        assert_eq!(popped + back, pushed);
+    });
+    check(3, || {
+        let (mut producer, mut consumer) = ring(2);
+        let popping = thread::spawn(move || consumer.pop());
+        assert_eq!(producer.push(0), Ok(()));
+        let early = producer.take_back();
+        let popped = popping.join().expect("no panic");
+        let late = producer.take_back();
+        let seen = [early, popped, late].into_iter().flatten().collect::<Vec<_>>();
+        assert_eq!(seen, [0]);
+    });
+}
+
 #[test]
 fn park_loses_no_wake_up() {
     check(9, || {

@@ -85,6 +85,7 @@ impl CoreLoop {
             last = end;
             now = self.clock.now();
         }
+        self.pollers.iter_mut().for_each(|(_, poller)| poller.finish());
     }
 
     /// Carries out an order.

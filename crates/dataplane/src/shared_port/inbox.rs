@@ -134,9 +134,10 @@ impl Outlet {
         true
     }
 
-    /// Takes back buffers, and reports losses.
+    /// Takes back buffers, and reports losses. Returns the number of packets that are lost because the worker has
+    /// ended, and that nobody else counts.
     #[inline]
-    pub(crate) fn settle(&mut self, pool: &mut BufferPool) {
+    pub(crate) fn settle(&mut self, pool: &mut BufferPool) -> u64 {
         while let Some(buffer) = self.back.pop() {
             pool.admit(&buffer);
             pool.give(buffer);
@@ -144,13 +145,27 @@ impl Outlet {
         if self.lost > 0 {
             self.missed.fetch_add(std::mem::take(&mut self.lost), Ordering::Relaxed);
         }
+        match self.to.is_closed() {
+            false => 0,
+            true => self.take_rest(pool),
+        }
     }
 
-    /// Returns `true` once the worker has ended and all its buffers have come back.
-    pub(crate) fn is_over(&mut self, pool: &mut BufferPool) -> bool {
-        let closed = self.to.is_closed();
-        self.settle(pool);
-        closed
+    /// Takes back what the worker left when it ended.
+    #[cold]
+    fn take_rest(&mut self, pool: &mut BufferPool) -> u64 {
+        let mut rest = self.missed.swap(0, Ordering::Relaxed);
+        while let Some(Delivered { packet, .. }) = self.to.take_back() {
+            pool.admit(&packet.buffer);
+            pool.give(packet.buffer);
+            rest += 1;
+        }
+        rest
+    }
+
+    /// Returns `true` if the worker has ended. What is [settled](Self::settle) after that is the last.
+    pub(crate) fn is_over(&self) -> bool {
+        self.to.is_closed()
     }
 }
 

@@ -50,18 +50,19 @@ pub(crate) struct ChainOutlets {
 }
 
 impl ChainOutlets {
+    /// Takes back buffers, and counts packets that nobody else counts.
     #[inline]
-    fn settle(&mut self, pool: &mut BufferPool) {
-        self.home.settle(pool);
-        self.others.iter_mut().for_each(|outlet| outlet.settle(pool));
+    fn settle(&mut self, pool: &mut BufferPool, counters: &PollerCounters) {
+        let others = self.others.iter_mut().map(|outlet| outlet.settle(pool)).sum::<u64>();
+        let rest = self.home.settle(pool) + others;
+        if rest > 0 {
+            add(&counters.lost, rest);
+        }
     }
 
-    /// Returns `true` once all workers have ended and their buffers have come back.
-    fn is_over(&mut self, pool: &mut BufferPool) -> bool {
-        let over = self.home.is_over(pool);
-        self.others
-            .iter_mut()
-            .fold(over, |over, outlet| outlet.is_over(pool) && over)
+    /// Returns `true` once all workers have ended. What is settled after that is the last.
+    fn is_over(&self) -> bool {
+        self.home.is_over() && self.others.iter().all(Outlet::is_over)
     }
 }
 
@@ -204,15 +205,36 @@ impl Poller {
         if self.settle_in == 0 || self.pool.available() < MOST_BATCHES * MAX_BATCH {
             self.settle_in = SETTLE_INTERVAL;
             slots = self.connected;
-            let pool = &mut self.pool;
-            self.leaving.retain_mut(|outlet| !outlet.is_over(pool));
+            self.settle_leaving();
         }
         while slots != 0 {
             let slot = slots.trailing_zeros() as usize;
             slots &= slots - 1;
             if let Some(outlet) = &mut self.outlets[slot] {
-                outlet.settle(&mut self.pool);
+                outlet.settle(&mut self.pool, &self.counters);
             }
+        }
+    }
+
+    /// Takes back buffers from chains that are gone.
+    fn settle_leaving(&mut self) {
+        let (pool, counters) = (&mut self.pool, &self.counters);
+        self.leaving.retain_mut(|outlets| {
+            let over = outlets.is_over();
+            outlets.settle(pool, counters);
+            !over
+        });
+    }
+
+    /// Counts what chains that have ended left, and what still waits in the port, as lost.
+    pub(crate) fn finish(&mut self) {
+        let mut lost = 0;
+        let unreceived = self.queue.discard(&mut |_, _| lost += 1);
+        add(&self.counters.received, unreceived);
+        add(&self.counters.lost, lost);
+        self.settle_leaving();
+        for outlets in self.outlets.iter_mut().flatten() {
+            outlets.settle(&mut self.pool, &self.counters);
         }
     }
 
@@ -231,7 +253,7 @@ impl Poller {
     /// Replaces the rules. Packets received from now on are decided by them. Chains learn of their losses before.
     pub(crate) fn set_rules(&mut self, rules: Arc<ChainRules>) {
         for outlets in self.outlets.iter_mut().flatten() {
-            outlets.settle(&mut self.pool);
+            outlets.settle(&mut self.pool, &self.counters);
         }
         self.rules = rules;
     }

@@ -28,7 +28,7 @@ pub(super) fn cause_of_full(pool: &BufferPool, dispatch: Option<&Dispatch>, buck
     let offloaded = dispatch.map_or(0, Dispatch::offloaded) as usize;
     if buckets.is_some_and(Buckets::no_buffer) {
         Cause::Migration
-    } else if 2 * offloaded > pool.capacity() {
+    } else if 2 * offloaded > pool.most() as usize {
         Cause::Waking
     } else {
         Cause::RingFull

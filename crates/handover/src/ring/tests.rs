@@ -185,3 +185,23 @@ fn counters_do_not_share_cache_lines() {
 fn a_ring_of_nothing_is_refused() {
     let _ = ring::<u64>(0);
 }
+
+/// Each item is dropped once, whoever has it at the end.
+#[test]
+fn the_producer_takes_back_what_the_consumer_left() {
+    let item = Counted::new(());
+    let (mut producer, mut consumer) = ring(4);
+    for _ in 0..3 {
+        assert!(producer.push(Counted::clone(&item)).is_ok());
+    }
+    assert!(consumer.pop().is_some());
+    assert_eq!(producer.take_back(), None, "the consumer is there");
+    drop(consumer);
+    assert!(producer.take_back().is_some());
+    assert_eq!(Counted::strong_count(&item), 2, "one is in the ring");
+    assert!(producer.push(Counted::clone(&item)).is_ok());
+    assert!(producer.take_back().is_some() && producer.take_back().is_some());
+    assert_eq!(producer.take_back(), None);
+    drop(producer);
+    assert_eq!(Counted::strong_count(&item), 1);
+}

@@ -59,7 +59,21 @@ fn a_full_ring_loses_and_counts_and_keeps_no_buffer() {
         |_| Some(()),
         |(), packet, arrival| assert!(!outlet.deliver(packet, arrival, &mut of_poller)),
     );
-    assert!(outlet.is_over(&mut of_poller));
+    assert!(outlet.is_over());
+    // The first loss was never read.
+    assert_eq!(outlet.settle(&mut of_poller), 1);
     assert_eq!(of_poller.available(), 8);
     assert_eq!(of_worker.take_returned().map(|buffer| buffer.index()), None);
+}
+
+/// Packets that are in the ring when the worker ends, and losses that it never read, are counted once.
+#[test]
+fn what_an_ended_worker_left_comes_back_and_is_counted() {
+    let (mut outlet, inbox, missed, mut of_poller, _of_worker) = ends(2);
+    deliver(&mut outlet, &mut of_poller, &[b"a", b"b", b"c"]);
+    assert_eq!(outlet.settle(&mut of_poller), 0, "the worker counts them");
+    drop(inbox);
+    assert_eq!(outlet.settle(&mut of_poller), 3);
+    assert_eq!(outlet.settle(&mut of_poller), 0);
+    assert_eq!((missed.load(Ordering::Relaxed), of_poller.available()), (0, 8));
 }
