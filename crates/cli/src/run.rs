@@ -4,7 +4,7 @@ pub(crate) mod args;
 pub(crate) mod mappers;
 mod plan;
 mod ports;
-mod profiles;
+pub(crate) mod profiles;
 mod record;
 mod report;
 

@@ -1,6 +1,7 @@
 //! `tailwater serve`: one machine, many chains.
 
 mod args;
+mod offloading;
 mod ports;
 mod report;
 
@@ -9,6 +10,8 @@ pub use args::{SERVE_EXAMPLES, ServeArgs};
 use crate::error::CliError;
 use crate::output::complain;
 use crate::signals::stop_on_signals;
+use crate::values::Cores;
+use offloading::{offloading, policy};
 use ports::open;
 use report::print_all;
 use std::path::{Path, PathBuf};
@@ -19,9 +22,11 @@ use std::time::{Duration, Instant};
 use tailwater_api::document::Document;
 use tailwater_api::server::{DESCRIPTION, ServerSpec};
 use tailwater_dataplane::clock::Clock;
-use tailwater_dataplane::core_host::CoreHost;
+use tailwater_dataplane::core_host::{CoreHost, HostConfig};
 use tailwater_dataplane::cores::{self, CoreError};
 use tailwater_net::Nanos;
+use tailwater_policy::broker::{BrokerConfig, LeastSlackBroker};
+use tailwater_server::Event;
 use tailwater_server::live::{EndedChain, LiveMachine};
 use tailwater_server::{LockedState, Paths, ServeError, ServerConfig, serve as run_server};
 
@@ -38,15 +43,26 @@ pub fn serve(args: &ServeArgs) -> Result<ExitCode, CliError> {
     let paths = Paths::of(&spec, |name| std::env::var_os(name).map(PathBuf::from));
     let state = LockedState::lock(&paths).map_err(not_served)?;
     let stop = stop_on_signals()?;
-    let cores = match &args.cores {
-        Some(cores) => cores.0.clone(),
-        None => data_cores(&spec)?,
-    };
+    let policy = policy(&spec)?;
+    let cores = chosen(args.cores.as_ref(), ("cores", &spec.cores))?;
+    let auxiliary = chosen(args.auxiliary.as_ref(), ("auxiliary", &spec.auxiliary))?;
+    if let Some(both) = auxiliary.iter().find(|core| cores.contains(core)) {
+        return Err(CliError::Input(format!(
+            "core {both} is both dedicated and auxiliary: expected different cores (--cores, --auxiliary)"
+        )));
+    }
     // The threads of this server, apart from those of its cores, get the other cores.
     let elsewhere = cores::AvoidCores::new(&cores);
     let clock = Clock::start();
     let ports = open(&spec, &cores, &clock)?;
-    let host = CoreHost::start(&cores, clock, args.nap).map_err(failed)?;
+    let host = HostConfig {
+        cores: cores.clone(),
+        nap: args.nap,
+        auxiliary: auxiliary.clone(),
+        park: args.wait,
+        broker: Box::new(LeastSlackBroker::new(BrokerConfig::default())),
+    };
+    let host = CoreHost::start(host, clock).map_err(failed)?;
     let ended = Arc::<Mutex<Vec<EndedChain>>>::default();
     let reports = Arc::clone(&ended);
     let machine = LiveMachine::new(Arc::clone(&host), ports, move |ended| {
@@ -56,6 +72,7 @@ pub fn serve(args: &ServeArgs) -> Result<ExitCode, CliError> {
         host.stop();
         failed(error)
     })?;
+    let machine = machine.offloading(offloading(policy));
     let ports = machine.ports();
     let config = ServerConfig {
         paths,
@@ -69,7 +86,8 @@ pub fn serve(args: &ServeArgs) -> Result<ExitCode, CliError> {
         let timer = args
             .duration
             .map(|duration| scope.spawn(move || end_after(duration, stop, over)));
-        let served = run_server(&config, state, machine, stop, || announce(&config, &cores));
+        let ready = || announce(&config, [&cores, &auxiliary]);
+        let served = run_server(&config, state, machine, stop, ready, warn);
         over.store(true, Ordering::Relaxed);
         drop(timer);
         served
@@ -104,11 +122,7 @@ fn failed(error: impl std::error::Error) -> CliError {
 
 /// Refuses fields that this version does not serve.
 fn check(spec: &ServerSpec) -> Result<(), CliError> {
-    let fields = [
-        ("auxiliary", !spec.auxiliary.is_empty()),
-        ("metrics", spec.metrics.is_some()),
-        ("policy", spec.policy.is_some()),
-    ];
+    let fields = [("metrics", spec.metrics.is_some())];
     match fields.iter().find(|(_, is_set)| *is_set) {
         None => Ok(()),
         Some((field, _)) => Err(CliError::Input(format!(
@@ -117,23 +131,42 @@ fn check(spec: &ServerSpec) -> Result<(), CliError> {
     }
 }
 
-/// Cores of the server, checked.
-fn data_cores(spec: &ServerSpec) -> Result<Vec<usize>, CliError> {
-    let listed: Vec<String> = spec.cores.iter().map(u32::to_string).collect();
-    cores::parse_list(&listed.join(",")).map_err(|error: CoreError| CliError::Input(format!("spec.cores: {error}")))
+/// Cores of an argument, or those of the spec, checked.
+fn chosen(argument: Option<&Cores>, (field, spec): (&str, &[u32])) -> Result<Vec<usize>, CliError> {
+    if let Some(cores) = argument {
+        return Ok(cores.0.clone());
+    }
+    if spec.is_empty() {
+        return Ok(Vec::new());
+    }
+    let listed: Vec<String> = spec.iter().map(u32::to_string).collect();
+    cores::parse_list(&listed.join(",")).map_err(|error: CoreError| CliError::Input(format!("spec.{field}: {error}")))
 }
 
-fn announce(config: &ServerConfig, on: &[usize]) {
+fn announce(config: &ServerConfig, [dedicated, auxiliary]: [&[usize]; 2]) {
     let socket = match cfg!(feature = "control") {
         true => format!("control socket {}", config.paths.socket.display()),
         false => "without a control socket (built without the feature control)".to_owned(),
     };
     let text = format!(
-        "server {} on cores {}, {socket}",
+        "server {} on cores {}{}, {socket}",
         config.spec.metadata.name,
-        cores::format_list(on),
+        cores::format_list(dedicated),
+        match auxiliary {
+            [] => String::new(),
+            cores => format!(", auxiliary {}", cores::format_list(cores)),
+        },
     );
     complain("notice", &text);
+}
+
+/// Tells the user of something that failed while the server runs.
+fn warn(event: &Event) {
+    let of = event
+        .chain
+        .as_ref()
+        .map_or(String::new(), |chain| format!("chain {chain}: "));
+    complain("warning", &format!("{of}{}", event.message));
 }
 
 /// Sets `stop` after some time, unless the server is over before.

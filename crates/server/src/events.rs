@@ -43,11 +43,11 @@ pub struct EventRing {
 }
 
 impl EventRing {
-    /// Adds an event. The oldest one is discarded if there are too many. A long message is cut, and its line breaks
-    /// become spaces.
+    /// Adds an event. The oldest one is discarded if there are too many. A long message is cut, and its lines become
+    /// parts of one.
     pub fn add(&mut self, time: Nanos, severity: Severity, chain: Option<&str>, reason: &'static str, message: &str) {
         self.last += 1;
-        let mut message = message.replace(['\n', '\r'], " ");
+        let mut message = message.lines().collect::<Vec<_>>().join("; ");
         message.truncate(start_of(&message, LONGEST).len());
         if self.events.len() == CAPACITY {
             self.events.pop_front();
@@ -113,6 +113,6 @@ mod tests {
         let mut ring = EventRing::default();
         add(&mut ring, &format!("a\nb{}", "\u{e9}".repeat(LONGEST)));
         let event = ring.after(0).next().unwrap();
-        assert!(event.message.starts_with("a b\u{e9}") && event.message.len() == LONGEST - 1);
+        assert!(event.message.starts_with("a; b\u{e9}") && event.message.len() == LONGEST);
     }
 }

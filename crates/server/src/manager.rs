@@ -5,7 +5,7 @@ mod table;
 
 use crate::chain::{AppliedChain, Manifest};
 use crate::configuration::{Configuration, ControlError};
-use crate::events::Severity;
+use crate::events::{EventRing, Severity};
 use crate::generation::{Store, StoredChain, StoredGeneration};
 use crate::machine::Machine;
 use crate::reconcile::Current;
@@ -169,6 +169,11 @@ impl<M: Machine, S: Store> Manager<M, S> {
     /// Current state, as the control API reads it.
     pub fn snapshot(&self) -> Snapshot {
         self.table.snapshot(self.current.generation)
+    }
+
+    /// Latest events.
+    pub fn events(&self) -> &EventRing {
+        self.table.events()
     }
 
     /// Adds an event of the server, and publishes it.

@@ -1,7 +1,7 @@
 //! A server from its start to its end.
 
 use crate::error::ServeError;
-use crate::events::Severity;
+use crate::events::{Event, Severity};
 use crate::files::{FolderWatcher, read_all};
 use crate::generation::{StateFolder, Store};
 use crate::machine::Machine;
@@ -95,8 +95,8 @@ impl LockedState {
 type Publisher = Arc<Mutex<Option<Publish>>>;
 
 /// Runs a server until `stop` is set: with the chains of its last generation, of its files and folders, and of the
-/// control API, whose socket exists once these chains have started. `ready` is called then. Returns when the chains
-/// have drained or half a second has passed, and the socket is removed.
+/// control API, whose socket exists once these chains have started. `ready` is called then, and `warn` with each warning.
+/// Returns when the chains have drained or half a second has passed, and the socket is removed.
 ///
 /// # Errors
 /// The server cannot start.
@@ -106,6 +106,7 @@ pub fn serve(
     machine: impl Machine,
     stop: &AtomicBool,
     ready: impl FnOnce(),
+    mut warn: impl FnMut(&Event),
 ) -> Result<(), ServeError> {
     let LockedState { mut store, removed } = state;
     let stored = store
@@ -130,11 +131,14 @@ pub fn serve(
     }
     manager.resume(stored, started);
     let mut watcher = FolderWatcher::new(config.spec.chains.clone());
-    apply_files(&mut manager, config.spec.watch)?;
+    // A server without a chain is of no use, unless the control API brings some.
+    let lenient = config.spec.watch && !manager.configuration().chains.is_empty();
+    apply_files(&mut manager, lenient)?;
     let (control, publish) = start_control(config, commands)?;
     *publisher.lock().unwrap_or_else(PoisonError::into_inner) = Some(publish);
     manager.report(Severity::Normal, "Serving", "the server is ready for requests", now());
     ready();
+    let mut warned = 0;
     let mut next_watch = Instant::now() + WATCH_PERIOD;
     while !stop.load(Ordering::Relaxed) {
         take_requests(&mut manager, &requests);
@@ -146,6 +150,10 @@ pub fn serve(
             }
         }
         manager.observe(now());
+        let new = manager.events().after(warned);
+        new.filter(|event| event.severity == Severity::Warning)
+            .for_each(|event| warn(event));
+        warned = manager.events().last();
     }
     // No request is accepted any more, and the socket is removed.
     drop(control);

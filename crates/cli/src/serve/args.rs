@@ -4,6 +4,7 @@ use crate::output::ReportOutput;
 use crate::values::{self, Cores};
 use clap::Args;
 use std::path::PathBuf;
+use tailwater_handover::park::Mode;
 use tailwater_net::Nanos;
 
 /// Help text of `tailwater serve`.
@@ -32,6 +33,12 @@ pub struct ServeArgs {
     /// Dedicated cores, in place of those of the spec
     #[arg(long, value_name = "LIST", value_parser = values::cores)]
     pub cores: Option<Cores>,
+    /// Auxiliary cores that all chains share, in place of those of the spec
+    #[arg(long, value_name = "LIST", value_parser = values::cores)]
+    pub auxiliary: Option<Cores>,
+    /// Waiting mode of auxiliary cores; a time: spin that long, then sleep
+    #[arg(long, value_name = "sleep|spin|TIME", default_value = "sleep", value_parser = values::wait)]
+    pub wait: Mode,
     /// End after this time [default: on Ctrl-C]
     #[arg(long, value_name = "TIME", value_parser = values::duration)]
     pub duration: Option<Nanos>,

@@ -128,7 +128,7 @@ impl AuxiliaryLoop {
             let mut worked = Nanos::ZERO;
             self.workers.retain_mut(|worker| match worker.turn() {
                 AuxiliaryTurn::Worked([began, end]) => {
-                    worked = worked + end.saturating_sub(began);
+                    worked += end.saturating_sub(began);
                     true
                 }
                 AuxiliaryTurn::Idle => true,

@@ -261,7 +261,7 @@ impl Borrower {
     pub(crate) fn learn(&self, packets: usize, took: Nanos) {
         let packets = packets as u64;
         let counted = self.counted.load(Ordering::Relaxed);
-        let all = (counted + packets).min(RECENT).max(1);
+        let all = (counted + packets).clamp(1, RECENT);
         let old = self.board.packet_time.load(Ordering::Relaxed);
         let mean = (old * (all - packets.min(all)) + took.0.min(u64::from(u32::MAX))) / all;
         self.board.packet_time.store(mean.max(1), Ordering::Relaxed);

@@ -17,10 +17,13 @@ use std::time::Duration;
 use tailwater_dataplane::core_host::{CoreHost, HostError};
 use tailwater_dataplane::port::Port;
 use tailwater_dataplane::report::RunReport;
+use tailwater_dataplane::scaling::ScalingConfig;
 use tailwater_dataplane::shared_port::{SharedPort, SharedPortConfig};
 use tailwater_dataplane::{RunConfig, RunPlan};
 use tailwater_files::regular_only;
 use tailwater_functions::spec::ChainSpec;
+use tailwater_handover::park::Mode;
+use tailwater_policy::core::MakeMapper;
 
 /// Time within which a chain has drained: twice its objective, at most half a second, and what its end takes.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
@@ -33,6 +36,24 @@ pub struct ServerPort {
     pub config: SharedPortConfig,
 }
 
+/// Packets of a chain in its worker's own queue or on auxiliary cores, at most. Further ones wait in its ring.
+const OFFLOADED: u32 = 512;
+
+/// Chains of a port that can use auxiliary cores: for later ones its buffers might not suffice.
+const OFFLOADING_CHAINS: usize = 16;
+
+/// Makes the mappers by which a chain uses auxiliary cores; `None` if it does not.
+pub type MakeOffloading = Box<dyn Fn(&ChainSpec) -> Result<Option<MakeMapper>, String> + Send>;
+
+/// The same, without its content in debug output.
+struct Offloading(MakeOffloading);
+
+impl std::fmt::Debug for Offloading {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Offloading")
+    }
+}
+
 /// Data plane of this machine.
 #[derive(Debug)]
 pub struct LiveMachine {
@@ -42,6 +63,7 @@ pub struct LiveMachine {
     /// Replaced chains that process their last packets.
     leaving: Vec<RunningChain>,
     on_end: OnEnd,
+    offloading: Option<Offloading>,
 }
 
 /// Chain that has ended.
@@ -90,7 +112,34 @@ impl LiveMachine {
             chains: BTreeMap::new(),
             leaving: Vec::new(),
             on_end: OnEnd(Box::new(on_end)),
+            offloading: None,
         })
+    }
+
+    /// Lets chains use the host's auxiliary cores.
+    #[must_use]
+    pub fn offloading(mut self, make: MakeOffloading) -> LiveMachine {
+        self.offloading = Some(Offloading(make));
+        self
+    }
+
+    /// Returns the configuration by which a chain uses the host's auxiliary cores, if it does.
+    fn scaling(&self, chain: &AppliedChain, spec: &ChainSpec) -> Result<Option<ScalingConfig>, Refusal> {
+        let (Some(pool), Some(Offloading(make))) = (self.host.auxiliary(), &self.offloading) else {
+            return Ok(None);
+        };
+        let beside = self.chains.values().filter(|other| other.port() == chain.port);
+        if spec.state.is_some() || beside.count() >= OFFLOADING_CHAINS {
+            return Ok(None);
+        }
+        let mapper = make(spec).map_err(Refusal::new)?;
+        Ok(mapper.map(|mapper| ScalingConfig {
+            auxiliary: pool.cores().to_vec(),
+            dedicated_help: false,
+            mapper,
+            park: Mode::Sleep,
+            buffers: OFFLOADED,
+        }))
     }
 
     /// Ports, in the order of their names.
@@ -112,7 +161,11 @@ impl LiveMachine {
         }
         let others = others();
         let core = lightest(self.host.cores(), others.flat_map(|running| running.cores().to_vec()));
-        RunPlan::new(spec, RunConfig::new(vec![core])).map_err(|error| Refusal::new(error.to_string()))
+        let config = RunConfig {
+            scaling: self.scaling(chain, &spec)?,
+            ..RunConfig::new(vec![core])
+        };
+        RunPlan::new(spec, config).map_err(|error| Refusal::new(error.to_string()))
     }
 
     fn port(&self, chain: &AppliedChain) -> Result<&Arc<SharedPort>, Refusal> {

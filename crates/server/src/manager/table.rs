@@ -41,6 +41,10 @@ impl StatusTable {
         }
     }
 
+    pub(super) fn events(&self) -> &EventRing {
+        &self.events
+    }
+
     pub(super) fn publish(&mut self, generation: u64) {
         let snapshot = self.snapshot(generation);
         (self.publish)(snapshot);

@@ -20,7 +20,7 @@ pub const PATIENCE: Duration = Duration::from_secs(20);
 /// Runs a server until `stop` is set.
 pub fn start(config: &ServerConfig, machine: impl Machine, stop: &AtomicBool) -> Result<(), ServeError> {
     let state = LockedState::lock(&config.paths)?;
-    serve(config, state, machine, stop, || ())
+    serve(config, state, machine, stop, || (), |_| ())
 }
 
 /// Folder that is removed in the end.
