@@ -72,6 +72,7 @@ impl CoreLoop {
             }
             let away = now.saturating_sub(last);
             self.order.pass(now.saturating_sub(last));
+            self.pollers.iter_mut().for_each(|(_, poller)| poller.begin_round());
             let polled = self.poll(now);
             let end = self.round(now, away);
             if end > now {
@@ -128,7 +129,8 @@ impl CoreLoop {
     }
 
     /// Gives each worker within its share a turn, or, if none had work, one that is beyond it. Returns the end time, or
-    /// `now` if none worked.
+    /// `now` if none worked. Ports are polled after each turn with work: packets that wait there would be lost whatever
+    /// chain they are for, and those in a chain's ring are that chain's own.
     fn round(&mut self, now: Nanos, away: Nanos) -> Nanos {
         let mut at = now;
         let mut position = 0;
@@ -136,7 +138,10 @@ impl CoreLoop {
         while position < self.order.len() {
             if self.order.is_within(position) {
                 match self.turn(position, at, away) {
-                    HostedTurn::Worked(end) => at = end,
+                    HostedTurn::Worked(end) => {
+                        at = end;
+                        self.poll(at);
+                    }
                     HostedTurn::Idle | HostedTurn::Waits => {}
                     // Another one is at this position now.
                     HostedTurn::Over => continue,

@@ -45,24 +45,25 @@ use tailwater_net::toeplitz::RssKey;
 /// Maximum number of buffers of a port: packets in flight have 16-bit numbers.
 pub const MOST_BUFFERS: u32 = crate::scaling::MOST_BUFFERS;
 
-/// Chains that divide what is left when the later ones have their smallest rings.
-const FIRST_CHAINS: u32 = 16;
+/// Groups of chains, by the number of their last one. Those of a group divide what is left when the later ones have
+/// their smallest rings. A port with few chains thus has long rings, and one with many has room for all.
+const GROUPS: [u32; 3] = [4, 16, MAX_CHAINS as u32];
 
 /// Smallest ring of a chain from each poller, in packets.
 const LEAST_RING: usize = 64;
 
 /// Buffers that each of the later chains has at its workers. One that offloads packets needs more, and is refused if
 /// they are not there.
-const LEAST_HELD: u32 = 256;
+const LEAST_HELD: u32 = 128;
 
 /// Size of the ring of a chain with `held` buffers at its workers, as the next after `chains` others on a port with
 /// `left` unreserved buffers and `pollers` pollers: at most `most`, and small enough for all chains that can follow.
 fn ring_size(most: usize, (chains, left): (u32, u32), pollers: u32, held: u32) -> usize {
     let least = pollers * LEAST_RING as u32 + held.min(LEAST_HELD);
-    let room = match FIRST_CHAINS.checked_sub(chains).filter(|first| *first > 0) {
-        Some(first) => left.saturating_sub((MAX_CHAINS as u32 - FIRST_CHAINS) * least) / first,
-        None => left / (MAX_CHAINS as u32).saturating_sub(chains).max(1),
-    };
+    let group = GROUPS.into_iter().find(|group| chains < *group);
+    let group = group.unwrap_or(MAX_CHAINS as u32);
+    let later = (MAX_CHAINS as u32 - group) * least;
+    let room = left.saturating_sub(later) / group.saturating_sub(chains).max(1);
     let ring = room.saturating_sub(held) / pollers;
     let power = ring.checked_ilog2().map_or(0, |power| 1 << power);
     power.clamp(LEAST_RING, most.next_power_of_two().max(LEAST_RING))
@@ -438,7 +439,7 @@ mod tests {
 
     #[test]
     fn buffers_suffice_for_all_chains_and_the_first_have_long_rings() {
-        for (pollers, all, first) in [(1, 64_000, 1024), (1, 31_744, 1024), (2, 31_743, 512), (1, 13_000, 64)] {
+        for (pollers, all, first) in [(1, 64_000, 1024), (1, 31_744, 1024), (2, 31_743, 1024), (1, 13_000, 128)] {
             let (mut left, held) = (all, 128);
             let mut rings = Vec::new();
             for chains in 0..MAX_CHAINS as u32 {

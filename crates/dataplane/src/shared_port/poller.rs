@@ -76,7 +76,7 @@ pub(crate) struct Poller {
     outlets: Vec<Option<ChainOutlets>>,
     /// Slots with an outlet.
     connected: u64,
-    /// Chains to which packets were delivered in the last turn.
+    /// Chains to which packets were delivered in this round.
     fed: u64,
     /// Queues of chains that are gone, whose buffers have not all come back.
     leaving: Vec<ChainOutlets>,
@@ -116,10 +116,15 @@ impl Poller {
         }
     }
 
-    /// Receives packets that have arrived by `now`, and delivers them. Returns `true` if there were any.
-    pub(crate) fn poll(&mut self, now: Nanos) -> bool {
+    /// Begins a round of the core's workers: no chain has got packets in it.
+    #[inline]
+    pub(crate) fn begin_round(&mut self) {
         self.settle();
         self.fed = 0;
+    }
+
+    /// Receives packets that have arrived by `now`, and delivers them. Returns `true` if there were any.
+    pub(crate) fn poll(&mut self, now: Nanos) -> bool {
         let mut any = false;
         for _ in 0..MOST_BATCHES {
             let received = self.queue.receive(now, &mut self.pool, &mut self.batch);
@@ -142,7 +147,7 @@ impl Poller {
         any
     }
 
-    /// Set of chains, by slot, to which the last turn delivered packets.
+    /// Set of chains, by slot, to which packets were delivered in this round.
     pub(crate) fn fed(&self) -> u64 {
         self.fed
     }

@@ -36,11 +36,10 @@ pub struct ServerPort {
     pub config: SharedPortConfig,
 }
 
-/// Packets of a chain in its worker's own queue or on auxiliary cores, at most. Further ones wait in its ring.
-const OFFLOADED: u32 = 512;
-
-/// Chains of a port that can use auxiliary cores: for later ones its buffers might not suffice.
-const OFFLOADING_CHAINS: usize = 16;
+/// Packets of a chain in its worker's own queue or on auxiliary cores, at most, for the first chains of a port. Further
+/// packets wait in its ring. For later chains than these the port's buffers might not suffice: they use no auxiliary
+/// cores.
+const OFFLOADED: [(usize, u32); 2] = [(4, 2048), (16, 512)];
 
 /// Makes the mappers by which a chain uses auxiliary cores; `None` if it does not.
 pub type MakeOffloading = Box<dyn Fn(&ChainSpec) -> Result<Option<MakeMapper>, String> + Send>;
@@ -129,7 +128,11 @@ impl LiveMachine {
             return Ok(None);
         };
         let beside = self.chains.values().filter(|other| other.port() == chain.port);
-        if spec.state.is_some() || beside.count() >= OFFLOADING_CHAINS {
+        let beside = beside.count();
+        let Some((_, buffers)) = OFFLOADED.into_iter().find(|(chains, _)| beside < *chains) else {
+            return Ok(None);
+        };
+        if spec.state.is_some() {
             return Ok(None);
         }
         let mapper = make(spec).map_err(Refusal::new)?;
@@ -138,7 +141,7 @@ impl LiveMachine {
             dedicated_help: false,
             mapper,
             park: Mode::Sleep,
-            buffers: OFFLOADED,
+            buffers,
         }))
     }
 
