@@ -18,13 +18,13 @@ impl FlowTable {
         ends: &mut EndedFlows,
     ) -> Result<FlowIndex, NoCompanion> {
         let usable = self.usable[usize::from(bucket)];
-        if !usable || flow.0 >> self.shift != u32::from(bucket) {
+        if !usable || self.bucket(flow) != bucket {
             return Err(NoCompanion::OtherBucket);
         }
         if self.links(flow).companion != Links::NONE {
             return Err(NoCompanion::HasOne);
         }
-        let home = FlowIndex(self.home(key, bucket));
+        let home = self.home(key, bucket);
         if self.find(home, key).is_some() {
             return Err(NoCompanion::Taken);
         }
@@ -45,7 +45,7 @@ impl FlowTable {
 
     /// Makes two existing flows of one bucket companions, which share the timer of the first from now on.
     pub(crate) fn join(&mut self, flow: FlowIndex, other: FlowIndex) -> Result<(), NoCompanion> {
-        if flow.0 >> self.shift != other.0 >> self.shift {
+        if self.bucket(flow) != self.bucket(other) {
             return Err(NoCompanion::OtherBucket);
         }
         let alone = |of| self.links(of).companion == Links::NONE;
@@ -54,8 +54,8 @@ impl FlowTable {
         }
         self.links_mut(other).companion = flow.0;
         self.links_mut(flow).companion = other.0;
-        let index = other.0 & self.mask();
-        let bucket = (other.0 >> self.shift) as usize;
+        let index = self.shape.slot(other.0);
+        let bucket = self.shape.bucket(other.0);
         if let Some((partition, mut flows)) = self.partition(bucket) {
             partition.wheel.remove(&mut flows, index);
             Wheel::leave_out(&mut flows, index);

@@ -4,12 +4,12 @@
 use super::BUCKETS;
 use super::FlowTable;
 use super::partition::AllParts;
-use super::shift_for;
-use crate::flow_memory::FlowMemory;
+use super::shape::Shape;
+use crate::flow_memory::{FlowMemory, RecordLayout};
 use crate::flow_table::FlowCounters;
 use crate::flow_table::index::FlowIndex;
 use crate::flow_table::remote_companions::{Companions, NoCompanion};
-use crate::region::{CACHE_LINE, write_in_order};
+use crate::region::write_in_order;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -32,12 +32,12 @@ pub struct ReplicaConfig {
 impl ReplicaConfig {
     /// Number of slots for flows.
     pub fn slots(&self) -> usize {
-        (BUCKETS << shift_for(self.capacity)) << u32::from(self.directed)
+        self.shape().all_slots()
     }
 
     /// Size in bytes of the file that holds the slots.
     pub fn file_bytes(&self) -> usize {
-        FlowMemory::file_bytes(self.slots(), self.state_lines())
+        FlowMemory::file_bytes(self.slots(), self.state_bytes)
     }
 
     /// Reads the bytes `at` of a flow's state from a file of this configuration, even while its owner is writing them.
@@ -48,20 +48,22 @@ impl ReplicaConfig {
             return false;
         }
         let mut halves = [[0; 4]; 2];
-        for (half, from) in halves.iter_mut().zip(FlowMemory::generation_offsets()) {
-            memory.read(index * CACHE_LINE + from, half);
+        let layout = RecordLayout::new(self.state_bytes);
+        let offsets = FlowMemory::generation_offsets(index, self.slots(), &layout);
+        for (half, from) in halves.iter_mut().zip(offsets) {
+            memory.read(from, half);
         }
         let [high, low] = halves.map(|half| u64::from(u32::from_ne_bytes(half)));
         if generation == 0 || high << 32 | low != generation {
             return false;
         }
-        let state = (self.slots() + index * self.state_lines()) * CACHE_LINE;
-        memory.read(state + at, to);
+        memory.read(index * layout.stride + at, to);
         true
     }
 
-    fn state_lines(&self) -> usize {
-        self.state_bytes.div_ceil(CACHE_LINE)
+    fn shape(&self) -> Shape {
+        let shape = Shape::new(self.capacity);
+        if self.directed { shape.doubled() } else { shape }
     }
 }
 
@@ -82,7 +84,7 @@ impl FlowTableReplica {
     /// # Errors
     /// If the memory is too short.
     pub unsafe fn open(memory: Memory, config: ReplicaConfig) -> io::Result<FlowTableReplica> {
-        let memory = FlowMemory::shared(&Arc::new(memory), config.slots(), config.state_lines())?;
+        let memory = FlowMemory::shared(&Arc::new(memory), config.slots(), config.state_bytes)?;
         Ok(FlowTableReplica {
             memory: Arc::new(memory),
             config,
@@ -92,7 +94,7 @@ impl FlowTableReplica {
     /// Creates the table view, which opens companions through `companions`.
     pub(crate) fn table(self, companions: Box<dyn Companions>) -> FlowTable {
         FlowTable {
-            fetched: 0..self.config.state_bytes,
+            fetched: self.memory.layout().fetched(&(0..self.config.state_bytes)),
             memory: self.memory,
             // The partitions are in the original.
             parts: Arc::new(AllParts::new(std::iter::empty())),
@@ -100,7 +102,7 @@ impl FlowTableReplica {
             usable: Box::new([false; BUCKETS]),
             kept: Box::new([false; BUCKETS]),
             borrowed: None,
-            shift: shift_for(self.config.capacity) + u32::from(self.config.directed),
+            shape: self.config.shape(),
             timeouts: IdleTimeouts {
                 tcp: Nanos::MAX,
                 udp: Nanos::MAX,
@@ -146,7 +148,7 @@ impl FlowTable {
         // SAFETY: in range as checked. Flows of a replica belong to this table only (`FlowTableReplica::open`).
         unsafe { self.memory.set_key(flow.index(), key) };
         self.whole_state(flow).fill(0);
-        self.links_mut(flow).near = 0;
+        self.links_mut(flow).opening = 0;
         write_in_order();
         self.set_generation(flow, generation);
     }
@@ -154,25 +156,24 @@ impl FlowTable {
     /// Marks a flow of a replica as being opened by a function. Returns `true` if it was marked already and not
     /// [unmarked](FlowTable::end_opening): the process that opened it was killed.
     pub(crate) fn begin_opening(&mut self, flow: FlowIndex) -> bool {
-        // Free for this use, since a replica has no look-ups.
-        std::mem::replace(&mut self.links_mut(flow).near, 1) != 0
+        std::mem::replace(&mut self.links_mut(flow).opening, 1) != 0
     }
 
     /// Removes the mark of [`begin_opening`](FlowTable::begin_opening).
     pub(crate) fn end_opening(&mut self, flow: FlowIndex) {
-        self.links_mut(flow).near = 0;
+        self.links_mut(flow).opening = 0;
     }
 
     /// Generation of the flow at an index; 0 if there is none.
     #[inline]
     pub(crate) fn generation(&self, flow: FlowIndex) -> u64 {
-        let links = self.links(flow);
-        u64::from(links.next) << 32 | u64::from(links.previous)
+        // Both fields are free for this use, since a replica has no look-ups.
+        u64::from(self.last_seen(flow)) << 32 | u64::from(self.links(flow).chain)
     }
 
     fn set_generation(&mut self, flow: FlowIndex, generation: u64) {
-        let links = self.links_mut(flow);
-        (links.next, links.previous) = ((generation >> 32) as u32, generation as u32);
+        self.see(flow, (generation >> 32) as u32);
+        self.links_mut(flow).chain = generation as u32;
     }
 
     /// Removes a flow of a replica, if it has this generation. `each` receives its key and state first.
@@ -196,8 +197,7 @@ impl FlowTable {
     /// Prefetches a flow of a replica.
     #[inline]
     pub(crate) fn prefetch_replica_flow(&self, index: u32) {
-        self.memory.prefetch_entry(index as usize);
-        self.memory.prefetch_state(index as usize, &self.fetched);
+        self.memory.prefetch_record(index as usize, &self.fetched);
     }
 
     /// Opens a companion in the process that looks flows up. Returns `None` if that is this process.
