@@ -11,7 +11,7 @@ MINUTES ?= 10
 check test quick: export CMAKE_TOOLCHAIN_FILE := $(CURDIR)/tools/highs-for-tests.cmake
 # Cargo itself uses all cores; two of them would wait for each other's lock.
 .NOTPARALLEL:
-.PHONY: help deps build release demo test quick mutants soak chaos loom check bench bench-chains bench-counts bench-functions bench-ids bench-changes bench-isolation bench-ports bench-peers bench-external bench-papers bench-compare bench-scaling bench-sim bench-start bench-socket bench-state bench-live-vs-sim bench-profile bench-contention bench-placement bench-prediction clean
+.PHONY: help deps build release demo test quick mutants soak chaos loom check bench bench-chains bench-counts bench-flows bench-functions bench-ids bench-changes bench-isolation bench-ports bench-peers bench-external bench-papers bench-compare bench-scaling bench-sim bench-start bench-socket bench-state bench-live-vs-sim bench-profile bench-contention bench-placement bench-prediction clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -98,6 +98,11 @@ bench-counts: ## the counts of bench-chains compared with crates/dataplane/bench
 bench-ports: ## the chains of bench-chains over DPDK's rings and shared memory, compared with the trace NIC and DPDK's own forwarding
 	@tools/deps.sh build bench ports
 	@cargo bench --locked -p tailwater-dataplane --features dpdk --bench ports
+
+bench-flows: ## flow tables: memory of a flow of each chain, and the cost of a packet at 1k to 10M flows; FLOWS="nat --flows 1M" for some
+	@tools/deps.sh build bench
+	@cargo bench --locked -p tailwater-dataplane --bench chains -- memory
+	@cargo bench --locked -p tailwater-dataplane --bench chains -- look-ups $(FLOWS)
 
 # The generated routing table: `l3fwd` inserts the full one for minutes.
 bench-peers: ## `tailwater run` beside DPDK's testpmd and l3fwd on one core, device and traffic: ratios; PEERS="--quick" for 3 rounds, "router --flows 10k" for some; FASTCLICK=/path/to/bin/click adds it. What is missing is left out

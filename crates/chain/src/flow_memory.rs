@@ -49,7 +49,7 @@ impl Links {
 }
 
 /// Size of a flow's links in bytes.
-const LINKS: usize = size_of::<Links>();
+pub(crate) const LINKS: usize = size_of::<Links>();
 
 const _: () = assert!(LINKS == 16);
 
@@ -114,7 +114,7 @@ impl FlowMemory {
         Ok(memory)
     }
 
-    /// Size in bytes of the memory for `slots` flows, for [`shared`](FlowMemory::shared).
+    /// Size in bytes of the records and links of `slots` flows: all there is in [shared](FlowMemory::shared) memory.
     pub(crate) fn file_bytes(slots: usize, state_bytes: usize) -> usize {
         let records = (slots + 1) * RecordLayout::new(state_bytes).stride;
         records + slots * LINKS
@@ -144,6 +144,8 @@ impl FlowMemory {
         ]
     }
 
+    /// Size of the regions in bytes.
+    #[cfg(test)]
     pub(crate) fn bytes(&self) -> usize {
         self.heads.len() + self.records.len() + self.links.len()
     }

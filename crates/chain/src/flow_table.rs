@@ -28,7 +28,7 @@ mod shape;
 mod tick;
 
 use crate::function::lifetimes::Lifetimes;
-pub use config::FlowTableConfig;
+pub use config::{FlowTableConfig, FlowTableMemory};
 pub(crate) use ended::EndedFlows;
 pub(crate) use index::FlowIndex;
 pub use partition::Partition;
@@ -83,6 +83,8 @@ pub struct FlowTable {
     /// Buckets of other views that this one uses now, if it may: with room for those of a batch.
     borrowed: Option<Vec<u16>>,
     shape: Shape,
+    /// Number of flows that must fit.
+    capacity: usize,
     timeouts: IdleTimeouts,
     when_full: WhenFull,
     seed: u64,
@@ -133,6 +135,7 @@ impl FlowTable {
             kept: Box::new([false; BUCKETS]),
             borrowed: None,
             shape,
+            capacity: config.capacity,
             timeouts: config.timeouts,
             when_full: config.when_full,
             seed: config.seed,
@@ -160,6 +163,7 @@ impl FlowTable {
             kept: Box::new([false; BUCKETS]),
             borrowed: None,
             shape: self.shape,
+            capacity: self.capacity,
             timeouts: self.timeouts,
             when_full: self.when_full,
             seed: self.seed,
@@ -240,9 +244,9 @@ impl FlowTable {
             .sum()
     }
 
-    /// Size of the whole table in bytes, over all workers' partitions.
-    pub fn memory_bytes(&self) -> usize {
-        self.memory.bytes() + BUCKETS * PartitionParts::bytes(self.shape.slots)
+    /// Memory of the whole table, over all workers' partitions.
+    pub fn memory(&self) -> FlowTableMemory {
+        FlowTableMemory::new(self.capacity, self.state_bytes())
     }
 
     /// State of each flow in bytes.

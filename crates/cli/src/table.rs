@@ -350,7 +350,8 @@ fn machine(table: &mut Table, report: &RunReport) {
                 let _ = write!(text, ", {} {what}", thousands(count));
             }
         }
-        let _ = write!(text, " ({:.0} MB)", flows.memory_bytes as f64 / 1e6);
+        let (memory, each) = (flows.memory_bytes as f64 / 1e6, flows.bytes_per_flow);
+        let _ = write!(text, " ({memory:.0} MB, {each:.0} bytes for each that fits)");
         table.line("flows", &text);
     }
     flow_state(table, report);

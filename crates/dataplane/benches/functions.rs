@@ -125,7 +125,7 @@ impl Row {
     fn run(&self) -> Run {
         let spec = cases::spec(self.chain, self.flows);
         let mut builder = ChainBuilder::new(&spec, &spec.rss(), 1).unwrap_or_else(|error| panic!("{error}"));
-        let flow_bytes = builder.flow_memory_bytes() as f64 / f64::from(spec.flows.capacity);
+        let flow_bytes = builder.flow_memory().map_or(0, |memory| memory.bytes) as f64 / f64::from(spec.flows.capacity);
         let mut chain = Some(builder.instance(|_| true));
         let first = self.opening.as_ref().unwrap_or(&self.nic);
         let (packets, took) = self.pass(first, &mut chain);

@@ -389,8 +389,16 @@ pub struct FlowReport {
     pub evicted: u64,
     /// New flows refused because the table was full.
     pub refused: u64,
-    /// Memory for entries and state, in bytes.
+    /// Memory of the table in bytes, for all flows that fit.
     pub memory_bytes: u64,
+    /// Number of flows that fit.
+    pub capacity: u64,
+    /// Memory per flow that fits, in bytes.
+    pub bytes_per_flow: f64,
+    /// Bytes of a flow that must be kept: state of functions, key, age, timer and companion.
+    pub content_bytes: u64,
+    /// State of a flow's functions in bytes.
+    pub state_bytes: u64,
 }
 
 /// Measurement windows of the run.

@@ -19,7 +19,7 @@ use tailwater_chain::branches::{BranchSet, PathTable, can_follow, of_classifier,
 use tailwater_chain::chain::{
     Chain, Cuts, DurableFunction, InputPolicy, durable_functions, state_bytes_with_cuts, state_bytes_with_persistence,
 };
-use tailwater_chain::flow_table::{FlowTable, FlowTableConfig, Partition};
+use tailwater_chain::flow_table::{FlowTable, FlowTableConfig, FlowTableMemory, Partition};
 use tailwater_chain::function::NetworkFunction;
 use tailwater_net::Nanos;
 use tailwater_net::toeplitz::RssHasher;
@@ -276,9 +276,9 @@ impl ChainBuilder {
         self.flows.is_some()
     }
 
-    /// Size of the flow table in bytes, over all workers; 0 if there is none.
-    pub fn flow_memory_bytes(&self) -> usize {
-        self.flows.as_ref().map_or(0, |(table, _)| table.memory_bytes())
+    /// Memory of the flow table, over all workers; `None` if there is none.
+    pub fn flow_memory(&self) -> Option<FlowTableMemory> {
+        self.flows.as_ref().map(|(table, _)| table.memory())
     }
 
     /// Creates an instance for the worker that owns the buckets for which `owns` returns `true`. A bucket is assigned

@@ -32,7 +32,7 @@ impl RecordLayout {
     }
 
     /// Size of a record without padding behind it.
-    fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.key + size_of::<FlowKey>()
     }
 

@@ -1,6 +1,10 @@
 //! Size and timeouts of a flow table.
 
+use super::partition::PartitionParts;
+use super::shape::Shape;
+use crate::flow_memory::{FlowMemory, LINKS, RecordLayout};
 use tailwater_api::{IdleTimeouts, WhenFull};
+use tailwater_net::toeplitz::BUCKETS;
 
 /// Configuration of a flow table, fixed for its lifetime.
 #[derive(Clone, Debug)]
@@ -16,4 +20,32 @@ pub struct FlowTableConfig {
     pub state_bytes: usize,
     /// Key of the hash. It must be secret where the traffic is not trusted.
     pub seed: u64,
+}
+
+/// Memory of a flow table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FlowTableMemory {
+    /// Size of the whole table in bytes, over all workers' partitions.
+    pub bytes: usize,
+    /// Number of flows that fit.
+    pub capacity: usize,
+    /// State of a flow's functions in bytes.
+    pub state_bytes: usize,
+    /// Bytes of a flow that must be kept: state, key, age, timer and companion.
+    pub content_bytes: usize,
+}
+
+impl FlowTableMemory {
+    /// Memory of a table for `capacity` flows with `state_bytes` bytes of state each.
+    pub fn new(capacity: usize, state_bytes: usize) -> FlowTableMemory {
+        let (shape, layout) = (Shape::new(capacity), RecordLayout::new(state_bytes));
+        let index = (shape.all_homes() + 1) * size_of::<u32>();
+        let flows = FlowMemory::file_bytes(shape.all_slots(), state_bytes);
+        FlowTableMemory {
+            bytes: index + flows + BUCKETS * PartitionParts::bytes(shape.slots),
+            capacity,
+            state_bytes: layout.state_bytes,
+            content_bytes: layout.bytes() + LINKS,
+        }
+    }
 }

@@ -103,6 +103,7 @@ impl FlowTableReplica {
             kept: Box::new([false; BUCKETS]),
             borrowed: None,
             shape: self.config.shape(),
+            capacity: self.config.capacity,
             timeouts: IdleTimeouts {
                 tcp: Nanos::MAX,
                 udp: Nanos::MAX,

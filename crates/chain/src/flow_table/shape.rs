@@ -3,7 +3,7 @@
 use tailwater_net::toeplitz::BUCKETS;
 
 /// Slots of a table with few flows per bucket, so that unequal buckets find room, too.
-const FEWEST_SLOTS: u32 = 64;
+const FEWEST_SLOTS: u32 = 63;
 /// Homes of a bucket in such a table.
 const FEWEST_HOMES: u32 = 32;
 

@@ -94,15 +94,16 @@ proptest! {
             (prop::collection::vec((0u32..400, any::<bool>()), 1..64), 0u64..12_000),
             1..20,
         ),
+        // Few buckets, so that homes have several flows. None is full.
+        (capacity, buckets) in prop_oneof![Just((131_072, 3)), Just((512, 20))],
     ) {
-        let mut rig = Rig::new(&config(65_536, WhenFull::Evict));
+        let mut rig = Rig::new(&config(capacity, WhenFull::Evict));
         let mut model: HashMap<FlowKey, (u32, Nanos)> = HashMap::new();
         let mut now = SECOND;
         for (flows, pause_ms) in steps {
-            // Few buckets, so that neighbourhoods fill up.
             let keys: Vec<_> = flows
                 .iter()
-                .map(|&(n, tcp)| (key(n, if tcp { 6 } else { 17 }), n % 3))
+                .map(|&(n, tcp)| (key(n, if tcp { 6 } else { 17 }), n % buckets))
                 .collect();
             for ((key, _), index) in keys.iter().zip(rig.lookup(&keys, now)) {
                 let index = index.expect("there is room");
@@ -162,6 +163,28 @@ fn the_nominal_capacity_fits() {
     }
     assert_eq!(rig.table.flows(), 100_000);
     assert_eq!(rig.table.counters().refused, 0);
+}
+
+/// A table for ten million flows of a chain with 20 bytes of state, such as `nat`, takes less than a gigabyte.
+#[test]
+fn a_large_table_takes_little_more_than_its_flows() {
+    for (capacity, share) in [(65_536, 1.75), (1_000_000, 1.25), (10_000_000, 1.15)] {
+        let memory = FlowTableMemory::new(capacity, 20);
+        assert_eq!(
+            (memory.state_bytes, memory.content_bytes, memory.capacity),
+            (20, 80, capacity)
+        );
+        let least = capacity * memory.content_bytes;
+        assert!((memory.bytes as f64) < share * least as f64, "{memory:?}");
+    }
+    assert!(FlowTableMemory::new(10_000_000, 20).bytes < 1_000_000_000);
+    let small = full_table(&config(512, WhenFull::Evict));
+    let regions = small.memory.bytes();
+    assert!(
+        small.memory().bytes.abs_diff(regions) < regions / 4,
+        "{:?}",
+        small.memory()
+    );
 }
 
 #[test]

@@ -242,6 +242,9 @@ pub fn flows(report: &RunReport) -> Markup {
         ("refused: table full", thousands(flows.refused)),
         ("active at the end", thousands(flows.active)),
         ("memory", memory),
+        ("flows that fit", thousands(flows.capacity)),
+        ("memory for each, bytes", thousands(flows.bytes_per_flow.round() as u64)),
+        ("content of a flow, bytes", thousands(flows.content_bytes)),
     ];
     let rows = rows.map(|(name, figure)| (name.to_owned(), vec![figure]));
     table("flows", "Flow table", &[], &rows.into())

@@ -123,6 +123,10 @@ fn example(steps: usize, windows: usize, reasons: usize, name: &str) -> RunRepor
             evicted: 4,
             refused: 5,
             memory_bytes: 6_000_000,
+            capacity: 100_000,
+            bytes_per_flow: 60.0,
+            content_bytes: 80,
+            state_bytes: 20,
         }),
         windows: WindowsReport {
             length_ms: 300.0,

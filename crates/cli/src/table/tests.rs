@@ -95,6 +95,10 @@ fn example() -> RunReport {
             evicted: 0,
             refused: 0,
             memory_bytes: 12_600_000,
+            capacity: 100_000,
+            bytes_per_flow: 126.0,
+            content_bytes: 80,
+            state_bytes: 20,
         }),
         windows: WindowsReport {
             length_ms: 300.0,
@@ -226,7 +230,7 @@ late or lost                     600
 
 throughput          0.200 Mpps, 1.578 Gbit/s
 cores               1 dedicated
-flows               91,000 seen, 81,000 at the end (13 MB)
+flows               91,000 seen, 81,000 at the end (13 MB, 126 bytes for each that fits)
 windows             10 of 300 ms
                     2 with CPU interference: worker preempted
                     SLO met in 8 of 8 others

@@ -407,6 +407,10 @@ pub struct Arguments {
     pub sizes: Vec<String>,
     /// Arguments after `--one-pass`.
     pub one_pass: Option<Vec<String>>,
+    /// `memory` prints the memory of flow tables.
+    pub memory: bool,
+    /// `look-ups` prints the cost of a look-up by the number of flows.
+    pub look_ups: bool,
     /// Comparison of counts, with the reason to accept them after `--accept`.
     pub counts: Option<Option<String>>,
 }
@@ -422,12 +426,23 @@ impl Arguments {
             flows: flows.to_vec(),
             sizes: sizes.iter().map(ToString::to_string).collect(),
             one_pass: None,
+            memory: false,
+            look_ups: false,
             counts: None,
         };
         while let Some(argument) = arguments.next() {
             let mut value = || arguments.next().unwrap_or_else(|| panic!("{argument} takes a value"));
             match argument.as_str() {
                 "--one-pass" => read.one_pass = Some(arguments.by_ref().collect()),
+                "memory" => {
+                    read.memory = true;
+                    read.flows = vec![65_536, 1_000_000, 10_000_000];
+                }
+                "look-ups" => {
+                    read.look_ups = true;
+                    read.sizes = vec!["tcp-udp-64B".to_owned(), "tcp-udp-64B-zipf".to_owned()];
+                    read.flows = vec![1_000, 10_000, 100_000, 1_000_000, 10_000_000];
+                }
                 "counts" => read.counts = Some(None),
                 "--accept" => read.counts = Some(Some(value())),
                 "--runs" => read.runs = value().parse().unwrap_or_else(|_| panic!("--runs takes a number")),
@@ -443,6 +458,11 @@ impl Arguments {
             assert!(is_known, "no chain {filter}; there are {}", known.join(", "));
         }
         read
+    }
+
+    /// Returns `true` if chains were named.
+    pub fn is_filtered(&self) -> bool {
+        !self.filters.is_empty()
     }
 
     /// Selected chains.

@@ -8,7 +8,7 @@ use crate::run::error::RunError;
 use crate::run::plan::RunConfig;
 use tailwater_chain::buffer::BufferPool;
 use tailwater_chain::chain::{Chain, Cuts, DurableFunction};
-use tailwater_chain::flow_table::FlowCounters;
+use tailwater_chain::flow_table::{FlowCounters, FlowTableMemory};
 use tailwater_functions::accounting::ExportError;
 use tailwater_functions::build::{ChainBuilder, Reconfigure};
 use tailwater_functions::spec::ChainSpec;
@@ -125,14 +125,22 @@ impl ChainFactory {
         let chains = || chains.iter().flatten();
         let counters: Vec<FlowCounters> = chains().filter_map(Chain::flow_counters).collect();
         let sum = |count: fn(&FlowCounters) -> u64| counters.iter().map(count).sum();
-        let memory: usize = self.all().map(ChainBuilder::flow_memory_bytes).sum();
+        // Of several parts, each has a table.
+        let tables: Vec<_> = self.all().filter_map(ChainBuilder::flow_memory).collect();
+        let total = |bytes: fn(&FlowTableMemory) -> usize| tables.iter().map(bytes).sum::<usize>() as u64;
+        let capacity = tables.first().map_or(0, |table| table.capacity as u64);
+        let memory_bytes = total(|table| table.bytes);
         (!counters.is_empty()).then(|| FlowReport {
             active: chains().map(|chain| chain.flows() as u64).sum(),
             opened: sum(|c| c.opened),
             expired: sum(|c| c.expired),
             evicted: sum(|c| c.evicted),
             refused: sum(|c| c.refused),
-            memory_bytes: memory as u64,
+            memory_bytes,
+            capacity,
+            bytes_per_flow: memory_bytes as f64 / capacity.max(1) as f64,
+            content_bytes: total(|table| table.content_bytes),
+            state_bytes: total(|table| table.state_bytes),
         })
     }
 

@@ -18,7 +18,7 @@ fn builder(functions: &str) -> ChainBuilder {
 #[test]
 fn chains_without_state_look_no_flow_up() {
     let mut builder = builder("[{forward: {}}]");
-    assert_eq!(builder.flow_memory_bytes(), 0);
+    assert_eq!(builder.flow_memory(), None);
     assert!(!builder.instance(|_| true).has_flows());
 }
 
