@@ -17,6 +17,7 @@ mod segment;
 mod snapshotter;
 mod stage;
 mod stopwatch;
+mod succession;
 
 pub use build::{state_bytes, state_bytes_with_cuts};
 pub use external_state::{DurableFlow, DurableFunction, PersistState, durable_functions, state_bytes_with_persistence};
@@ -39,6 +40,7 @@ use snapshotter::Snapshotter;
 use stage::Stage;
 use std::ops::Range;
 use stopwatch::Stopwatch;
+use succession::Predecessor;
 use tailwater_net::Nanos;
 use tailwater_net::parse::Malformed;
 
@@ -68,6 +70,8 @@ pub struct Chain {
     branches: bool,
     /// Packets that wait while other branches run.
     waiting: SplitPool,
+    /// Chain that this one has succeeded, until all of its flows are here.
+    predecessor: Option<Box<Predecessor>>,
     /// Timer of the functions, if they are timed.
     stopwatch: Option<Box<Stopwatch>>,
 }
@@ -83,6 +87,7 @@ impl Chain {
     /// Releases the flows of an RSS bucket, for another instance to [adopt](Chain::adopt). Returns `None` if this
     /// instance does not hold them or has no flow table. None of their packets may be in the system here.
     pub fn release(&mut self, bucket: u16) -> Option<Partition> {
+        self.claim_bucket(bucket);
         let table = self.table.as_mut()?;
         for stage in &mut self.stages {
             if let Some(flow_ends) = stage.function.flow_ends() {
@@ -116,7 +121,8 @@ impl Chain {
 
     /// Number of flows in this worker's partitions.
     pub fn flows(&self) -> usize {
-        self.table.as_ref().map_or(0, FlowTable::flows)
+        let unclaimed = self.predecessor.as_ref().map_or(0, |predecessor| predecessor.flows());
+        self.table.as_ref().map_or(0, FlowTable::flows) + unclaimed
     }
 
     /// Runs the batch through all functions. The packets that remain in it are to be sent.
@@ -153,6 +159,9 @@ impl Chain {
             if self.segments[segment].opens_companions {
                 self.segments[segment].settled = self.settled_version(segment);
             }
+        }
+        if self.predecessor.is_some() {
+            self.claim_flows_of(batch, now);
         }
         if let Some(table) = &mut self.table {
             table.lookup(batch.slots_mut(), now, &mut self.ends);

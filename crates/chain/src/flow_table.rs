@@ -25,6 +25,7 @@ mod partition;
 pub(crate) mod remote_companions;
 mod replica;
 mod shape;
+mod succession;
 mod tick;
 
 use crate::function::lifetimes::Lifetimes;

@@ -283,7 +283,11 @@ fn assert_books(report: &RunReport) {
 
 /// Asserts that packets were lost at most while other programs had the core.
 fn assert_few_lost(report: &RunReport) {
-    assert!(report.packets.lost * 20 < report.packets.offered, "{:?}", report.packets);
+    assert!(
+        report.packets.lost * 20 < report.packets.offered,
+        "{:?}",
+        report.packets
+    );
 }
 
 #[test]

@@ -106,6 +106,7 @@ impl Chain {
             isolated: false,
             branches: false,
             waiting: SplitPool::default(),
+            predecessor: None,
             stopwatch: None,
         }
     }

@@ -9,6 +9,9 @@ impl Chain {
     /// Expires idle flows, up to a fixed budget for each call.
     #[inline]
     pub fn expire(&mut self, now: Nanos) {
+        if self.predecessor.is_some() {
+            self.claim_some(now);
+        }
         if let Some(table) = &mut self.table {
             table.expire(now, EXPIRE_BUDGET, &mut self.ends);
             self.end_expired(now);
@@ -33,6 +36,7 @@ impl Chain {
     /// Ends the run after the last packet: ends every remaining flow, so that functions that report flows see all of
     /// them. Returns the packets counted during the call for each of the [`reasons`](Chain::reasons).
     pub fn drain(mut self) -> Vec<u64> {
+        self.claim_all();
         let before: Vec<u64> = self.reason_counts().collect();
         self.end_flows();
         for stage in &mut self.stages {

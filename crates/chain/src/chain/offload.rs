@@ -57,6 +57,7 @@ impl Chain {
     /// on. Until it is [taken back](Chain::take_back), this instance does not use it.
     #[inline]
     pub fn lend(&mut self, bucket: u16) {
+        self.claim_bucket(bucket);
         if let Some(table) = &mut self.table {
             table.lend(bucket);
         }

@@ -50,6 +50,8 @@ pub(super) struct Stage {
     drops: Box<[u64]>,
     /// `true` for reasons that are losses.
     losses: Box<[bool]>,
+    /// Values of the function's counters when it came from a chain that this one has succeeded.
+    counted_before: Box<[u64]>,
 }
 
 impl Stage {
@@ -59,6 +61,7 @@ impl Stage {
         let losses = (0..=reasons).map(|reason| reason < reasons && function.is_loss(reason as u8));
         Stage {
             losses: losses.collect(),
+            counted_before: Box::default(),
             drops: vec![0; reasons + 1].into(),
             name,
             properties: function.properties(),
@@ -94,6 +97,11 @@ impl Stage {
         u64::from(self.losses[reason])
     }
 
+    /// Leaves what the function has counted so far out of its [counts](Self::reason_counts).
+    pub(super) fn count_from_now(&mut self) {
+        self.counted_before = self.function.counter_values().into();
+    }
+
     /// Names of the counts in `drops` and of the function's counters.
     pub(super) fn reasons(&self) -> impl Iterator<Item = Reason> {
         let names = self.function.drop_reasons().iter().copied().chain(["other"]);
@@ -112,6 +120,9 @@ impl Stage {
 
     /// Counts for the [`reasons`](Stage::reasons), in their order.
     pub(super) fn reason_counts(&self) -> impl Iterator<Item = u64> {
-        self.drops.iter().chain(self.function.counter_values()).copied()
+        let before = self.counted_before.iter().copied().chain(std::iter::repeat(0));
+        let counted = self.function.counter_values().iter().zip(before);
+        let notes = counted.map(|(value, before)| value.wrapping_sub(before));
+        self.drops.iter().copied().chain(notes)
     }
 }

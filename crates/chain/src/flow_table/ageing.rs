@@ -197,6 +197,12 @@ impl FlowTable {
     fn remove(&mut self, flow: FlowIndex, ends: &mut EndedFlows) {
         let key = *self.key_of(flow);
         ends.push(&key, self.whole_state(flow));
+        self.detach(flow);
+    }
+
+    /// Frees a flow's slot.
+    pub(super) fn detach(&mut self, flow: FlowIndex) {
+        let key = *self.key_of(flow);
         self.unchain(flow, &key);
         let (bucket, slot) = (self.shape.bucket(flow.0), self.shape.slot(flow.0));
         if let Some((partition, mut flows)) = self.partition(bucket) {

@@ -439,7 +439,12 @@ mod tests {
 
     #[test]
     fn buffers_suffice_for_all_chains_and_the_first_have_long_rings() {
-        for (pollers, all, first) in [(1, 64_000, 1024), (1, 31_744, 1024), (2, 31_743, 1024), (1, 13_000, 128)] {
+        for (pollers, all, first) in [
+            (1, 64_000, 1024),
+            (1, 31_744, 1024),
+            (2, 31_743, 1024),
+            (1, 13_000, 128),
+        ] {
             let (mut left, held) = (all, 128);
             let mut rings = Vec::new();
             for chains in 0..MAX_CHAINS as u32 {

@@ -1,0 +1,62 @@
+//! Flows of another table, whose chain this one's has succeeded.
+
+use super::tick::TICK_SHIFT;
+use super::{EndedFlows, FlowIndex, FlowTable, Timer};
+use tailwater_net::{FlowKey, Nanos};
+
+impl FlowTable {
+    /// First flow of a bucket that this table holds.
+    pub(crate) fn first_flow(&self, bucket: u16) -> Option<FlowIndex> {
+        let index = self.held(bucket.into())?.first_taken()?;
+        Some(FlowIndex(self.shape.first(bucket.into()) + u32::from(index)))
+    }
+
+    /// Removes a flow and its companion without telling anybody. Returns their keys, times of the last packet, and
+    /// indices, which `state` reads the states by before.
+    pub(crate) fn take_flow(&mut self, flow: FlowIndex, mut take: impl FnMut(&FlowKey, u32, &mut [u8])) {
+        let companion = self.companion(flow);
+        for flow in [Some(flow), companion].into_iter().flatten() {
+            let (key, seen) = (*self.key_of(flow), self.last_seen(flow));
+            take(&key, seen, self.whole_state(flow));
+            self.detach(flow);
+        }
+    }
+
+    /// Inserts flows that another table had: one, and its companion. Each has its key, the time of its last packet as
+    /// that table had it, and its state. What finds no slot is reported as ended.
+    pub(crate) fn receive_flows(
+        &mut self,
+        bucket: u16,
+        flows: &[(FlowKey, u32)],
+        states: &[u8],
+        now: Nanos,
+        ends: &mut EndedFlows,
+    ) {
+        let bytes = self.state_bytes();
+        let mut first = None;
+        for (at, (key, seen)) in flows.iter().enumerate() {
+            let state = &states[at * bytes..(at + 1) * bytes];
+            let opened = match first {
+                None => {
+                    let home = self.home(key, bucket);
+                    self.open(home, key, now.0 >> TICK_SHIFT, ends, Timer::Own)
+                }
+                Some(first) => self.open_companion(first, key, bucket, now, ends).ok(),
+            };
+            let Some(flow) = opened else {
+                ends.push(key, state);
+                continue;
+            };
+            // It was opened before, in the other table.
+            self.counters.opened -= 1;
+            self.whole_state(flow).copy_from_slice(state);
+            self.see(flow, *seen);
+            first.get_or_insert(flow);
+        }
+    }
+
+    /// Returns `true` if this table finds flows by the same keys as another one: those of packets, or of connections.
+    pub(crate) fn has_keys_of(&self, other: &FlowTable) -> bool {
+        self.connections == other.connections
+    }
+}
