@@ -81,6 +81,8 @@ pub fn run_hosted(
         host,
         share,
         only: only_fed.then(|| port.slot()),
+        ends: port.ends().clone(),
+        succession: port.succession().filter(|_| config.cores.len() == 1).cloned(),
     };
     on_port(plan, port, host.clock().clone(), control, Some(on_host))
 }

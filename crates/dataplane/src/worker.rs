@@ -27,8 +27,9 @@ use crate::port::PortQueue;
 use crate::scaling::buckets::Buckets;
 use crate::scaling::dispatch::Dispatch;
 use crate::scaling::helping::HelpingEnds;
+use crate::shared_port::succession::{Estate, RunEnds};
 use crate::telemetry::WindowSender;
-use hosted::{Hosted, HostedWorker, WorkerFlags};
+use hosted::{Hosted, HostedWorker};
 use processing::ChainProcessing;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -114,8 +115,14 @@ impl Worker {
     }
 
     /// Lets a thread run the worker in turns with others. It sends its results at its end.
-    pub(crate) fn hosted(self, flags: Arc<WorkerFlags>, results: Sender<Finished>) -> Box<dyn Hosted> {
-        Box::new(HostedWorker::new(self.0, flags, results))
+    /// With a `predecessor`, it waits for that one's estate before it processes a packet.
+    pub(crate) fn hosted(
+        self,
+        ends: RunEnds,
+        results: Sender<Finished>,
+        predecessor: Option<Arc<Estate>>,
+    ) -> Box<dyn Hosted> {
+        Box::new(HostedWorker::new(self.0, ends, results, predecessor))
     }
 
     /// Like [`run`](Worker::run). If the worker panics, sets `failed` and counts its packets as lost.

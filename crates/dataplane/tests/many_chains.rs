@@ -5,10 +5,11 @@ mod common;
 
 use common::alone;
 use common::mappers::{random_flows, random_leases, random_splits};
+use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tailwater_chain::batch::Batch;
@@ -17,6 +18,7 @@ use tailwater_dataplane::clock::Clock;
 use tailwater_dataplane::core_host::{CoreHost, HostConfig};
 use tailwater_dataplane::port::round_robin;
 use tailwater_dataplane::report::RunReport;
+use tailwater_dataplane::run::ReconfigureCell;
 use tailwater_dataplane::scaling::ScalingConfig;
 use tailwater_dataplane::shared_port::{ChainPort, SharedPort, SharedPortConfig, Unmatched, Withdrawal};
 use tailwater_dataplane::trace_nic::{TraceNic, TraceNicConfig};
@@ -99,6 +101,7 @@ struct Running {
     thread: JoinHandle<Result<RunReport, RunError>>,
     stop: Arc<AtomicBool>,
     withdrawal: Withdrawal,
+    reconfigure: Arc<ReconfigureCell>,
 }
 
 impl Running {
@@ -168,6 +171,18 @@ impl Server {
         workers: usize,
         (last, scaling): (Option<FunctionSpec>, Option<ScalingConfig>),
     ) -> Running {
+        self.succeed(network, functions, workers, (last, scaling), None)
+    }
+
+    /// Same, in the place of another chain.
+    fn succeed(
+        &self,
+        network: &str,
+        functions: &str,
+        workers: usize,
+        (last, scaling): (Option<FunctionSpec>, Option<ScalingConfig>),
+        replaced: Option<&Running>,
+    ) -> Running {
         // Leases of auxiliary cores last for twice the objective.
         let objective = if scaling.is_some() { "1ms" } else { "250ms" };
         let text = format!(
@@ -185,13 +200,20 @@ impl Server {
         let stop = Arc::new(AtomicBool::new(false));
         let (host, stopped) = (Arc::clone(&self.host), Arc::clone(&stop));
         let mut port = ChainPort::new(&self.port, &plan.spec().match_);
+        if let Some(replaced) = replaced {
+            let reconfigure = replaced.reconfigure.get().expect("a chain that runs");
+            port = port.replacing(replaced.withdrawal.clone(), reconfigure.kept_by(plan.spec()));
+        }
+        let reconfigure = Arc::<ReconfigureCell>::default();
+        let cell = Arc::clone(&reconfigure);
         let withdrawal = port.withdrawal();
         let thread = std::thread::spawn(move || {
             let share = TurnShare {
                 objective: plan.spec().slo.budget(),
                 weight: 1,
             };
-            run_hosted(&plan, (&mut port, &host), share, RunControl::new(&stopped))
+            let control = RunControl::new(&stopped).with_reconfigure(&cell);
+            run_hosted(&plan, (&mut port, &host), share, control)
         });
         let began = Instant::now();
         while !withdrawal.is_live() {
@@ -202,6 +224,7 @@ impl Server {
             thread,
             stop,
             withdrawal,
+            reconfigure,
         }
     }
 
@@ -432,6 +455,99 @@ fn a_panic_on_an_auxiliary_core_ends_only_that_chain() {
     let counts = server.port.counts();
     let offered = of_dead + other.packets.offered;
     assert_eq!(counts.received, offered + counts.unmatched + counts.lost, "{counts:?}");
+}
+
+/// What leaves a translation: the external port of each of the 50 flows of a network, and its last packet.
+#[derive(Default)]
+struct Translated {
+    flows: BTreeMap<u32, (u16, u32)>,
+    moved: u64,
+    overtaken: u64,
+}
+
+/// Records translated packets.
+struct Observer(Arc<Mutex<Translated>>);
+
+impl NetworkFunction for Observer {
+    fn kind(&self) -> &'static str {
+        "Observer"
+    }
+
+    fn process(&mut self, batch: &mut Batch, _: &mut FlowStates<'_>) {
+        let mut seen = self.0.lock().expect("no panic");
+        for i in 0..batch.len() {
+            let frame = batch.frame(i);
+            let port = u16::from_be_bytes([frame[34], frame[35]]);
+            let number = frame[42..46].try_into().map(u32::from_be_bytes).expect("four bytes");
+            let before = seen.flows.insert(number / 2 % 50, (port, number));
+            if let Some((before, last)) = before {
+                seen.moved += u64::from(before != port);
+                seen.overtaken += u64::from(last >= number);
+            }
+        }
+    }
+}
+
+/// Functions are inserted, removed and reordered while packets pass: each packet passes one list, in order, and
+/// connections keep their translation.
+#[test]
+fn functions_come_and_go_and_flows_stay() {
+    let _alone = alone();
+    const PACKETS: u32 = 120_000;
+    const NAT: &str = "{nat: {external: [203.0.113.0/28]}}";
+    let server = Server::start(trace(2, Nanos(20_000), PACKETS), 1, false, Unmatched::Drop);
+    let translated = Arc::<Mutex<Translated>>::default();
+    let observer = || {
+        let translated = Arc::clone(&translated);
+        let make = move || -> Box<dyn NetworkFunction> { Box::new(Observer(Arc::clone(&translated))) };
+        Some(FunctionSpec {
+            name: "observer".to_owned(),
+            config: OwnFunction::new("Observer", make).into(),
+            files: Vec::new(),
+            branch: None,
+            on_failure: Default::default(),
+        })
+    };
+    let lists = [
+        format!("{NAT}, {{accounting: }}"),
+        format!("{{acl: {{default: allow, rules: [{{action: deny, protocol: tcp}}]}}}}, {NAT}, {{accounting: }}"),
+        format!("{{accounting: }}, {NAT}"),
+        NAT.to_owned(),
+    ];
+    let steady = server.run("10.1.0.0/16", "{accounting: }", 1);
+    let mut current = server.run_with("10.0.0.0/16", &lists[0], 1, (observer(), None));
+    let mut reports = Vec::new();
+    for number in 1..=9 {
+        server.await_received(server.port.counts().received + 2_500);
+        let list = &lists[number % lists.len()];
+        let next = server.succeed("10.0.0.0/16", list, 1, (observer(), None), Some(&current));
+        reports.push(std::mem::replace(&mut current, next).drain().unwrap());
+    }
+    server.await_received(u64::from(PACKETS));
+    reports.push(current.drain().unwrap());
+    let steady = steady.drain().unwrap();
+    server.host.stop();
+    let opened = |report: &RunReport| report.flows.as_ref().map_or(0, |flows| flows.opened);
+    for report in &reports {
+        assert_books(report);
+        assert_eq!(report.packets.dropped_by_nf, 0, "{:?}", report.packets);
+    }
+    // The last one has all flows, and none was opened again.
+    let last = reports.last().and_then(|report| report.flows).unwrap();
+    assert_eq!((last.active, last.opened), (50, 0));
+    assert_eq!(reports.iter().map(opened).sum::<u64>(), 0, "chains that left have none");
+    let seen = translated.lock().unwrap();
+    assert_eq!((seen.flows.len(), seen.moved, seen.overtaken), (50, 0, 0));
+    let offered: u64 = reports.iter().map(|report| report.packets.offered).sum();
+    let counts = server.port.counts();
+    assert_eq!(
+        counts.received,
+        offered + steady.packets.offered + counts.unmatched + counts.lost,
+        "{counts:?}"
+    );
+    assert_few_lost(&steady);
+    let lost: u64 = reports.iter().map(|report| report.packets.lost).sum();
+    assert!(lost * 20 < offered, "{lost} of {offered}");
 }
 
 #[test]

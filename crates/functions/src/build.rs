@@ -7,7 +7,7 @@ mod reconfigure;
 pub use crate::kind::{IsolationContext, Requirements};
 pub use error::BuildError;
 pub use isolated::{Records, build_isolated, check_apart};
-pub use reconfigure::{AppliedUpdate, PendingUpdates, Reconfigure};
+pub use reconfigure::{AppliedUpdate, KeptFunction, PendingUpdates, Reconfigure};
 
 use crate::accounting::{ExportError, Exported};
 use crate::kind::{BuildContext, FunctionFactory};
@@ -95,6 +95,8 @@ pub struct ChainBuilder {
     kept: Option<(Vec<DurableFunction>, usize)>,
     /// First view of the flow table, and the partitions not assigned yet.
     flows: Option<(FlowTable, Vec<Partition>)>,
+    /// Flows are connections: both directions are found under one key.
+    connections: bool,
 }
 
 /// Functions with their names.
@@ -116,14 +118,29 @@ impl ChainBuilder {
     /// # Errors
     /// Same as [`new`](ChainBuilder::new).
     pub fn with_cuts(spec: &ChainSpec, rss: &RssHasher, seed: u64, cuts: Cuts) -> Result<ChainBuilder, BuildError> {
-        ChainBuilder::make((spec, Vec::new()), rss, seed, cuts)
+        ChainBuilder::make((spec, Vec::new()), rss, seed, (cuts, &[]))
+    }
+
+    /// Same as [`with_cuts`](ChainBuilder::with_cuts), for a chain that takes the place of another one, whose factories
+    /// `kept` it [keeps](Reconfigure::kept_by).
+    ///
+    /// # Errors
+    /// Same as [`new`](ChainBuilder::new).
+    pub fn succeeding(
+        spec: &ChainSpec,
+        rss: &RssHasher,
+        seed: u64,
+        cuts: Cuts,
+        kept: &[KeptFunction],
+    ) -> Result<ChainBuilder, BuildError> {
+        ChainBuilder::make((spec, Vec::new()), rss, seed, (cuts, kept))
     }
 
     fn make(
         (spec, others): (&ChainSpec, Named),
         rss: &RssHasher,
         seed: u64,
-        cuts: Cuts,
+        (cuts, kept): (Cuts, &[KeptFunction]),
     ) -> Result<ChainBuilder, BuildError> {
         let branches = &spec.branches[..];
         let paths = PathTable::new(branches, &places(&spec.functions)).ok_or(BuildError::PathTable)?;
@@ -132,6 +149,9 @@ impl ChainBuilder {
             .iter()
             .filter(|function| others.iter().all(|(other, _)| *other != function.name))
             .map(|function| {
+                if let Some(kept) = kept.iter().find(|kept| kept.name() == function.name) {
+                    return Ok(kept.function.clone());
+                }
                 let context = BuildContext {
                     name: &function.name,
                     rss,
@@ -160,8 +180,16 @@ impl ChainBuilder {
             origin: None,
             kept: None,
             flows: None,
+            connections: false,
         };
         let mut instances = builder.instances(others);
+        let mut functions = instances.iter();
+        builder.connections = functions.any(|(_, function)| function.properties().tracks_connections);
+        if let Some(kept) = kept.iter().find(|kept| kept.connections != builder.connections) {
+            return Err(BuildError::OtherKeys {
+                function: kept.name().to_owned(),
+            });
+        }
         let places = places(&spec.functions);
         let has = instances.iter().map(|(name, function)| {
             let has_state = function.state_bytes() > 0;
@@ -186,7 +214,7 @@ impl ChainBuilder {
         seed: u64,
         others: Vec<(String, Box<dyn NetworkFunction>)>,
     ) -> Result<ChainBuilder, BuildError> {
-        ChainBuilder::make((spec, others), rss, seed, Cuts::NONE)
+        ChainBuilder::make((spec, others), rss, seed, (Cuts::NONE, &[]))
     }
 
     /// Creates the flow table if these functions need one.
@@ -242,13 +270,14 @@ impl ChainBuilder {
         factory.table()?.downcast().ok()
     }
 
-    /// Waits until all flow records and alerts are in their files. Every [`instance`](Self::instance) must have
-    /// [drained](Chain::drain), or the call never returns.
+    /// Waits until all flow records and alerts are in their files, but for those of functions that a successor has
+    /// `kept`. Every [`instance`](Self::instance) of the others must have [drained](Chain::drain), or the call never
+    /// returns.
     ///
     /// # Errors
     /// If a file is incomplete: the error names the first one.
-    pub fn finish_exports(&self) -> Result<Vec<Exported>, ExportError> {
-        let functions = self.functions.iter();
+    pub fn finish_exports(&self, kept: &[String]) -> Result<Vec<Exported>, ExportError> {
+        let functions = self.functions.iter().filter(|(name, _)| !kept.contains(name));
         // Finishes all of them even after an error, so that no thread remains.
         let finished: Vec<_> = functions.map(|(_, factory)| factory.finish_exports()).collect();
         let finished = finished.into_iter().collect::<Result<Vec<_>, _>>()?;

@@ -60,7 +60,8 @@ impl Predecessor {
         } = self;
         let bytes = table.state_bytes();
         while let Some(flow) = old.first_flow(bucket) {
-            (states.clear(), flows.clear());
+            states.clear();
+            flows.clear();
             old.take_flow(flow, |key, seen, state| {
                 let start = states.len();
                 states.resize(start + bytes, 0);

@@ -45,7 +45,9 @@ impl RecordLayout {
         let mut offsets = vec![last];
         let beginnings = state.clone().step_by(CACHE_LINE).take(2);
         // Records that do not begin with a line end in another line than they begin.
-        offsets.extend(beginnings.filter(|at| self.stride % CACHE_LINE != 0 || at / CACHE_LINE != last / CACHE_LINE));
+        offsets.extend(
+            beginnings.filter(|at| !self.stride.is_multiple_of(CACHE_LINE) || at / CACHE_LINE != last / CACHE_LINE),
+        );
         FetchedLines::new(&offsets)
     }
 }

@@ -10,7 +10,7 @@ use tailwater_chain::buffer::BufferPool;
 use tailwater_chain::chain::{Chain, Cuts, DurableFunction};
 use tailwater_chain::flow_table::{FlowCounters, FlowTableMemory};
 use tailwater_functions::accounting::ExportError;
-use tailwater_functions::build::{ChainBuilder, Reconfigure};
+use tailwater_functions::build::{ChainBuilder, KeptFunction, Reconfigure};
 use tailwater_functions::spec::ChainSpec;
 use tailwater_isolation::server::IsolationReport;
 use tailwater_net::Nanos;
@@ -40,6 +40,7 @@ impl ChainFactory {
         config: &RunConfig,
         cuts: Cuts,
         origin: Nanos,
+        kept: &[KeptFunction],
     ) -> Result<ChainFactory, RunError> {
         let parts = spec.parts();
         let isolation = config.isolation.as_ref();
@@ -47,7 +48,7 @@ impl ChainFactory {
         let isolation = isolation.transpose()?;
         let rss = spec.rss();
         let makers = parts.iter().enumerate().map(|(number, part)| match &isolation {
-            None => ChainBuilder::with_cuts(part, &rss, config.seed, cuts),
+            None => ChainBuilder::succeeding(part, &rss, config.seed, cuts, kept),
             Some(isolation) => isolation.builder(number, part, &rss, config.seed),
         });
         let mut makers = makers.collect::<Result<Vec<_>, _>>()?.into_iter();
@@ -144,11 +145,12 @@ impl ChainFactory {
         })
     }
 
-    /// Ends the functions' processes and file writers, once all instances have been finished.
-    pub(super) fn finish(mut self) -> (Option<IsolationReport>, Result<(), ExportError>) {
+    /// Ends the functions' processes and file writers, once all instances have been finished, but for those of
+    /// functions that a successor has `kept`.
+    pub(super) fn finish(mut self, kept: &[String]) -> (Option<IsolationReport>, Result<(), ExportError>) {
         let isolation = self.isolation.take().map(Isolated::finish);
         // All of them, also after an error, so no thread is left behind.
-        let exported: Vec<_> = self.all().map(ChainBuilder::finish_exports).collect();
+        let exported: Vec<_> = self.all().map(|maker| maker.finish_exports(kept)).collect();
         let exported: Result<Vec<_>, _> = exported.into_iter().collect();
         (isolation, exported.map(drop))
     }

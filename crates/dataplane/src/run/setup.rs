@@ -53,7 +53,9 @@ pub(super) fn set_up<'r>(
     let reta = round_robin(queues);
     let (mappers, cuts) = scaling::mappers(config.scaling.as_ref(), queues);
     let origin = origin(clock.now());
-    let mut factory = ChainFactory::new(spec, config, cuts, origin)?;
+    let succession = on_host.and_then(|on_host| on_host.succession.as_ref());
+    let kept = succession.map_or(&[][..], |succession| &succession.kept);
+    let mut factory = ChainFactory::new(spec, config, cuts, origin, kept)?;
     let mut durable = DurableRun::open(spec, factory.durable_functions(), origin)?;
     let server = config.server.as_ref();
     let server = server.filter(|_| queues > 1 && port.reta_delay().is_some());
@@ -198,6 +200,7 @@ pub(super) fn set_up<'r>(
         stores,
         factory,
         notes,
+        heir: on_host.map(|on_host| Arc::clone(&on_host.ends.heir)),
     };
     Ok((threads, recorder))
 }

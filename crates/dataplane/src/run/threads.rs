@@ -10,6 +10,7 @@ use crate::run::error::RunError;
 use crate::scaling::auxiliary::AuxiliaryWorker;
 use crate::scaling::server::Server;
 use crate::shared_port::Slot;
+use crate::shared_port::succession::{RunEnds, Succession};
 use crate::worker::Worker;
 use crate::worker::finished::Finished;
 use crate::worker::hosted::{Feeds, WorkerFlags};
@@ -61,7 +62,6 @@ pub(super) struct Ended {
 }
 
 /// Flags polled by threads.
-#[derive(Default)]
 struct Flags {
     workers: Arc<WorkerFlags>,
     /// All workers have ended: the other threads end, too.
@@ -87,6 +87,10 @@ pub(crate) struct OnHost<'h> {
     pub(crate) share: TurnShare,
     /// Shared port, and the chain's slot there, if workers get packets only from it.
     pub(crate) only: Option<(usize, Slot)>,
+    /// Flags of the workers, and their heir.
+    pub(crate) ends: RunEnds,
+    /// Inheritance of the chain, if it takes the place of another one.
+    pub(crate) succession: Option<Succession>,
 }
 
 /// Worker that has started.
@@ -122,7 +126,12 @@ impl WorkerThreads {
         on_host: Option<OnHost<'_>>,
         mut look: impl FnMut(&News) -> bool,
     ) -> Result<Ended, RunError> {
-        let (flags, news) = (Flags::default(), News::default());
+        let workers = on_host.as_ref().map(|on_host| Arc::clone(&on_host.ends.flags));
+        let flags = Flags {
+            workers: workers.unwrap_or_default(),
+            over: AtomicBool::default(),
+        };
+        let news = News::default();
         std::thread::scope(|scope| {
             let mut threads = Threads {
                 scope,
@@ -137,7 +146,7 @@ impl WorkerThreads {
                     let AnyWorker::Ordinary(worker) = worker else {
                         unreachable!("matched above");
                     };
-                    workers.push(host(on_host, core, *worker, flags));
+                    workers.push(host(on_host, core, *worker));
                     continue;
                 }
                 let stopped = || stop.load(Ordering::Relaxed) || flags.failed().load(Ordering::Relaxed);
@@ -210,9 +219,11 @@ struct Threads<'scope, 'env> {
 type NamedWorker<'scope> = (String, Started<'scope>);
 
 /// Gives a worker its turns on a core.
-fn host<'scope>(on_host: &OnHost<'_>, core: usize, worker: Worker, flags: &Flags) -> NamedWorker<'scope> {
+fn host<'scope>(on_host: &OnHost<'_>, core: usize, worker: Worker) -> NamedWorker<'scope> {
     let (results, result) = channel();
-    let worker = worker.hosted(Arc::clone(&flags.workers), results);
+    let predecessor = on_host.succession.as_ref();
+    let predecessor = predecessor.map(|succession| Arc::clone(&succession.estate));
+    let worker = worker.hosted(on_host.ends.clone(), results, predecessor);
     // Without such a core the worker is dropped, and with it the sender of results.
     let only = on_host.only.as_ref();
     let only = only.and_then(|(port, slot)| Some((*port, *slot.get()?)));

@@ -2,6 +2,7 @@
 
 use super::inbox::{Inbox, connect};
 use super::poller::ChainOutlets;
+use super::succession::{RunEnds, Succession};
 use super::{LentSender, Reserved, SharedPort};
 use crate::device::{DeviceQueue, Steering};
 use crate::port::{OpenError, Port, PortQueue, PortRequirements, PortSender, Reta, RetaError, round_robin};
@@ -13,6 +14,7 @@ use tailwater_api::chain::Match;
 use tailwater_chain::batch::MAX_BATCH;
 use tailwater_chain::buffer::BufferPool;
 use tailwater_chain::parcel::PacketStore;
+use tailwater_functions::build::KeptFunction;
 use tailwater_net::Nanos;
 use tailwater_net::toeplitz::{RssHasher, RssKey};
 
@@ -37,8 +39,9 @@ pub struct ChainPort {
     outlets: Mutex<Vec<ChainOutlets>>,
     live: Arc<AtomicBool>,
     withdrawn: Arc<AtomicBool>,
-    /// Chain whose packets this one takes over.
-    replaced: Option<Withdrawal>,
+    ends: RunEnds,
+    /// Chain whose packets this one takes over, and what of it.
+    replaced: Option<(Withdrawal, Succession)>,
 }
 
 /// Slot of a chain on its port, once it has one.
@@ -51,6 +54,7 @@ pub struct Withdrawal {
     slot: Slot,
     live: Arc<AtomicBool>,
     withdrawn: Arc<AtomicBool>,
+    ends: RunEnds,
 }
 
 impl Withdrawal {
@@ -60,7 +64,7 @@ impl Withdrawal {
         // First, in case the delivery is only about to begin.
         self.withdrawn.store(true, Ordering::SeqCst);
         if let Some(slot) = self.slot.get() {
-            self.shared.set_live(&[(*slot, false)]);
+            self.shared.set_live(&[(*slot, false)], None);
         }
     }
 
@@ -96,6 +100,7 @@ impl ChainPort {
             outlets: Mutex::default(),
             live: Arc::default(),
             withdrawn: Arc::default(),
+            ends: RunEnds::default(),
             replaced: None,
         }
     }
@@ -105,12 +110,23 @@ impl ChainPort {
         self.held = Some(buffers);
     }
 
-    /// Takes the place of another chain of the same port: the first packet that this one gets is the first that the
-    /// other one does not get.
+    /// Takes the place of another chain of the same port, on the same core: the first packet that this one gets is the
+    /// first that the other one does not get. The other chain's run ends then. It leaves its functions `kept`, which
+    /// this chain has, too, with their flows' state.
     #[must_use]
-    pub fn replacing(mut self, replaced: Withdrawal) -> ChainPort {
-        self.replaced = Some(replaced);
+    pub fn replacing(mut self, replaced: Withdrawal, kept: Vec<KeptFunction>) -> ChainPort {
+        self.replaced = Some((replaced, Succession::new(kept)));
         self
+    }
+
+    /// Flags of the run's workers, and their heir.
+    pub(crate) fn ends(&self) -> &RunEnds {
+        &self.ends
+    }
+
+    /// Inheritance of the chain, if it takes the place of another one.
+    pub(crate) fn succession(&self) -> Option<&Succession> {
+        self.replaced.as_ref().map(|(_, succession)| succession)
     }
 
     /// Handle that ends the delivery of packets.
@@ -120,6 +136,7 @@ impl ChainPort {
             slot: Arc::clone(&self.slot),
             live: Arc::clone(&self.live),
             withdrawn: Arc::clone(&self.withdrawn),
+            ends: self.ends.clone(),
         }
     }
 
@@ -132,7 +149,7 @@ impl ChainPort {
 impl Drop for ChainPort {
     fn drop(&mut self) {
         if let Some(slot) = self.slot.get() {
-            self.shared.set_live(&[(*slot, false)]);
+            self.shared.set_live(&[(*slot, false)], None);
             self.shared.release(*slot, self.reserved);
         }
     }
@@ -239,12 +256,18 @@ impl Port for ChainPort {
         // Packets delivered before would only fill the rings.
         let early = self.start.saturating_sub(self.shared.clock.now());
         std::thread::sleep(Duration::from_nanos(early.0));
-        let replaced = self.replaced.as_ref().and_then(|replaced| replaced.slot.get());
-        let changes = [Some((slot, true)), replaced.map(|old| (*old, false))];
+        let replaced = self.replaced.as_ref();
+        let old = replaced.and_then(|(replaced, _)| replaced.slot.get());
+        let changes = [Some((slot, true)), old.map(|old| (*old, false))];
         let changes: Vec<_> = changes.into_iter().flatten().collect();
-        self.shared.set_live(&changes);
+        if let Some((replaced, succession)) = replaced {
+            // A chain has one successor.
+            let _ = replaced.ends.heir.set(Arc::clone(&succession.estate));
+        }
+        let over = replaced.map(|(replaced, _)| &replaced.ends.flags);
+        self.shared.set_live(&changes, over);
         if self.withdrawn.load(Ordering::SeqCst) {
-            self.shared.set_live(&[(slot, false)]);
+            self.shared.set_live(&[(slot, false)], None);
         }
         self.live.store(true, Ordering::Release);
     }

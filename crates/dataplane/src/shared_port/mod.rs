@@ -18,6 +18,7 @@ mod chain_port;
 mod inbox;
 mod poller;
 pub mod rules;
+pub(crate) mod succession;
 
 pub(crate) use chain_port::Slot;
 pub use chain_port::{ChainPort, Withdrawal};
@@ -29,11 +30,12 @@ use crate::clock::Clock;
 use crate::device::Sender;
 use crate::port::{OpenError, Port, PortRequirements, PortSender};
 use crate::report::PortReport;
+use crate::worker::hosted::WorkerFlags;
 use inbox::Progress;
 use poller::PollerCounters;
 use rules::{ChainRules, MAX_CHAINS};
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use tailwater_api::chain::Match;
 use tailwater_chain::batch::Batch;
@@ -403,8 +405,9 @@ impl SharedPort {
         self.store.get_or_init(|| PacketStore::of_memory(&self.memory)).clone()
     }
 
-    /// Lets chains get packets, or none any more, all at one time. Returns once all pollers have the new rules.
-    fn set_live(&self, changes: &[(usize, bool)]) {
+    /// Lets chains get packets, or none any more, all at one time. Returns once all pollers have the new rules. Ends the
+    /// run of workers with these flags as soon as that is so.
+    fn set_live(&self, changes: &[(usize, bool)], over: Option<&Arc<WorkerFlags>>) {
         let mut chains = self.lock_chains();
         let before = chains.live;
         for (slot, live) in changes {
@@ -417,9 +420,17 @@ impl SharedPort {
         let matches = matches.filter(|(slot, _)| chains.live >> slot & 1 == 1);
         let matches = matches.filter_map(|(slot, wanted)| Some((slot, wanted.as_ref()?)));
         let rules = Arc::new(ChainRules::new(matches));
+        let (left, over) = (AtomicUsize::new(self.progress.len()), over.cloned());
         // Under the lock, so that the last change is the last that pollers get.
-        self.control
-            .on_pollers(Arc::new(move |_, poller| poller.set_rules(Arc::clone(&rules))));
+        self.control.on_pollers(Arc::new(move |_, poller| {
+            poller.set_rules(Arc::clone(&rules));
+            // Release and acquire: the last poller's thread has seen the others' deliveries.
+            if left.fetch_sub(1, Ordering::AcqRel) == 1
+                && let Some(over) = &over
+            {
+                over.stop.store(true, Ordering::Release);
+            }
+        }));
     }
 
     /// Frees the slot and the buffers of a chain that is gone.

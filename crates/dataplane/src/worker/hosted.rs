@@ -3,6 +3,7 @@
 use super::finished::Finished;
 use super::poll_loop::{LoopTimes, PollLoop, Processing, Turn};
 use crate::panics::catch_panic;
+use crate::shared_port::succession::{Estate, LONGEST_WAIT, RunEnds};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
@@ -72,26 +73,38 @@ pub(crate) struct HostedWorker<P> {
     times: LoopTimes,
     phase: Phase,
     died: Option<String>,
-    flags: Arc<WorkerFlags>,
+    ends: RunEnds,
     results: Sender<Finished>,
+    /// Predecessor's estate that the worker waits for, and the time until which it does.
+    awaits: Option<(Arc<Estate>, Nanos)>,
 }
 
 impl<P: Processing> HostedWorker<P> {
     /// Hosts a worker, which sends its results at its end.
-    pub(crate) fn new(worker: PollLoop<P>, flags: Arc<WorkerFlags>, results: Sender<Finished>) -> HostedWorker<P> {
+    pub(crate) fn new(
+        worker: PollLoop<P>,
+        ends: RunEnds,
+        results: Sender<Finished>,
+        predecessor: Option<Arc<Estate>>,
+    ) -> HostedWorker<P> {
+        let times = worker.times();
         HostedWorker {
-            times: worker.times(),
+            awaits: predecessor.map(|estate| (estate, Nanos::MAX)),
+            times,
             worker: Some(worker),
             phase: Phase::Works,
             died: None,
-            flags,
+            ends,
             results,
         }
     }
 
     #[inline]
     fn work(&mut self) -> HostedTurn {
-        let (Some(worker), times, flags) = (&mut self.worker, &mut self.times, &self.flags) else {
+        if self.awaits.is_some() && !self.inherit() {
+            return HostedTurn::Waits;
+        }
+        let (Some(worker), times, flags) = (&mut self.worker, &mut self.times, &self.ends.flags) else {
             return HostedTurn::Over;
         };
         let (turn, received) = worker.turn(times, || flags.are_set());
@@ -108,6 +121,28 @@ impl<P: Processing> HostedWorker<P> {
         }
     }
 
+    /// Takes over from the predecessor once it has ended, or has taken too long. Returns `true` if there is nothing more
+    /// to wait for.
+    #[cold]
+    fn inherit(&mut self) -> bool {
+        let (Some((estate, until)), Some(worker)) = (&mut self.awaits, &mut self.worker) else {
+            return true;
+        };
+        let now = self.times.now;
+        if now < worker.context.config.start {
+            return false;
+        }
+        *until = (*until).min(now + LONGEST_WAIT);
+        match estate.take() {
+            Some(Some(chain)) => worker.processing.succeed(chain, estate.kept()),
+            Some(None) => {}
+            None if now < *until && !self.ends.flags.are_set() => return false,
+            None => {}
+        }
+        self.awaits = None;
+        true
+    }
+
     fn close(&mut self) {
         if let Some(worker) = &mut self.worker {
             worker.processing.close(&mut worker.context.meter);
@@ -118,7 +153,7 @@ impl<P: Processing> HostedWorker<P> {
     /// Ends the worker after a panic. The thread's other workers go on.
     #[cold]
     fn on_panic(&mut self, message: String) {
-        self.flags.fail();
+        self.ends.flags.fail();
         self.died.get_or_insert(message);
         let Some(worker) = &mut self.worker else {
             return;
@@ -144,7 +179,14 @@ impl<P: Processing> HostedWorker<P> {
                 // What has been delivered since.
                 worker.discard(self.times.now);
             }
-            let finished = worker.finish(self.died.take());
+            let mut finished = worker.finish(self.died.take());
+            if let Some(estate) = self.ends.heir.get() {
+                let chain = finished.chains.pop().filter(|_| finished.died.is_none());
+                estate.leave(chain.map(|mut chain| {
+                    chain.take_all_back();
+                    chain
+                }));
+            }
             // A receiver that is gone has given up on the run.
             let _ = self.results.send(finished);
         }

@@ -11,6 +11,7 @@ use crate::panics::run_or_fail;
 use crate::port::Received;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
+use tailwater_chain::chain::Chain;
 use tailwater_net::Nanos;
 
 /// Work of a polling worker on its packets. All packets that it holds, in processing or waiting, are its own.
@@ -36,6 +37,12 @@ pub(crate) trait Processing: Counting {
     /// Housekeeping in a turn without work, after `idle` without work. Returns the time the worker may sleep now, or
     /// `None` if it must poll.
     fn on_idle(&mut self, received: Received, now: Nanos, idle: Nanos) -> Option<Duration>;
+
+    /// Takes the place of another worker, whose chain this is: functions `kept` keep what they hold, and their flows.
+    fn succeed(&mut self, chain: Chain, kept: &[String]) {
+        let _ = kept;
+        chain.drain();
+    }
 
     /// Returns `true` if another core works for this one: it needs turns although it has no packets.
     fn waits_for_others(&self) -> bool {

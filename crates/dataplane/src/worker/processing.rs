@@ -335,6 +335,13 @@ impl Processing for ChainProcessing {
         may_sleep.then_some(rest)
     }
 
+    fn succeed(&mut self, chain: Chain, kept: &[String]) {
+        match self.chain.can_succeed(&chain) {
+            true => self.chain.succeed(chain, kept),
+            false => drop(chain.drain()),
+        }
+    }
+
     #[inline]
     fn waits_for_others(&self) -> bool {
         let dispatch = self.dispatch.as_ref();

@@ -7,6 +7,15 @@ use tailwater_chain::branches::MAX_PATHS;
 /// Error that prevents a valid spec from running.
 #[derive(Debug, thiserror::Error)]
 pub enum BuildError {
+    /// A chain takes the place of another one that finds flows by other keys.
+    #[error(
+        "function {function} cannot keep its flows: of the chain before and the one after, one finds flows as \
+         connections (as for a firewall), the other one by direction; delete the chain, and apply it anew"
+    )]
+    OtherKeys {
+        /// First function that both have.
+        function: String,
+    },
     /// A function cannot be built.
     #[error("function {function}: {source}")]
     Function {

@@ -20,6 +20,7 @@ pub struct Reconfigure {
     /// Current configuration of the functions, with the files it comes from.
     present: Mutex<Vec<FunctionSpec>>,
     kept: bool,
+    connections: bool,
 }
 
 impl Reconfigure {
@@ -27,8 +28,9 @@ impl Reconfigure {
     /// builders.
     pub fn of<'b>(builders: impl Iterator<Item = &'b ChainBuilder>) -> Option<Reconfigure> {
         let (mut functions, mut present, mut first) = (Vec::new(), Vec::new(), None);
-        let mut kept = false;
+        let (mut kept, mut connections) = (false, false);
         for builder in builders {
+            connections |= builder.connections;
             // Functions created elsewhere cannot be reconfigured from here.
             let own = |spec: &&FunctionSpec| {
                 builder.functions.iter().any(|(name, _)| *name == spec.name) && !spec.config.is::<OwnFunction>()
@@ -43,6 +45,7 @@ impl Reconfigure {
             functions,
             present: Mutex::new(present),
             kept,
+            connections,
         })
     }
 
@@ -63,6 +66,70 @@ impl Reconfigure {
         // The parts that cannot change are those first read.
         *current = current.with_source_of(spec);
         Ok(applied.news)
+    }
+}
+
+/// Factory of a function that a chain keeps from the one whose place it takes, with the function's name.
+#[derive(Clone)]
+pub struct KeptFunction {
+    pub(super) function: (String, Arc<dyn FunctionFactory>),
+    /// Its chain finds flows as connections.
+    pub(super) connections: bool,
+}
+
+impl KeptFunction {
+    /// Name of the function.
+    pub fn name(&self) -> &str {
+        &self.function.0
+    }
+}
+
+impl std::fmt::Debug for KeptFunction {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("KeptFunction").field(&self.function.0).finish()
+    }
+}
+
+impl Reconfigure {
+    /// Returns the functions that a chain of this spec can keep, if it takes the place of the current one: those with
+    /// the same name and configuration. None where what a function is built from differs: the number of flows, or
+    /// branches.
+    pub fn kept_by(&self, spec: &ChainSpec) -> Vec<KeptFunction> {
+        let current = self.spec();
+        let is_comparable = current.branches.is_empty()
+            && spec.branches.is_empty()
+            && current.flows.capacity == spec.flows.capacity
+            && current.state.is_none()
+            && spec.state.is_none();
+        let present = self.present.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_kept = |(name, _): &&(String, _)| {
+            let old = present.iter().find(|function| function.name == *name);
+            let new = spec.functions.iter().find(|function| function.name == *name);
+            is_comparable && old.zip(new).is_some_and(|(old, new)| old.config == new.config)
+        };
+        let kept = self.functions.iter().filter(is_kept);
+        kept.map(|function| KeptFunction {
+            function: function.clone(),
+            connections: self.connections,
+        })
+        .collect()
+    }
+
+    /// Returns the spec with the current configurations.
+    pub fn spec_now(&self) -> ChainSpec {
+        self.spec().clone()
+    }
+
+    /// Returns the current spec with the configurations of another one, for the functions that both have.
+    pub fn with_configurations_of(&self, spec: &ChainSpec) -> ChainSpec {
+        let mut next = self.spec().clone();
+        for function in &mut next.functions {
+            let new = spec.functions.iter().find(|new| new.name == function.name);
+            if let Some(new) = new.filter(|new| new.branch == function.branch) {
+                *function = new.clone();
+            }
+        }
+        next
     }
 }
 

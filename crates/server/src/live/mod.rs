@@ -21,6 +21,7 @@ use tailwater_dataplane::scaling::ScalingConfig;
 use tailwater_dataplane::shared_port::{SharedPort, SharedPortConfig};
 use tailwater_dataplane::{RunConfig, RunPlan};
 use tailwater_files::regular_only;
+use tailwater_functions::build::KeptFunction;
 use tailwater_functions::spec::ChainSpec;
 use tailwater_handover::park::Mode;
 use tailwater_policy::core::MakeMapper;
@@ -150,7 +151,8 @@ impl LiveMachine {
         self.ports.values().cloned().collect()
     }
 
-    /// Reads a chain with its functions, and plans its run on the core with the fewest chains.
+    /// Reads a chain with its functions, and plans its run: on the core of the chain whose place it takes, or on the
+    /// one with the fewest chains.
     fn plan(&self, chain: &AppliedChain, except: Option<&str>) -> Result<RunPlan, Refusal> {
         let spec = read(chain)?;
         if let Some((function, _)) = spec.externals().next() {
@@ -160,10 +162,14 @@ impl LiveMachine {
         }
         let others = || self.chains.values().filter(|running| Some(running.name()) != except);
         for other in others().filter(|other| !other.is_finished()) {
-            check_outputs(&spec, other)?;
+            check_outputs(&spec, other, &[])?;
         }
         let others = others();
-        let core = lightest(self.host.cores(), others.flat_map(|running| running.cores().to_vec()));
+        let replaced = except.and_then(|name| self.succeeded(name, chain));
+        let core = match replaced.and_then(|replaced| replaced.cores().first()) {
+            Some(core) => *core,
+            None => lightest(self.host.cores(), others.flat_map(|running| running.cores().to_vec())),
+        };
         let config = RunConfig {
             scaling: self.scaling(chain, &spec)?,
             ..RunConfig::new(vec![core])
@@ -176,25 +182,43 @@ impl LiveMachine {
         port.ok_or_else(|| Refusal::new(format!("port {} is not open", chain.port)))
     }
 
-    /// Starts a chain in the place of another one, if there is one.
+    /// Returns the running chain of this name, if another one can take its place: on another port it takes no packets
+    /// over.
+    fn succeeded(&self, name: &str, chain: &AppliedChain) -> Option<&RunningChain> {
+        let old = self.chains.get(name)?;
+        (old.port() == chain.port && old.runs()).then_some(old)
+    }
+
+    /// Starts a chain in the place of another one, if there is one. Functions that both have keep their state. Those
+    /// whose configuration differs get the new one before, and the old one again if the chain cannot start.
     fn launch(&mut self, chain: &AppliedChain, replaced: Option<&str>) -> Result<RunningChain, Refusal> {
         let plan = self.plan(chain, Some(replaced.unwrap_or(&chain.name)))?;
-        let replaced = replaced.and_then(|name| self.chains.get(name));
-        if let Some(old) = replaced {
-            // Both run for a moment.
-            check_outputs(plan.spec(), old)?;
+        let old = replaced.and_then(|name| self.chains.get(name));
+        let replaced = replaced.and_then(|name| self.succeeded(name, chain));
+        let changed = replaced.map(|old| old.take_configurations(plan.spec()));
+        let kept = match replaced.and_then(RunningChain::reconfigure) {
+            Some(reconfigure) => reconfigure.kept_by(plan.spec()),
+            None => Vec::new(),
+        };
+        let started = old
+            .map_or(Ok(()), |old| check_outputs(plan.spec(), old, &kept))
+            .and_then(|()| {
+                RunningChain::start(
+                    plan,
+                    StartFrom {
+                        name: &chain.name,
+                        port: self.port(chain)?,
+                        host: &self.host,
+                        replaced: replaced.map(|old| (old, kept)),
+                    },
+                )
+            });
+        if started.is_err()
+            && let Some(changed) = changed
+        {
+            changed.undo();
         }
-        // On another port it takes no packets over.
-        let replaced = replaced.filter(|old| old.port() == chain.port);
-        RunningChain::start(
-            plan,
-            StartFrom {
-                name: &chain.name,
-                port: self.port(chain)?,
-                host: &self.host,
-                replaced,
-            },
-        )
+        started
     }
 
     /// Waits for a chain's end, and reports it.
@@ -221,10 +245,12 @@ impl LiveMachine {
     }
 }
 
-/// Checks that a chain writes no file that a running one writes.
-fn check_outputs(spec: &ChainSpec, other: &RunningChain) -> Result<(), Refusal> {
+/// Checks that a chain writes no file that a running one writes, but for functions that it keeps from that one: both run
+/// for a moment.
+fn check_outputs(spec: &ChainSpec, other: &RunningChain, kept: &[KeptFunction]) -> Result<(), Refusal> {
     let written = |spec: &ChainSpec| -> Vec<PathBuf> {
-        let functions = spec.functions.iter();
+        let is_kept = |name: &str| kept.iter().any(|kept| kept.name() == name);
+        let functions = spec.functions.iter().filter(|function| !is_kept(&function.name));
         let files = functions.flat_map(|function| function.config.outputs());
         files.filter_map(|(_, file)| absolute(file).ok()).collect()
     };

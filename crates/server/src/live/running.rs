@@ -11,6 +11,7 @@ use tailwater_dataplane::report::RunReport;
 use tailwater_dataplane::run::{Progress, ReconfigureCell};
 use tailwater_dataplane::shared_port::{ChainPort, SharedPort, Withdrawal};
 use tailwater_dataplane::{RunControl, RunError, RunPlan, run_hosted};
+use tailwater_functions::build::{KeptFunction, Reconfigure};
 use tailwater_functions::spec::ChainSpec;
 use tailwater_policy::turns::TurnShare;
 
@@ -50,13 +51,26 @@ impl fmt::Debug for RunningChain {
     }
 }
 
+/// Configurations that a chain has taken over from its successor.
+pub(super) struct TakenConfigurations(Option<(Arc<Reconfigure>, ChainSpec)>);
+
+impl TakenConfigurations {
+    /// Gives the functions the configurations that they had before.
+    pub(super) fn undo(self) {
+        if let Some((reconfigure, before)) = self.0 {
+            // They were valid a moment ago.
+            let _ = reconfigure.change_to(&before);
+        }
+    }
+}
+
 /// Environment of a chain that starts.
 pub(super) struct StartFrom<'s> {
     pub(super) name: &'s str,
     pub(super) port: &'s Arc<SharedPort>,
     pub(super) host: &'s Arc<CoreHost>,
-    /// Chain on the same port whose packets it takes over.
-    pub(super) replaced: Option<&'s RunningChain>,
+    /// Chain on the same port whose place it takes, and the functions that it keeps.
+    pub(super) replaced: Option<(&'s RunningChain, Vec<KeptFunction>)>,
 }
 
 impl RunningChain {
@@ -68,8 +82,8 @@ impl RunningChain {
         let (plan, stop) = (Arc::new(plan), Arc::<AtomicBool>::default());
         let (latest, reconfigure) = (Arc::<Mutex<_>>::default(), Arc::<ReconfigureCell>::default());
         let mut port = ChainPort::new(from.port, &plan.spec().match_);
-        if let Some(replaced) = from.replaced {
-            port = port.replacing(replaced.withdrawal.clone());
+        if let Some((replaced, kept)) = from.replaced {
+            port = port.replacing(replaced.withdrawal.clone(), kept);
         }
         let withdrawal = port.withdrawal();
         let share = TurnShare {
@@ -201,6 +215,27 @@ impl RunningChain {
         let reconfigure = self.reconfigure.get()?;
         let changed = reconfigure.change_to(spec);
         Some(changed.map(drop).map_err(|lines| Refusal::new(lines.join("; "))))
+    }
+
+    /// Returns `true` if it gets packets.
+    pub(super) fn runs(&self) -> bool {
+        !self.draining && !self.is_finished()
+    }
+
+    /// Gives the functions that another spec has, too, that one's configuration, if they can change while they run.
+    pub(super) fn take_configurations(&self, spec: &ChainSpec) -> TakenConfigurations {
+        let reconfigure = self.reconfigure.get().cloned();
+        TakenConfigurations(reconfigure.and_then(|reconfigure| {
+            let before = reconfigure.spec_now();
+            let next = reconfigure.with_configurations_of(spec);
+            reconfigure.change_to(&next).ok()?;
+            Some((reconfigure, before))
+        }))
+    }
+
+    /// Handle by which the functions change, if they can.
+    pub(super) fn reconfigure(&self) -> Option<&Arc<Reconfigure>> {
+        self.reconfigure.get()
     }
 
     /// State and measurements.
