@@ -37,7 +37,7 @@ pub fn offloading(policy: Policy) -> MakeOffloading {
         if profile.is_none() && policy == Policy::NetBlaze {
             let chain = file.map_or("CHAIN.yaml".to_owned(), |file| file.display().to_string());
             return Err(format!(
-                "policy netblaze expects a profile of the chain beside its file: tailwater profile {chain}"
+                "policy netblaze expects a profile of the chain beside its file: tailwater profile capacity {chain}"
             ));
         }
         let made = policy.mappers(spec.slo.budget(), &profile.unwrap_or_default());
@@ -80,6 +80,6 @@ mod tests {
         assert!(offloading(Policy::Tailwater)(&spec).unwrap().is_some());
         assert!(offloading(Policy::Static)(&spec).unwrap().is_none());
         let error = offloading(Policy::NetBlaze)(&spec).map(drop).unwrap_err();
-        assert!(error.contains("tailwater profile"), "{error}");
+        assert!(error.contains("tailwater profile capacity"), "{error}");
     }
 }
