@@ -1,8 +1,10 @@
 //! Kind `Server`: one machine that runs many chains.
 
+mod admission;
 mod cores;
 mod ports;
 
+pub use admission::{AdmissionSpec, Unprofiled};
 pub use ports::{MAX_PORTS, PortSource, ServerPort, TrafficSpec};
 
 use crate::document::{Document, Metadata};
@@ -30,6 +32,7 @@ const FIELDS: &[&str] = &[
     "metrics",
     "policy",
     "stateDirectory",
+    "admission",
 ];
 /// Maximum number of entries of `chains`.
 const MAX_CHAINS: usize = 1024;
@@ -91,6 +94,8 @@ pub struct ServerSpec {
     pub policy: Option<String>,
     /// Folder of the applied configuration, if the spec names one.
     pub state_directory: Option<PathBuf>,
+    /// Admission of chains by their profiles, if they are checked.
+    pub admission: Option<AdmissionSpec>,
 }
 
 /// Treatment of packets that no chain matches.
@@ -152,6 +157,10 @@ impl ServerSpec {
             state_directory: spec
                 .optional("stateDirectory")
                 .map(|node| path(&node, base_dir, LONGEST_PATH))
+                .transpose()?,
+            admission: spec
+                .optional("admission")
+                .map(|node| admission::admission(&node, base_dir))
                 .transpose()?,
         })
     }

@@ -4,7 +4,7 @@ mod args;
 mod models;
 mod optimal;
 mod predicted;
-mod profiles;
+pub mod profiles;
 mod progress;
 mod state_file;
 

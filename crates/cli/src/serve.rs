@@ -3,6 +3,7 @@
 mod args;
 mod offloading;
 mod ports;
+mod profiles;
 mod report;
 
 pub use args::{SERVE_EXAMPLES, ServeArgs};
@@ -13,6 +14,7 @@ use crate::signals::stop_on_signals;
 use crate::values::Cores;
 use offloading::{offloading, policy};
 use ports::open;
+use profiles::ServerProfiles;
 use report::print_all;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -72,7 +74,7 @@ pub fn serve(args: &ServeArgs) -> Result<ExitCode, CliError> {
         host.stop();
         failed(error)
     })?;
-    let machine = machine.offloading(offloading(policy));
+    let machine = with_profiles(machine.offloading(offloading(policy)), &spec, cores[0]);
     let ports = machine.ports();
     let config = ServerConfig {
         paths,
@@ -97,6 +99,15 @@ pub fn serve(args: &ServeArgs) -> Result<ExitCode, CliError> {
     let ended = std::mem::take(&mut *ended.lock().unwrap_or_else(PoisonError::into_inner));
     print_all(&config.spec.metadata.name, &ended, &ports, args.output)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The machine with the profiles of `spec.admission`.
+fn with_profiles(machine: LiveMachine, spec: &ServerSpec, core: usize) -> LiveMachine {
+    let Some(admission) = &spec.admission else {
+        return machine;
+    };
+    let profiles = ServerProfiles::new(&admission.profiles, core);
+    machine.with_profiles(profiles.cache_bytes(), move |spec| profiles.curves(spec))
 }
 
 fn read(path: &Path) -> Result<ServerSpec, CliError> {

@@ -7,6 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
+use tailwater_functions::spec::ChainSpec;
+use tailwater_profile::fingerprint;
+use tailwater_profile::profiles::Machine;
 
 /// Longest wait for something that happens soon.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -231,6 +234,93 @@ fn a_killed_server_starts_again_with_what_was_applied() {
     assert_eq!(report["chains"][0]["name"], "kept");
 }
 
+/// Profile of a chain on this machine: a million packets per second, 50 us at full load.
+fn profile(folder: &Folder, name: &str) -> String {
+    let core = std::thread::available_parallelism().map_or(0, |cores| cores.get() - 1);
+    let machine = Machine::of(core);
+    let fields = Machine::FIELDS.map(|field| format!("{field}: {}", machine.value(field).unwrap()));
+    let spec = ChainSpec::read(&folder.0.join(format!("{name}.yaml"))).unwrap();
+    format!(
+        "apiVersion: tailwater.dev/v1alpha1\nkind: ChainProfiles\nmetadata: {{name: {name}}}\nspec:\n  version: 2\n  \
+         profiles:\n  - chain: {name}\n    configuration: \"{}\"\n    traffic: test\n    machine: {{{}}}\n    cache: {{method: \
+         pirate, unitKibibytes: 1024, mostUnits: 2, points: [[1, 1000000, 0, 3], [2, 1000000, 0, 3]], verified: [[1, 0], \
+         [2, 0]]}}\n    latency: {{throughput: [1000000, 0, 3], percentile: 99, points: [[10, 5, 0, 3], [100, 50, 0, 3]], \
+         objectiveMicroseconds: 1000, objectivePercentile: 99, nonDropRate: 900000, partialDropRate: 900000, objectiveRate: \
+         900000}}\n",
+        fingerprint(&spec),
+        fields.join(", ")
+    )
+}
+
+#[test]
+fn chains_are_admitted_by_their_profiles_or_by_force() {
+    let folder = Folder::new();
+    folder.server("  admission: {profiles: curves}\n");
+    folder.chain("rest", "10.0.0.0/17", "{forward: }");
+    let write = |name: &str, sources: &str, throughput: &str| {
+        let text = chain(name, sources, "{forward: }");
+        let slo = format!("latency: 100ms, throughput: {throughput}");
+        folder.write(&format!("{name}.yaml"), &text.replace("latency: 100ms", &slo));
+    };
+    write("dns", "10.0.128.0/18", "582kpps");
+    write("web", "10.0.192.0/18", "601.4kpps");
+    fs::create_dir(folder.0.join("curves")).unwrap();
+    let serving = Serving::start(&folder);
+    // None of its name, and nothing at all in the folder.
+    let refused = |name: &str, expected: &str| {
+        let before = folder.chains();
+        let count = |chains: &Value| chains["chains"].as_array().unwrap().len();
+        let output = folder.run(&["apply", "-f", &format!("{name}.yaml"), "--socket", "edge.sock"]);
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!((output.status.code(), error.lines().count()), (Some(1), 1), "{error}");
+        assert!(error.contains(expected), "{error}");
+        assert_eq!(count(&folder.chains()), count(&before));
+    };
+    refused("dns", "chain \"dns\": expected files *.curves.yaml in folder");
+    folder.write("curves/dns.curves.yaml", &profile(&folder, "dns"));
+    refused("web", "chain \"web\": has spec.slo.throughput and no profile in");
+    folder.write("curves/web.curves.yaml", &profile(&folder, "web"));
+    // 970,000 packets per second are the whole core.
+    let core = std::thread::available_parallelism().map_or(0, |cores| cores.get() - 1);
+    let dry = folder.ok(&["apply", "-f", "dns.yaml", "--dry-run=server"]);
+    let promised =
+        format!("core {core}, promised: 0.60 of core {core} for 582k packets per second, predicted latency ");
+    let expected = format!("chain/dns created (server dry run), {promised}");
+    assert!(dry.starts_with(&expected), "{dry}");
+    assert_eq!(folder.chains()["chains"].as_array().unwrap().len(), 1);
+    folder.ok(&["apply", "-f", "dns.yaml"]);
+    let expected = format!("needs 0.62 of a core at 601kpps, 0.30 is free on core {core}: at most 29");
+    refused("web", &expected);
+    folder.ok(&["apply", "-f", "web.yaml", "--force"]);
+    let promises = || -> Vec<(String, String)> {
+        let chains = folder.chains();
+        let of = |chain: &Value| {
+            assert_eq!(number(&chain["placement"]["core"]), core as u64);
+            let text = |value: &Value| value.as_str().unwrap().to_owned();
+            (
+                text(&chain["placement"]["promise"]),
+                text(&chain["placement"]["reason"]),
+            )
+        };
+        chains["chains"].as_array().unwrap().iter().map(of).collect()
+    };
+    let pair = |promise: &str, reason: &str| (promise.to_owned(), reason.to_owned());
+    let rest = pair("none", "no spec.slo.throughput");
+    let expected = [pair("promised", ""), rest.clone(), pair("none", "applied with --force")];
+    assert_eq!(promises(), expected);
+    // Less fits. The chain's text has changed, and the force is not repeated.
+    write("web", "10.0.192.0/18", "250kpps");
+    folder.ok(&["apply", "-f", "web.yaml"]);
+    assert_eq!(promises(), [pair("promised", ""), rest, pair("promised", "")]);
+    let described = folder.ok(&["describe", "chain", "web"]);
+    assert!(
+        described.contains(&format!("Promise:      promised: 0.26 of core {core} for 250k")),
+        "{described}"
+    );
+    assert!(folder.ok(&["get", "chains", "-o", "wide"]).contains("PROMISE"));
+    serving.stop();
+}
+
 /// Found by changing one chain in a loop, by a named pipe in place of a rules file, and by two exports to one file.
 #[test]
 fn chains_are_applied_at_once_after_a_drain_and_refused_for_their_files() {
@@ -286,8 +376,9 @@ fn wrong_servers_are_refused_in_one_line() {
     refused("server.yaml");
     folder.server("  metrics: 9100\n");
     refused("spec.metrics");
-    folder.server("  auxiliary: \"0\"\n");
-    refused("auxiliary");
+    let core = std::thread::available_parallelism().map_or(0, |cores| cores.get() - 1);
+    folder.server(&format!("  auxiliary: \"{core}\"\n"));
+    refused("spec.auxiliary: expected cores that are not in cores");
     folder.server("");
     // No such capture.
     refused("small.pcap");

@@ -8,7 +8,7 @@ use crate::slo::{Slo, Target};
 use tailwater_net::Nanos;
 
 /// Bisection steps in the search for the nearest SLO that fits: to a thousandth of the requested value.
-const HALVINGS: usize = 12;
+pub(crate) const HALVINGS: usize = 12;
 
 /// Result of an admission.
 #[derive(Clone, Debug, PartialEq)]

@@ -292,4 +292,123 @@ mod tests {
             assert!(!WEIGHTS[..number].contains(weights), "{weights:?}");
         }
     }
+
+    #[test]
+    fn price_combinations_reach_both_ends_of_each_line() {
+        let at = |cores, classes| WEIGHTS.iter().filter(|w| **w == Weights { cores, classes }).count();
+        assert_eq!(
+            WEIGHTS[0],
+            Weights {
+                cores: 0.0,
+                classes: 0.0
+            }
+        );
+        assert_eq!(
+            WEIGHTS[STEPS],
+            Weights {
+                cores: 1.0,
+                classes: 0.0
+            }
+        );
+        for classes in 1..=COARSE {
+            let part = |of: usize| of as f64 / COARSE as f64;
+            assert_eq!(at(0.0, part(classes)), 1);
+            assert_eq!(at(part(COARSE - classes), part(classes)), 1);
+        }
+    }
+
+    #[test]
+    fn the_best_prices_are_the_middle_of_those_that_cost_most() {
+        let of = |best: &[usize]| {
+            let mut cost = MinimumCost::default();
+            best.iter().for_each(|&at| cost.0[at] = 7);
+            cost.weights()
+        };
+        let cores = |step: f64| Weights {
+            cores: step / STEPS as f64,
+            classes: 0.0,
+        };
+        assert_eq!(of(&[10]), cores(10.0));
+        assert_eq!(of(&[10, 11, 12]), cores(11.0));
+        assert_eq!(of(&[10, 13]), cores(11.5));
+        // A price of classes only where it costs more.
+        assert_eq!(of(&[10, 20, STEPS + 1]), cores(15.0));
+        assert_eq!(of(&[STEPS + 1]), WEIGHTS[STEPS + 1]);
+    }
+
+    #[test]
+    fn servers_are_rounded_up_except_for_rounding_errors() {
+        for (servers, expected) in [
+            (0.0, 0),
+            (-1.0, 0),
+            (1.0, 1),
+            (1.0 + 1e-9, 1),
+            (1.001, 2),
+            (1.999_999_9, 2),
+        ] {
+            assert_eq!(whole(servers), expected, "{servers}");
+        }
+    }
+
+    /// Servers of two kinds, on which an instance with all ways has a rate of 50 or 100, before the discount.
+    fn spread(slow: usize, fast: usize, throughput: f64) -> usize {
+        use crate::cluster::Server;
+        use crate::curve::{CacheCurve, LoadCurve};
+        use crate::slo::{ChainProfile, Curves, Target};
+        use tailwater_net::Nanos;
+        let kind = |machine: &str| ServerKind {
+            machine: machine.into(),
+            nodes: 1,
+            cores: 4,
+            ways: 4,
+            way_bytes: 10,
+            classes: 4,
+        };
+        let servers = (0..slow + fast).map(|number| Server {
+            name: format!("s-{number}"),
+            kind: usize::from(number >= slow),
+        });
+        let cluster = Cluster::new(vec![kind("slow"), kind("fast")], servers.collect()).expect("a cluster");
+        let curves = [("slow", 50.0), ("fast", 100.0)].map(|(machine, rate)| Curves {
+            machine: machine.into(),
+            cores: 1,
+            cache: CacheCurve::new(vec![(10, rate)]).expect("a curve"),
+            load: LoadCurve::new(vec![(1.0, Nanos(100))]).expect("a curve"),
+        });
+        let slo = Slo {
+            name: "s".into(),
+            chain: std::sync::Arc::new(ChainProfile {
+                name: "c".into(),
+                configuration: None,
+                traffic: None,
+                percentile: None,
+                curves: curves.into(),
+            }),
+            target: Target::Reserved { throughput },
+            latency: Nanos(100),
+            cap: None,
+            spread: true,
+            apart: None,
+        };
+        spread_servers(&cluster, &slo)
+    }
+
+    #[test]
+    fn spread_instances_are_counted_on_the_fastest_servers_first() {
+        // 97 packets per second on each fast server, 48.5 on each slow one.
+        for (throughput, expected) in [
+            (1.0, 1),
+            (97.0, 1),
+            (97.1, 2),
+            (194.0, 2),
+            (194.1, 3),
+            (242.5, 3),
+            (242.6, 4),
+            (339.5, 5),
+            // Less than needed: all servers.
+            (1000.0, 5),
+        ] {
+            assert_eq!(spread(3, 2, throughput), expected, "{throughput}");
+        }
+    }
 }

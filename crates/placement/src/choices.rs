@@ -170,3 +170,6 @@ pub fn dealt(count: usize, rate: impl Fn(u16) -> f64, most: u16, demand: &Demand
     }
     Some((0..count).map(|i| base + u16::from(i < high)).collect())
 }
+
+#[cfg(test)]
+mod tests;

@@ -86,3 +86,28 @@ fn with_previous_placements(from: &Plan, mut plan: Plan) -> Plan {
     }
     plan
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Saving;
+
+    #[test]
+    fn a_saving_is_reached_at_equality_and_never_by_none() {
+        for (least, saved, used, reached) in [
+            (Saving::Servers(2), 1, 9, false),
+            (Saving::Servers(2), 2, 9, true),
+            (Saving::Servers(2), 3, 9, true),
+            (Saving::Servers(0), 0, 9, false),
+            (Saving::Servers(0), 1, 9, true),
+            (Saving::Percent(10.0), 0, 10, false),
+            (Saving::Percent(10.0), 1, 10, true),
+            (Saving::Percent(10.0), 1, 11, false),
+            (Saving::Percent(10.1), 1, 10, false),
+            (Saving::Percent(0.0), 0, 10, false),
+            (Saving::Percent(0.0), 1, 1000, true),
+            (Saving::Percent(100.0), 10, 10, true),
+        ] {
+            assert_eq!(least.is_reached(saved, used), reached, "{least:?}: {saved} of {used}");
+        }
+    }
+}

@@ -21,6 +21,7 @@
 //! - [`policing`]: policing rates of the instances of an SLO with a cap;
 //! - [`bound`]: a lower bound on the number of servers;
 //! - [`co_run`]: placement by predicted contention;
+//! - [`core_shares`]: chains that share the cores of one server;
 //! - [`contention`]: a model of instances that share a cache without isolation;
 //! - [`published`]: the curves and mixes of ResQ's evaluation.
 
@@ -34,6 +35,7 @@ pub mod cluster;
 pub mod co_run;
 pub mod consolidate;
 pub mod contention;
+pub mod core_shares;
 pub mod curve;
 pub mod demand;
 pub mod improve;

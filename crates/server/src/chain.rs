@@ -1,5 +1,6 @@
 //! Chains of a server's configuration.
 
+use crate::admission::Placement;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use tailwater_api::SpecError;
@@ -54,6 +55,8 @@ pub struct AppliedChain {
     pub drained: bool,
     /// Source of the chain.
     pub origin: Origin,
+    /// Core and promise, decided by [admission](crate::admission).
+    pub placement: Placement,
 }
 
 impl AppliedChain {
@@ -83,6 +86,7 @@ impl AppliedChain {
             forced: false,
             drained: false,
             origin,
+            placement: Placement::default(),
         })
     }
 

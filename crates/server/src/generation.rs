@@ -45,6 +45,9 @@ pub struct StoredChain {
     pub drained: bool,
     /// Source of the chain.
     pub origin: Origin,
+    /// Core that it ran on; absent in older files.
+    #[serde(default)]
+    pub core: Option<u32>,
 }
 
 impl From<&AppliedChain> for StoredChain {
@@ -55,6 +58,7 @@ impl From<&AppliedChain> for StoredChain {
             forced: chain.forced,
             drained: chain.drained,
             origin: chain.origin,
+            core: chain.placement.core,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! One machine, many chains: `tailwater serve`.
 //!
 //! A server's [`Manager`] holds the applied configuration as *generations*. A request becomes the next generation: it
-//! is [checked](configuration), compared with the current one ([`steps`]), enacted step by step on a [`Machine`], and
+//! is [checked](configuration), [admitted](admission), compared with the current one ([`steps`]), enacted step by step on a [`Machine`], and
 //! written to disk as a whole ([`generation`]). A failed step undoes the ones before it, and the current generation
 //! stays. [`serve`](serve()) runs the manager, folders of chains and, with the feature `control`, the control API over
 //! a Unix socket, whose thread only reads published [snapshots](Snapshot).
@@ -9,6 +9,7 @@
 //! The data plane is behind the [`Machine`] interface. With the feature `live`, `live::LiveMachine` is that of this
 //! machine.
 
+pub mod admission;
 pub mod chain;
 pub mod configuration;
 #[cfg(feature = "control")]
@@ -27,6 +28,7 @@ mod serve;
 pub mod status;
 pub mod steps;
 
+pub use admission::{Capacity, Placement, Promise};
 pub use chain::{AppliedChain, Manifest, Origin};
 pub use configuration::{Configuration, ControlError};
 pub use error::ServeError;

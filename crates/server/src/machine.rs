@@ -1,7 +1,10 @@
 //! Interface between the server and the data plane of its machine.
 
+use crate::admission::Capacity;
 use crate::chain::AppliedChain;
+use std::sync::Arc;
 use tailwater_net::Nanos;
+use tailwater_placement::slo::Curves;
 
 /// Data plane of one machine, which runs chains.
 ///
@@ -10,6 +13,20 @@ use tailwater_net::Nanos;
 ///
 /// After an `Err`, the machine runs the same chains as before the call.
 pub trait Machine {
+    /// Returns the cores and the cache that chains share. Without cores, the machine chooses them itself and no chain is
+    /// admitted by its profile.
+    fn capacity(&self) -> Capacity {
+        Capacity::default()
+    }
+
+    /// Returns the curves of a chain on this machine, from its profile, or `None` without a profile of it.
+    ///
+    /// # Errors
+    /// A profile cannot be read or used.
+    fn curves(&self, _: &AppliedChain) -> Result<Option<Arc<Curves>>, Refusal> {
+        Ok(None)
+    }
+
     /// Returns whether a chain could be started or replaced while `beside`, the other chains of the next generation,
     /// run. Changes nothing.
     ///

@@ -3,6 +3,7 @@
 mod observing;
 mod table;
 
+use crate::admission;
 use crate::chain::{AppliedChain, Manifest};
 use crate::configuration::{Configuration, ControlError};
 use crate::events::{EventRing, Severity};
@@ -58,8 +59,10 @@ impl<M: Machine, S: Store> Manager<M, S> {
                     let parsed = AppliedChain {
                         forced: chain.forced,
                         drained: chain.drained,
+                        placement: admission::Placement::on(chain.core),
                         ..parsed
                     };
+                    let parsed = self.admit_again(parsed, now);
                     self.resume_chain(Arc::new(parsed), now);
                 }
                 Err(error) => {
@@ -71,6 +74,17 @@ impl<M: Machine, S: Store> Manager<M, S> {
             }
         }
         self.table.publish(self.current.generation);
+    }
+
+    /// Decides about a chain of a stored generation. One that does not fit any more runs without a promise.
+    fn admit_again(&mut self, chain: AppliedChain, now: Nanos) -> AppliedChain {
+        let server = self.server.admission.as_ref();
+        let (chain, lost) = admission::admit_stored(&self.machine, server, &self.current, chain);
+        if let Some(reason) = lost {
+            self.table
+                .event(now, Severity::Warning, Some(&chain.name), "PromiseLost", &reason);
+        }
+        chain
     }
 
     fn resume_chain(&mut self, chain: Arc<AppliedChain>, now: Nanos) {
@@ -104,7 +118,9 @@ impl<M: Machine, S: Store> Manager<M, S> {
     /// A manifest is wrong or refused, or a step failed: nothing is changed.
     pub fn apply(&mut self, request: &ApplyRequest, now: Nanos) -> Result<Vec<Applied>, ControlError> {
         let failed = self.failed();
-        let (next, applied) = self.with(&failed).apply(request)?;
+        let (next, mut applied) = self.with(&failed).apply(request)?;
+        let next = self.admit(next)?;
+        admission::tell(&next, &mut applied);
         self.enter(next, &failed, request.dry_run, now)?;
         Ok(applied)
     }
@@ -115,7 +131,9 @@ impl<M: Machine, S: Store> Manager<M, S> {
     /// Same as [`apply`](Self::apply).
     pub fn apply_listed(&mut self, manifests: &[Manifest], now: Nanos) -> Result<Vec<Applied>, ControlError> {
         let failed = self.failed();
-        let (next, applied) = self.with(&failed).listed(manifests)?;
+        let (next, mut applied) = self.with(&failed).listed(manifests)?;
+        let next = self.admit(next)?;
+        admission::tell(&next, &mut applied);
         self.enter(next, &failed, false, now)?;
         Ok(applied)
     }
@@ -134,7 +152,7 @@ impl<M: Machine, S: Store> Manager<M, S> {
         }
         let before = self.unreadable.clone();
         self.unreadable.retain(|chain| !unreadable.contains(&chain.name));
-        let result = self.enter(next, &failed, false, now);
+        let result = self.admit(next).and_then(|next| self.enter(next, &failed, false, now));
         if result.is_err() {
             self.unreadable = before;
         }
@@ -148,6 +166,7 @@ impl<M: Machine, S: Store> Manager<M, S> {
     pub fn drain(&mut self, name: &str, now: Nanos) -> Result<(), ControlError> {
         let failed = self.failed();
         let next = self.with(&failed).drain(name)?;
+        let next = self.admit(next)?;
         self.enter(next, &failed, false, now)
     }
 
@@ -199,6 +218,11 @@ impl<M: Machine, S: Store> Manager<M, S> {
     fn failed(&self) -> BTreeSet<String> {
         let failed = self.table.chains().filter(|chain| chain.phase == Phase::Failed);
         failed.map(|chain| chain.chain.name.clone()).collect()
+    }
+
+    /// Decides about the core and the promise of each chain that differs from the current configuration.
+    fn admit(&self, next: Configuration) -> Result<Configuration, ControlError> {
+        admission::admit(&self.machine, self.server.admission.as_ref(), &self.current, next)
     }
 
     /// Makes a configuration the current one, after checking it.

@@ -1,5 +1,6 @@
 //! From a request to the next configuration, without carrying anything out.
 
+use crate::admission::Placement;
 use crate::chain::{AppliedChain, Manifest, Origin};
 use crate::configuration::{Configuration, ControlError};
 use crate::request::{Applied, ApplyRequest, Outcome};
@@ -158,7 +159,11 @@ impl Current<'_> {
         if outcome != Outcome::Unchanged {
             next.chains.insert(name.clone(), Arc::new(chain));
         }
-        Applied { name, outcome }
+        Applied {
+            name,
+            outcome,
+            placement: Placement::default(),
+        }
     }
 
     /// Numbers the configuration if it changes, and checks it as a whole.

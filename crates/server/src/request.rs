@@ -1,5 +1,6 @@
 //! Requests to change the configuration of a server.
 
+use crate::admission::Placement;
 use crate::chain::Manifest;
 use crate::configuration::ControlError;
 
@@ -15,12 +16,14 @@ pub struct ApplyRequest {
 }
 
 /// Result of applying a manifest.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Applied {
     /// Name of the chain.
     pub name: String,
     /// Difference to before.
     pub outcome: Outcome,
+    /// Core and promise of the chain.
+    pub placement: Placement,
 }
 
 /// Difference that a manifest makes.

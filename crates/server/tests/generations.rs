@@ -45,6 +45,7 @@ fn generation(number: u64, bytes: usize) -> StoredGeneration {
         forced: number.is_multiple_of(2),
         drained: false,
         origin: Origin::Applied,
+        core: None,
     };
     StoredGeneration {
         number,

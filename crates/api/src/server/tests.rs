@@ -35,6 +35,7 @@ fn all_fields() {
   metrics: 9100
   policy: tailwater
   stateDirectory: state
+  admission: {profiles: curves, profile: optional, headroom: 0.25}
 ",
     )
     .unwrap();
@@ -59,6 +60,12 @@ fn all_fields() {
     assert_eq!(server.metrics, Some("127.0.0.1:9100".parse().unwrap()));
     assert_eq!(server.policy.as_deref(), Some("tailwater"));
     assert_eq!(server.state_directory.as_deref(), Some(Path::new("/etc/tw/state")));
+    let admission = AdmissionSpec {
+        profiles: "/etc/tw/curves".into(),
+        profile: Unprofiled::Optional,
+        headroom: 0.25,
+    };
+    assert_eq!(server.admission, Some(admission));
 }
 
 #[test]
@@ -74,6 +81,12 @@ fn defaults_and_short_forms() {
         (Unmatched::Drop, false, None)
     );
     assert!(server.chains.is_empty() && server.auxiliary.is_empty());
+    assert_eq!(server.admission, None);
+    let admission = parse(&format!("{REST}  admission: {{profiles: p}}\n"))
+        .unwrap()
+        .admission
+        .unwrap();
+    assert_eq!((admission.profile, admission.headroom), (Unprofiled::Required, 0.1));
 }
 
 #[test]
@@ -184,6 +197,24 @@ fn wrong_fields_are_reported_with_their_position() {
             "spec.control.readers: expected the name or number of a group",
         ),
         (with("metrics: localhost"), "spec.metrics: expected a port such as 9100"),
+        (
+            with("admission: {headroom: 0.1}"),
+            "s.yaml:7:14: spec.admission.profiles: missing, expected a file or folder of profiles",
+        ),
+        (
+            with("admission: {profiles: p, headroom: 0.95}"),
+            "s.yaml:7:38: spec.admission.headroom: expected a part of a core from 0 to 0.9, such as 0.1, found 0.95",
+        ),
+        (
+            with("admission: {profiles: p, headroom: -0.1}"),
+            "spec.admission.headroom: expected a part of a core",
+        ),
+        (
+            with("admission: {profiles: p, profile: auto}"),
+            "spec.admission.profile: expected required or optional, found \"auto\"",
+        ),
+        (with("admission: {profile: p}"), "spec.admission.profile"),
+        (with("admission: {profil: p}"), "did you mean \"profiles\"?"),
         (with("kores: 1"), "did you mean \"cores\"?"),
     ] {
         let found = error(&spec);

@@ -36,7 +36,14 @@ pub fn apply(args: &ApplyArgs) -> Result<ExitCode, CliError> {
             message::Outcome::Replaced => "replaced",
             message::Outcome::Unspecified => "applied",
         };
-        format!("chain/{} {outcome}{suffix}\n", applied.name)
+        // Only a dry run is about the placement.
+        let placement = applied.placement.as_ref().filter(|_| args.dry_run.is_dry());
+        let placement = placement.map(|placement| format!(", {}", printed::placement(placement)));
+        format!(
+            "chain/{} {outcome}{suffix}{}\n",
+            applied.name,
+            placement.unwrap_or_default()
+        )
     });
     print(&lines.collect::<String>())?;
     Ok(ExitCode::SUCCESS)

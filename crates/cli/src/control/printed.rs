@@ -14,7 +14,7 @@ use tailwater_net::Nanos;
 use tailwater_server::control::generated as message;
 
 /// Heads of the columns; those from `WIDE` on are shown by `-o wide` only.
-const COLUMNS: [(&str, usize); 15] = [
+const COLUMNS: [(&str, usize); 19] = [
     ("NAME", 20),
     ("PHASE", 9),
     ("P99", 9),
@@ -28,6 +28,10 @@ const COLUMNS: [(&str, usize); 15] = [
     ("P50", 9),
     ("DELIVERED", 10),
     ("DROPPED", 8),
+    ("PROMISE", 9),
+    ("SHARE", 5),
+    ("PREDICTED", 9),
+    ("COST", 8),
     ("FUNCTIONS", 24),
     ("REASON", 0),
 ];
@@ -120,6 +124,7 @@ fn cells(chain: &message::Chain, is_gone: bool) -> [String; COLUMNS.len()] {
     let latency = chain.latency.unwrap_or_default();
     let packets = chain.packets.unwrap_or_default();
     let cores = chain.cores.clone().unwrap_or_default();
+    let placement = chain.placement.clone().unwrap_or_default();
     let time = |nanos: Option<u64>| nanos.map_or_else(none, |nanos| Nanos(nanos).to_string());
     let met = match latency.met {
         Some(true) => "yes",
@@ -145,6 +150,10 @@ fn cells(chain: &message::Chain, is_gone: bool) -> [String; COLUMNS.len()] {
         time(latency.p50_nanos),
         short(packets.delivered as f64),
         short(packets.dropped as f64),
+        view::promise(placement.promise()).to_owned(),
+        placement.share.map_or_else(none, |share| format!("{share:.2}")),
+        time(placement.latency_nanos),
+        time(placement.cost_nanos.map(|cost| cost.round() as u64)),
         chain.functions.join(","),
         one_line(&chain.reason),
     ]
@@ -199,6 +208,33 @@ fn json_line(document: &impl Serialize) -> Result<String, CliError> {
         .map_err(not_json)
 }
 
+/// Core and promise on a line, such as `core 1, none: no spec.slo.throughput`.
+pub fn placement(placement: &message::Placement) -> String {
+    match placement.core {
+        Some(core) => format!("core {core}, {}", promise(placement)),
+        None => promise(placement),
+    }
+}
+
+/// Promise in words: `promised: 0.31 of core 1 for 1.2M packets per second, predicted latency 46us, 258ns a packet`, or
+/// `none: no spec.slo.throughput`.
+fn promise(placement: &message::Placement) -> String {
+    let mut text = view::promise(placement.promise()).to_owned();
+    if let (Some(share), Some(core), Some(rate)) = (placement.share, placement.core, placement.packets_per_second) {
+        let latency = Nanos(placement.latency_nanos.unwrap_or_default());
+        let cost = Nanos(placement.cost_nanos.unwrap_or_default().round() as u64);
+        let rate = short(rate);
+        let _ = write!(
+            text,
+            ": {share:.2} of core {core} for {rate} packets per second, predicted latency {latency}, {cost} a packet"
+        );
+    }
+    if !placement.reason.is_empty() {
+        let _ = write!(text, ": {}", one_line(&placement.reason));
+    }
+    text
+}
+
 /// Formats the description of a chain.
 pub fn description(response: &message::DescribeResponse) -> String {
     let chain = response.chain.clone().unwrap_or_default();
@@ -216,7 +252,7 @@ pub fn description(response: &message::DescribeResponse) -> String {
     line("Port:", &chain.port);
     line("Source:", &chain.source);
     line("Generation:", &chain.generation.to_string());
-    line("Promise:", if chain.forced { "none: applied with --force" } else { "" });
+    line("Promise:", &promise(&chain.placement.clone().unwrap_or_default()));
     line("Functions:", &chain.functions.join(", "));
     line("Cores:", &cells[7]);
     let latency = chain.latency.unwrap_or_default();

@@ -27,6 +27,18 @@ pub struct ChainView {
     packets: PacketsView,
     latency: LatencyView,
     cores: CoresView,
+    placement: PlacementView,
+}
+
+#[derive(Debug, Serialize)]
+struct PlacementView {
+    core: Option<u32>,
+    promise: &'static str,
+    reason: String,
+    share: Option<f64>,
+    latency_nanoseconds: Option<u64>,
+    cost_nanoseconds: Option<f64>,
+    packets_per_second: Option<f64>,
 }
 
 #[derive(Debug, Serialize)]
@@ -119,7 +131,29 @@ impl From<&message::Chain> for ChainView {
                 dedicated: cores.dedicated,
                 auxiliary: cores.auxiliary,
             },
+            placement: placement(chain.placement.unwrap_or_default()),
         }
+    }
+}
+
+fn placement(placement: message::Placement) -> PlacementView {
+    PlacementView {
+        core: placement.core,
+        promise: promise(placement.promise()),
+        share: placement.share,
+        latency_nanoseconds: placement.latency_nanos,
+        cost_nanoseconds: placement.cost_nanos,
+        packets_per_second: placement.packets_per_second,
+        reason: placement.reason,
+    }
+}
+
+/// Name of a promise.
+pub fn promise(promise: message::Promise) -> &'static str {
+    match promise {
+        message::Promise::Promised => "promised",
+        message::Promise::None => "none",
+        message::Promise::Unchecked | message::Promise::Unspecified => "unchecked",
     }
 }
 

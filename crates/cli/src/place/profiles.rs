@@ -78,9 +78,12 @@ impl ProfileFiles {
 }
 
 /// Returns the files of profiles in a directory, by name.
-fn inside(folder: &Path, node: &Located<'_>) -> Result<Vec<PathBuf>, SpecError> {
+///
+/// # Errors
+/// One line: the directory cannot be read, or has none or too many.
+pub fn files_of_profiles(folder: &Path) -> Result<Vec<PathBuf>, String> {
     let shown = folder.display();
-    let unread = |error| node.error(format!("folder {shown} cannot be read: {error}"));
+    let unread = |error| format!("folder {shown} cannot be read: {error}");
     let mut files = Vec::new();
     for entry in fs::read_dir(folder).map_err(unread)? {
         let entry = entry.map_err(unread)?;
@@ -88,13 +91,13 @@ fn inside(folder: &Path, node: &Located<'_>) -> Result<Vec<PathBuf>, SpecError> 
             files.push(entry.path());
         }
         if files.len() > MAX_FILES {
-            let message = format!("expected at most {MAX_FILES} files *{ENDING} in folder {shown}, found more");
-            return Err(node.error(message));
+            return Err(format!(
+                "expected at most {MAX_FILES} files *{ENDING} in folder {shown}, found more"
+            ));
         }
     }
     if files.is_empty() {
-        let message = format!("expected files *{ENDING} in folder {shown}, found none");
-        return Err(node.error(message));
+        return Err(format!("expected files *{ENDING} in folder {shown}, found none"));
     }
     files.sort();
     Ok(files)
@@ -130,7 +133,7 @@ impl Profiles for ProfileFiles {
                     return Err(node.error(format!("{path} cannot be read: {error}")));
                 }
                 Ok(found) if found.is_dir() => {
-                    for file in inside(&path, &node)? {
+                    for file in files_of_profiles(&path).map_err(|error| node.error(error))? {
                         self.read(&file)?;
                     }
                 }
@@ -397,7 +400,11 @@ fn has_cache(machine: &Machine, kind: &ServerKind, node: &Located<'_>) -> Result
     Err(node.error(format!("expected {problem}")))
 }
 
-fn curves(machine: String, cores: u16, rising: &Rising) -> Result<Curves, CurveError> {
+/// Returns the curves for placement.
+///
+/// # Errors
+/// They are not valid.
+pub fn curves(machine: String, cores: u16, rising: &Rising) -> Result<Curves, CurveError> {
     let throughput = rising.throughput.iter();
     let latency = rising.latency.iter();
     Ok(Curves {

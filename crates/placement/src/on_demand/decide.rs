@@ -425,3 +425,6 @@ impl OnDemand {
         shares
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -254,3 +254,6 @@ impl Cache {
         bytes as f64 / self.way_bytes as f64
     }
 }
+
+#[cfg(test)]
+mod tests;

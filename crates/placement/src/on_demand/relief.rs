@@ -167,3 +167,6 @@ impl Relief {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

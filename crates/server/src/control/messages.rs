@@ -1,6 +1,7 @@
 //! Messages of the control API from and to the server's types.
 
 use super::generated as message;
+use crate::admission::{Placement, Promise};
 use crate::chain::Manifest;
 use crate::configuration::ControlError;
 use crate::events::{Event, Severity, start_of};
@@ -37,6 +38,7 @@ pub(super) fn applied(applied: Applied) -> message::AppliedManifest {
     message::AppliedManifest {
         name: applied.name,
         outcome: outcome.into(),
+        placement: Some(placement(&applied.placement)),
     }
 }
 
@@ -83,6 +85,25 @@ pub(super) fn chain(status: &ChainStatus) -> message::Chain {
             auxiliary: cores.auxiliary,
         }),
         forced: status.chain.forced,
+        placement: Some(placement(&status.chain.placement)),
+    }
+}
+
+fn placement(placement: &Placement) -> message::Placement {
+    let promise = match placement.promise {
+        Promise::Promised => message::Promise::Promised,
+        Promise::None => message::Promise::None,
+        Promise::Unchecked => message::Promise::Unchecked,
+    };
+    let predicted = placement.predicted.as_ref();
+    message::Placement {
+        core: placement.core,
+        promise: promise.into(),
+        reason: placement.reason.clone(),
+        share: predicted.map(|predicted| predicted.share),
+        latency_nanos: predicted.map(|predicted| predicted.latency.0),
+        cost_nanos: predicted.map(|predicted| predicted.cost),
+        packets_per_second: placement.claim.as_ref().map(|claim| claim.throughput),
     }
 }
 

@@ -3,12 +3,11 @@
 //! Each chain is a run of its own, with its own counters, windows and report, on a share of the cores. One thread per
 //! chain, off the data cores, watches it.
 
-mod cores;
 mod running;
 
+use crate::admission::Capacity;
 use crate::chain::AppliedChain;
 use crate::machine::{ChainObservation, ChainState, Machine, Refusal};
-use cores::lightest;
 use running::{RunningChain, StartFrom};
 use std::collections::BTreeMap;
 use std::path::{PathBuf, absolute};
@@ -24,6 +23,7 @@ use tailwater_files::regular_only;
 use tailwater_functions::build::KeptFunction;
 use tailwater_functions::spec::ChainSpec;
 use tailwater_handover::park::Mode;
+use tailwater_placement::slo::Curves;
 use tailwater_policy::core::MakeMapper;
 
 /// Time within which a chain has drained: twice its objective, at most half a second, and what its end takes.
@@ -64,6 +64,7 @@ pub struct LiveMachine {
     leaving: Vec<RunningChain>,
     on_end: OnEnd,
     offloading: Option<Offloading>,
+    profiles: Option<Profiles>,
 }
 
 /// Chain that has ended.
@@ -91,6 +92,20 @@ impl std::fmt::Debug for OnEnd {
     }
 }
 
+/// Profiles of this machine.
+struct Profiles {
+    cache_bytes: u64,
+    source: ProfileSource,
+}
+
+type ProfileSource = Box<dyn Fn(&ChainSpec) -> Result<Option<Curves>, String> + Send>;
+
+impl std::fmt::Debug for Profiles {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Profiles")
+    }
+}
+
 impl LiveMachine {
     /// Opens the ports on the cores of `host`. Reports of chains that have ended go to `on_end`.
     ///
@@ -113,6 +128,7 @@ impl LiveMachine {
             leaving: Vec::new(),
             on_end: OnEnd(Box::new(on_end)),
             offloading: None,
+            profiles: None,
         })
     }
 
@@ -146,13 +162,27 @@ impl LiveMachine {
         }))
     }
 
+    /// Finds chains' curves by `source`, which gets a chain with its functions; `cache_bytes` is the cache that
+    /// all cores share.
+    #[must_use]
+    pub fn with_profiles(
+        mut self,
+        cache_bytes: u64,
+        source: impl Fn(&ChainSpec) -> Result<Option<Curves>, String> + Send + 'static,
+    ) -> LiveMachine {
+        self.profiles = Some(Profiles {
+            cache_bytes,
+            source: Box::new(source),
+        });
+        self
+    }
+
     /// Ports, in the order of their names.
     pub fn ports(&self) -> Vec<Arc<SharedPort>> {
         self.ports.values().cloned().collect()
     }
 
-    /// Reads a chain with its functions, and plans its run: on the core of the chain whose place it takes, or on the
-    /// one with the fewest chains.
+    /// Reads a chain with its functions, and plans its run on its core.
     fn plan(&self, chain: &AppliedChain, except: Option<&str>) -> Result<RunPlan, Refusal> {
         let spec = read(chain)?;
         if let Some((function, _)) = spec.externals().next() {
@@ -164,15 +194,9 @@ impl LiveMachine {
         for other in others().filter(|other| !other.is_finished()) {
             check_outputs(&spec, other, &[])?;
         }
-        let others = others();
-        let replaced = except.and_then(|name| self.succeeded(name, chain));
-        let core = match replaced.and_then(|replaced| replaced.cores().first()) {
-            Some(core) => *core,
-            None => lightest(self.host.cores(), others.flat_map(|running| running.cores().to_vec())),
-        };
         let config = RunConfig {
             scaling: self.scaling(chain, &spec)?,
-            ..RunConfig::new(vec![core])
+            ..RunConfig::new(vec![core_of(chain)?])
         };
         RunPlan::new(spec, config).map_err(|error| Refusal::new(error.to_string()))
     }
@@ -207,6 +231,7 @@ impl LiveMachine {
                     plan,
                     StartFrom {
                         name: &chain.name,
+                        weight: chain.placement.weight,
                         port: self.port(chain)?,
                         host: &self.host,
                         replaced: replaced.map(|old| (old, kept)),
@@ -265,6 +290,12 @@ fn check_outputs(spec: &ChainSpec, other: &RunningChain, kept: &[KeptFunction]) 
     }
 }
 
+/// Core that a chain was given.
+fn core_of(chain: &AppliedChain) -> Result<usize, Refusal> {
+    let core = chain.placement.core.and_then(|core| usize::try_from(core).ok());
+    core.ok_or_else(|| Refusal::new("it has no core"))
+}
+
 /// Reads a chain with its functions.
 fn read(chain: &AppliedChain) -> Result<ChainSpec, Refusal> {
     let manifest = &chain.manifest;
@@ -274,6 +305,22 @@ fn read(chain: &AppliedChain) -> Result<ChainSpec, Refusal> {
 }
 
 impl Machine for LiveMachine {
+    fn capacity(&self) -> Capacity {
+        Capacity {
+            cores: self.host.cores().map(|core| core as u32).collect(),
+            // Unknown caches are those that suffice for all.
+            cache_bytes: self.profiles.as_ref().map_or(u64::MAX, |profiles| profiles.cache_bytes),
+        }
+    }
+
+    fn curves(&self, chain: &AppliedChain) -> Result<Option<Arc<Curves>>, Refusal> {
+        let Some(profiles) = &self.profiles else {
+            return Ok(None);
+        };
+        let found = (profiles.source)(&read(chain)?).map_err(Refusal::new)?;
+        Ok(found.map(Arc::new))
+    }
+
     fn check(&self, chain: &AppliedChain, _: &[&AppliedChain]) -> Result<(), Refusal> {
         self.port(chain)?;
         self.plan(chain, Some(&chain.name)).map(drop)
@@ -304,8 +351,9 @@ impl Machine for LiveMachine {
     }
 
     fn change(&mut self, chain: &AppliedChain) -> Result<(), Refusal> {
-        let spec = read(chain)?;
+        let (spec, core) = (read(chain)?, core_of(chain)?);
         let running = self.chains.get_mut(&chain.name);
+        let running = running.filter(|running| running.cores() == [core]);
         match running.and_then(|running| running.change(&spec)) {
             Some(changed) => changed,
             // Its objective or another setting differs, or its functions cannot change while they run.

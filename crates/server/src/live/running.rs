@@ -67,6 +67,8 @@ impl TakenConfigurations {
 /// Environment of a chain that starts.
 pub(super) struct StartFrom<'s> {
     pub(super) name: &'s str,
+    /// Weight among the chains of its core.
+    pub(super) weight: u32,
     pub(super) port: &'s Arc<SharedPort>,
     pub(super) host: &'s Arc<CoreHost>,
     /// Chain on the same port whose place it takes, and the functions that it keeps.
@@ -88,7 +90,7 @@ impl RunningChain {
         let withdrawal = port.withdrawal();
         let share = TurnShare {
             objective: plan.spec().slo.budget(),
-            weight: 1,
+            weight: from.weight.max(1),
         };
         let thread = Builder::new().name(format!("chain-{}", from.name));
         let (of_thread, host) = (

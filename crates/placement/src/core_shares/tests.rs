@@ -1,0 +1,260 @@
+//! Admission of chains that share cores: tables, and invariants for any chains.
+
+use super::*;
+use crate::curve::{CacheCurve, LoadCurve};
+use crate::slo::ISOLATED;
+use proptest::prelude::*;
+
+fn cores(cores: &[u32]) -> SharedCores {
+    SharedCores {
+        cores: cores.to_vec(),
+        cache_bytes: 1000,
+        headroom: 0.1,
+    }
+}
+
+/// Chain that processes `rate` packets per second on a whole core, with any cache.
+fn claim(throughput: f64, rate: f64, latency: Nanos) -> Arc<Claim> {
+    let load = vec![
+        (0.5, Nanos::from_micros(10)),
+        (0.9, Nanos::from_micros(50)),
+        (1.0, Nanos::from_micros(1000)),
+    ];
+    Arc::new(Claim {
+        throughput,
+        latency,
+        curves: Arc::new(Curves {
+            machine: "m".into(),
+            cores: 1,
+            cache: CacheCurve::new(vec![(10, rate / ISOLATED)]).expect("a curve"),
+            load: LoadCurve::new(load).expect("a curve"),
+        }),
+    })
+}
+
+/// Claim to a share of a core, of a chain that costs 1 us a packet.
+fn share(share: f64) -> Arc<Claim> {
+    claim(share * 1e6, 1e6, Nanos::from_millis(1))
+}
+
+fn on(core: u32, name: &str, claim: Option<Arc<Claim>>) -> Occupant {
+    Occupant {
+        name: name.to_owned(),
+        core,
+        claim,
+    }
+}
+
+#[test]
+fn without_a_promise_the_first_core_with_the_fewest_chains_is_chosen() {
+    let server = cores(&[3, 1, 2]);
+    let choose = |used: &[u32]| {
+        let others: Vec<Occupant> = used.iter().map(|&core| on(core, "other", None)).collect();
+        server.admit(&others, "a", None, None).expect("a core")
+    };
+    assert_eq!(choose(&[]), 3);
+    assert_eq!(choose(&[3]), 1);
+    assert_eq!(choose(&[3, 1, 3]), 2);
+    assert_eq!(choose(&[3, 1, 2, 3]), 1);
+    assert_eq!(choose(&[7, 7]), 3);
+    // Of two with as many, the one with less promised time.
+    let others = [
+        on(3, "a", Some(share(0.5))),
+        on(1, "b", Some(share(0.2))),
+        on(2, "c", Some(share(0.3))),
+    ];
+    assert_eq!(server.admit(&others, "d", None, None), Ok(1));
+    // It stays where it is; a core that is gone is none.
+    assert_eq!(server.admit(&others, "d", None, Some(3)), Ok(3));
+    assert_eq!(server.admit(&others, "d", None, Some(9)), Ok(1));
+}
+
+#[test]
+fn a_promise_gets_the_core_with_the_least_promised_time() {
+    let server = cores(&[1, 2, 3]);
+    let others = [
+        on(1, "a", Some(share(0.5))),
+        on(2, "b", Some(share(0.3))),
+        on(3, "c", Some(share(0.1))),
+        on(3, "d", None),
+        on(3, "e", None),
+    ];
+    let admit = |part, before| server.admit(&others, "new", Some(&share(part)), before).ok();
+    assert_eq!(admit(0.2, None), Some(3));
+    assert_eq!(admit(0.8, None), Some(3));
+    // It stays as long as it fits.
+    assert_eq!(admit(0.4, Some(1)), Some(1));
+    assert_eq!(admit(0.41, Some(1)), Some(3));
+    assert_eq!(admit(0.81, None), None);
+}
+
+#[test]
+fn promises_fill_a_core_up_to_its_headroom() {
+    let server = cores(&[1]);
+    let others = [on(1, "a", Some(share(0.59)))];
+    assert_eq!(server.admit(&others, "b", Some(&share(0.31)), None), Ok(1));
+    let refused = server
+        .admit(&others, "b", Some(&share(0.62)), None)
+        .expect_err("no room");
+    assert_eq!((refused.reason, refused.core), (Reason::Room(vec![Resource::Cores]), 1));
+    assert!((refused.share - 0.62).abs() < 1e-9 && (refused.free - 0.31).abs() < 1e-9);
+    assert_eq!(refused.violation, None);
+    let [Nearest::Throughput(fits)] = refused.nearest[..] else {
+        panic!("{:?}", refused.nearest);
+    };
+    assert!((0.309e6..=0.31e6).contains(&fits), "{fits}");
+}
+
+#[test]
+fn latency_is_that_of_the_cores_load_and_one_batch_of_each_other_chain() {
+    let chains = [
+        on(1, "a", Some(share(0.5))),
+        on(1, "b", Some(claim(0.2 * 2e6, 2e6, Nanos(1)))),
+        on(1, "c", None),
+        on(2, "d", Some(share(0.2))),
+    ];
+    let all = predicted(1000, &chains);
+    let of = |at: usize| all[at].expect("a promise");
+    assert!(all[2].is_none());
+    assert!((of(0).share - 0.5).abs() < 1e-9 && (of(0).core_load - 0.7).abs() < 1e-9);
+    assert!((of(0).cost - 1000.0).abs() < 1e-6 && (of(1).cost - 500.0).abs() < 1e-6);
+    // 30 us at a load of 0.7; 32 packets of the other one are 16 us or 32 us.
+    assert!(of(0).latency.0.abs_diff(46_000) <= 2, "{}", of(0).latency);
+    assert!(of(1).latency.0.abs_diff(62_000) <= 2, "{}", of(1).latency);
+    assert_eq!(of(3).latency, Nanos::from_micros(10));
+}
+
+#[test]
+fn a_chain_is_refused_that_would_be_late_or_make_another_late() {
+    let server = cores(&[1]);
+    let tight = claim(0.3e6, 1e6, Nanos::from_micros(60));
+    let others = [on(1, "a", Some(Arc::clone(&tight)))];
+    // 10 us at a load of 0.5, and 32 us of the other chain.
+    assert_eq!(server.admit(&others, "b", Some(&share(0.2)), None), Ok(1));
+    let refused = server.admit(&others, "b", Some(&share(0.55)), None).expect_err("late");
+    assert_eq!(refused.reason, Reason::Room(vec![Resource::Quiet]));
+    let Some(Violation::Latency { slo, target, .. }) = &refused.violation else {
+        panic!("{refused:?}");
+    };
+    assert_eq!((&**slo, *target), ("a", Nanos::from_micros(60)));
+    // Less throughput fits, and no other objective of the new chain.
+    assert!(matches!(refused.nearest[..], [Nearest::Throughput(_)]), "{refused:?}");
+    // The other way round, its own objective binds.
+    let others = [on(1, "a", Some(share(0.55)))];
+    let refused = server.admit(&others, "b", Some(&tight), None).expect_err("late");
+    assert!(matches!(&refused.violation, Some(Violation::Latency { slo, .. }) if slo == "b"));
+    let Some(Nearest::Latency(later)) = refused.nearest.last().copied() else {
+        panic!("{refused:?}");
+    };
+    let relaxed = Claim {
+        latency: later,
+        ..(*tight).clone()
+    };
+    assert_eq!(server.admit(&others, "b", Some(&Arc::new(relaxed)), None), Ok(1));
+}
+
+#[test]
+fn an_objective_below_the_curve_fits_nowhere() {
+    let refused = cores(&[1, 2])
+        .admit(&[], "a", Some(&claim(1.0, 1e6, Nanos::from_micros(9))), None)
+        .expect_err("below");
+    let least = Nanos::from_micros(10);
+    assert_eq!(refused.reason, Reason::Unfit(Unfit::Latency { least }));
+    assert_eq!(refused.nearest, [Nearest::Latency(least)]);
+}
+
+#[test]
+fn neighbours_take_cache() {
+    let curves = Curves {
+        cache: CacheCurve::new(vec![(100, 0.5e6 / ISOLATED), (1000, 1e6 / ISOLATED)]).expect("a curve"),
+        ..(*share(0.5).curves).clone()
+    };
+    let claim = Arc::new(Claim {
+        throughput: 0.5e6,
+        latency: Nanos::from_millis(1),
+        curves: Arc::new(curves),
+    });
+    let alone = predicted(1000, &[on(1, "a", Some(Arc::clone(&claim)))]);
+    assert!((alone[0].expect("a promise").share - 0.5).abs() < 1e-9);
+    // On another core of the same cache: each has half of it.
+    let both = [on(1, "a", Some(Arc::clone(&claim))), on(2, "b", Some(claim))];
+    let rate = 0.5e6 + 400.0 / 900.0 * 0.5e6;
+    for predicted in predicted(1000, &both) {
+        assert!((predicted.expect("a promise").share - 0.5e6 / rate).abs() < 1e-9);
+    }
+}
+
+#[test]
+fn weights_give_each_promise_its_share() {
+    assert_eq!(weight(None, 0.0), 1);
+    let headroom = 0.1;
+    let others: u64 = (0..64).map(|_| u64::from(weight(None, headroom))).sum();
+    for shares in [vec![0.9], vec![0.5, 0.4], vec![0.001; 64], vec![0.014; 64]] {
+        let weights: Vec<u64> = shares
+            .iter()
+            .map(|&share| weight(Some(share), headroom).into())
+            .collect();
+        let sum = weights.iter().sum::<u64>() + others;
+        for (weight, share) in weights.iter().zip(&shares) {
+            assert!(*weight as f64 / sum as f64 >= *share, "{share} of {shares:?}");
+        }
+    }
+}
+
+prop_compose! {
+    fn any_claim()(
+        part in 0.01f64..1.2,
+        rate in 1e5f64..1e7,
+        flat in any::<bool>(),
+        latency in 5_000u64..2_000_000,
+    ) -> Arc<Claim> {
+        let mut claim = (*claim(part * rate, rate, Nanos(latency))).clone();
+        if !flat {
+            let curves = Arc::make_mut(&mut claim.curves);
+            curves.cache = CacheCurve::new(vec![(200, rate / 2.0), (900, rate / ISOLATED)]).expect("a curve");
+        }
+        Arc::new(claim)
+    }
+}
+
+proptest! {
+    /// Chains come one by one. No promise is broken, a refused chain fits on no core, what is told as nearest fits, and
+    /// the same again is decided the same.
+    #[test]
+    fn whatever_comes_promises_are_kept(
+        claims in prop::collection::vec(prop::option::weighted(0.8, any_claim()), 1..12),
+        number in 1u32..5,
+    ) {
+        let server = cores(&(0..number).collect::<Vec<_>>());
+        let mut chains: Vec<Occupant> = Vec::new();
+        for (number, claim) in claims.iter().enumerate() {
+            let name = format!("chain-{number}");
+            let found = server.admit(&chains, &name, claim.as_ref(), None);
+            prop_assert_eq!(&found, &server.admit(&chains, &name, claim.as_ref(), None));
+            match found {
+                Ok(core) => {
+                    chains.push(on(core, &name, claim.clone()));
+                    prop_assert_eq!(server.violations(&chains), vec![]);
+                    // It stays if it comes again.
+                    let others = &chains[..chains.len() - 1];
+                    prop_assert_eq!(server.admit(others, &name, claim.as_ref(), Some(core)), Ok(core));
+                }
+                Err(refused) => {
+                    let claim = claim.as_ref().expect("a promise");
+                    for &core in &server.cores {
+                        let fits = server.violations(&with(&chains, &name, claim, core)).is_empty();
+                        prop_assert!(!fits || beyond_curves(claim).is_some());
+                    }
+                    for nearest in refused.nearest {
+                        let mut other = (**claim).clone();
+                        match nearest {
+                            Nearest::Throughput(throughput) => other.throughput = throughput,
+                            Nearest::Latency(latency) => other.latency = latency,
+                        }
+                        prop_assert!(server.admit(&chains, &name, Some(&Arc::new(other)), None).is_ok());
+                    }
+                }
+            }
+        }
+    }
+}

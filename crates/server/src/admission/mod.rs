@@ -1,0 +1,250 @@
+//! Admission of chains: each gets a core, and a promise if its profile says that it fits beside the others.
+//!
+//! The decision is [`SharedCores`]'. This module finds what it needs: the chains' objectives, their profiles, and the
+//! cores that they have. Chains that do not change stay on their cores.
+//!
+//! A chain without `spec.slo.throughput` has no promise and gets the time that others leave.
+
+mod placement;
+mod refusal;
+
+pub use placement::{Capacity, Placement, Promise};
+
+use crate::chain::AppliedChain;
+use crate::configuration::{Configuration, ControlError};
+use crate::machine::Machine;
+use crate::request::Applied;
+use std::sync::Arc;
+use tailwater_api::Throughput;
+use tailwater_api::server::{AdmissionSpec, Unprofiled};
+use tailwater_placement::core_shares::{Claim, Occupant, SharedCores, predicted, weight};
+
+/// Decides about each chain of `next` that differs from the `current` configuration, in the order of their names.
+///
+/// # Errors
+/// One line for each chain that does not fit: what binds, and what would fit.
+pub(crate) fn admit(
+    machine: &impl Machine,
+    spec: Option<&AdmissionSpec>,
+    current: &Configuration,
+    mut next: Configuration,
+) -> Result<Configuration, ControlError> {
+    let Some(admission) = Admission::new(machine, spec) else {
+        return Ok(next);
+    };
+    let stays = |chain: &Arc<AppliedChain>| {
+        current
+            .chains
+            .get(&chain.name)
+            .is_some_and(|old| Arc::ptr_eq(old, chain))
+    };
+    let mut occupants: Vec<Occupant> = next
+        .running()
+        .filter(|chain| stays(chain))
+        .filter_map(occupant)
+        .collect();
+    let new: Vec<Arc<AppliedChain>> = next.running().filter(|chain| !stays(chain)).cloned().collect();
+    let mut errors = Vec::new();
+    for chain in new {
+        let before = current.chains.get(&chain.name).filter(|before| !before.drained);
+        match admission.place(&chain, before.map(|before| &**before), &occupants) {
+            Err(reason) => errors.push(format!("chain \"{}\": {reason}", chain.name)),
+            Ok(placement) => {
+                let placed = Arc::new(AppliedChain {
+                    placement,
+                    ..AppliedChain::clone(&chain)
+                });
+                occupants.extend(occupant(&placed));
+                next.chains.insert(chain.name.clone(), placed);
+            }
+        }
+    }
+    if !errors.is_empty() {
+        return Err(ControlError::Refused(errors.join("\n")));
+    }
+    admission.predict(&mut next);
+    Ok(next)
+}
+
+/// Decides about a chain that is resumed. Also returns the reason if it does not fit any more and runs without a promise.
+pub(crate) fn admit_stored(
+    machine: &impl Machine,
+    spec: Option<&AdmissionSpec>,
+    current: &Configuration,
+    mut chain: AppliedChain,
+) -> (AppliedChain, Option<String>) {
+    let Some(admission) = Admission::new(machine, spec).filter(|_| !chain.drained) else {
+        return (chain, None);
+    };
+    let occupants: Vec<Occupant> = current.running().filter_map(occupant).collect();
+    let before = chain.clone();
+    let (placement, lost) = match admission.place(&chain, Some(&before), &occupants) {
+        Ok(placement) => (placement, None),
+        Err(reason) => {
+            let core = admission.core_of(&before, &occupants);
+            (admission.without(core, Promise::None, &reason), Some(reason))
+        }
+    };
+    chain.placement = placement;
+    // Its own prediction; those of the others are made with the next change.
+    let mut alone = current.clone();
+    let name = chain.name.clone();
+    alone.chains.insert(name.clone(), Arc::new(chain));
+    admission.predict(&mut alone);
+    let placed = alone.chains.remove(&name).map(|chain| AppliedChain::clone(&chain));
+    (placed.unwrap_or(before), lost)
+}
+
+/// Adds placements to the results of an apply.
+pub(crate) fn tell(next: &Configuration, applied: &mut [Applied]) {
+    for applied in applied {
+        if let Some(chain) = next.chains.get(&applied.name) {
+            applied.placement.clone_from(&chain.placement);
+        }
+    }
+}
+
+/// A chain as the decision takes it.
+fn occupant(chain: &Arc<AppliedChain>) -> Option<Occupant> {
+    Some(Occupant {
+        name: chain.name.clone(),
+        core: chain.placement.core?,
+        claim: chain.placement.claim.clone(),
+    })
+}
+
+/// Admission to a machine with cores.
+struct Admission<'m, M> {
+    machine: &'m M,
+    spec: Option<&'m AdmissionSpec>,
+    shared: SharedCores,
+}
+
+impl<'m, M: Machine> Admission<'m, M> {
+    fn new(machine: &'m M, spec: Option<&'m AdmissionSpec>) -> Option<Self> {
+        let Capacity { cores, cache_bytes } = machine.capacity();
+        (!cores.is_empty()).then(|| Admission {
+            machine,
+            spec,
+            shared: SharedCores {
+                cores,
+                cache_bytes,
+                headroom: spec.map_or(0.0, |spec| spec.headroom),
+            },
+        })
+    }
+
+    /// Returns the core and the promise of a chain; `before` is what it was.
+    fn place(
+        &self,
+        chain: &AppliedChain,
+        before: Option<&AppliedChain>,
+        others: &[Occupant],
+    ) -> Result<Placement, String> {
+        let core = before.and_then(|before| before.placement.core);
+        let rest = |promise, reason: &str| {
+            let core = self.shared.admit(others, &chain.name, None, core);
+            let core = core.map_err(|refused| refusal::text(&refused, None))?;
+            Ok(self.without(core, promise, reason))
+        };
+        let Some(spec) = self.spec else {
+            return rest(Promise::Unchecked, "the server has no spec.admission");
+        };
+        if chain.forced {
+            return rest(Promise::None, "applied with --force");
+        }
+        let throughput = match chain.settings.slo.throughput {
+            Some(Throughput::PacketsPerSecond(throughput)) => throughput.max(1) as f64,
+            Some(Throughput::BitsPerSecond(_)) => {
+                return rest(
+                    Promise::None,
+                    "spec.slo.throughput is in bits per second; a promise is in packets per second",
+                );
+            }
+            None => return rest(Promise::None, "no spec.slo.throughput"),
+        };
+        let found = self.machine.curves(chain).map_err(|error| error.to_string());
+        // Other rules of the same functions have no profile yet: those of before hold.
+        let earlier =
+            before.filter(|before| before.is_changeable_to(chain) && before.settings.slo == chain.settings.slo);
+        let earlier = earlier.and_then(|before| Some(Arc::clone(&before.placement.claim.as_ref()?.curves)));
+        let curves = match (found, earlier) {
+            (Ok(Some(curves)), _) | (Ok(None) | Err(_), Some(curves)) => curves,
+            (Err(error), None) if spec.profile == Unprofiled::Required => return Err(error),
+            (Err(error), None) => return rest(Promise::Unchecked, &error),
+            (Ok(None), None) if spec.profile == Unprofiled::Required => {
+                return Err(format!(
+                    "has spec.slo.throughput and no profile in {}: measure it by tailwater profile all, or apply it with \
+                     --force",
+                    spec.profiles.display()
+                ));
+            }
+            (Ok(None), None) => return rest(Promise::Unchecked, "no profile"),
+        };
+        let claim = Arc::new(Claim {
+            throughput,
+            latency: chain.settings.slo.budget(),
+            curves,
+        });
+        match self.shared.admit(others, &chain.name, Some(&claim), core) {
+            Ok(core) => Ok(Placement {
+                core: Some(core),
+                promise: Promise::Promised,
+                reason: String::new(),
+                claim: Some(claim),
+                predicted: None,
+                weight: 1,
+            }),
+            Err(refused) => Err(refusal::text(&refused, Some(&claim))),
+        }
+    }
+
+    /// Core of a chain without a promise.
+    fn core_of(&self, before: &AppliedChain, others: &[Occupant]) -> u32 {
+        let core = self.shared.admit(others, &before.name, None, before.placement.core);
+        core.unwrap_or(self.shared.cores[0])
+    }
+
+    fn without(&self, core: u32, promise: Promise, reason: &str) -> Placement {
+        Placement {
+            core: Some(core),
+            promise,
+            reason: reason.to_owned(),
+            weight: weight(None, self.shared.headroom),
+            ..Placement::default()
+        }
+    }
+
+    /// Predicts all chains beside each other.
+    fn predict(&self, next: &mut Configuration) {
+        let chains: Vec<(Arc<AppliedChain>, Occupant)> = next
+            .running()
+            .filter_map(|chain| Some((Arc::clone(chain), occupant(chain)?)))
+            .collect();
+        let occupants: Vec<Occupant> = chains.iter().map(|(_, occupant)| occupant.clone()).collect();
+        let all = predicted(self.shared.cache_bytes, &occupants);
+        for ((chain, _), predicted) in chains.into_iter().zip(all) {
+            // A chain's weight is that of its start.
+            let is_new = chain.placement.predicted.is_none();
+            let weight = match predicted.filter(|_| is_new) {
+                Some(predicted) => weight(Some(predicted.share), self.shared.headroom),
+                None => chain.placement.weight,
+            };
+            if chain.placement.predicted != predicted {
+                let placement = Placement {
+                    predicted,
+                    weight,
+                    ..chain.placement.clone()
+                };
+                let updated = AppliedChain {
+                    placement,
+                    ..AppliedChain::clone(&chain)
+                };
+                next.chains.insert(chain.name.clone(), Arc::new(updated));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
