@@ -8,11 +8,10 @@
 //!
 //! # Layout
 //!
-//! A key's hash is its home. An index has the first flow of each home; flows of one home form a list. There are two
-//! homes for each flow of the table's capacity, so that nearly all are the first of theirs, and absence is nearly always
-//! known from the index. It takes eight bytes a flow; records are dense, whatever the table's capacity, and hold state
-//! and key side by side. A known flow's packet touches one line of the index, and one or two of the record. Records never
-//! move: an index stays valid as long as the flow lives.
+//! Each entry is one cache line: key, age, timer links. A key has a home slot, and is stored there or in one of the
+//! next 31 slots; a bit map in the home entry marks the slots that hold its keys. A present flow is therefore nearly
+//! always found in the first line touched, and absence is known from the first line alone. Entries never move: an index
+//! stays valid as long as the flow lives. State is in a second region, at the same index.
 
 mod ageing;
 mod companions;
@@ -20,7 +19,6 @@ mod config;
 pub(crate) mod ended;
 pub(crate) mod index;
 mod lending;
-mod look_up;
 mod partition;
 pub(crate) mod remote_companions;
 mod replica;
@@ -28,6 +26,8 @@ mod shape;
 mod succession;
 mod tick;
 
+use crate::batch::packet::Slot;
+use crate::batch::size::MAX_BATCH;
 use crate::function::lifetimes::Lifetimes;
 pub use config::{FlowTableConfig, FlowTableMemory};
 pub(crate) use ended::EndedFlows;
@@ -36,7 +36,7 @@ pub use partition::Partition;
 pub use remote_companions::{Companions, NoCompanion};
 pub use replica::{FlowTableReplica, ReplicaConfig};
 
-use crate::flow_memory::{FetchedLines, FlowMemory, Links, PartitionLinks};
+use crate::flow_memory::{FlowMemory, Links, PartitionLinks};
 use crate::flow_wheel::Wheel;
 use partition::{AllParts, PartitionParts};
 use shape::Shape;
@@ -44,9 +44,9 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 use tailwater_api::{IdleTimeouts, WhenFull};
-use tailwater_net::FlowKey;
 use tailwater_net::toeplitz::{BUCKETS, bucket_of};
-use tick::ticks;
+use tailwater_net::{FlowKey, Nanos};
+use tick::{TICK_SHIFT, ticks};
 
 /// Counters of a flow table, in flows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -84,8 +84,7 @@ pub struct FlowTable {
     /// Buckets of other views that this one uses now, if it may: with room for those of a batch.
     borrowed: Option<Vec<u16>>,
     shape: Shape,
-    /// Number of flows that must fit.
-    capacity: usize,
+    size: FlowTableMemory,
     timeouts: IdleTimeouts,
     when_full: WhenFull,
     seed: u64,
@@ -94,8 +93,8 @@ pub struct FlowTable {
     cursor: usize,
     /// `true` if flow indices arrive with the packets.
     handed: bool,
-    /// Cache lines of a flow's record that a look-up prefetches.
-    fetched: FetchedLines,
+    /// Bytes of a flow's state that a look-up prefetches.
+    fetched: Range<usize>,
     /// `true` if flows are connections: both directions are found under one key.
     connections: bool,
     /// Source of idle timeouts, with the range of state bytes it receives.
@@ -117,11 +116,14 @@ impl FlowTable {
     /// If the memory cannot be allocated.
     pub fn create(config: &FlowTableConfig) -> io::Result<(FlowTable, Vec<Partition>)> {
         let shape = Shape::new(config.capacity);
-        let memory = FlowMemory::new(shape.all_homes() + 1, shape.all_slots(), config.state_bytes)?;
-        let memory = Arc::new(memory);
-        let fetched = memory.layout().fetched(&(0..config.state_bytes));
+        let fetched = 0..config.state_bytes;
+        let memory = Arc::new(FlowMemory::new(shape.all_slots(), config.state_bytes)?);
         let longest = ticks(config.timeouts.longest());
-        let parts = (0..BUCKETS).map(|_| PartitionParts::new(shape.slots, longest, memory.none()));
+        let parts = (0..BUCKETS).map(|_| PartitionParts {
+            wheel: Wheel::new(longest),
+            taken: vec![0; shape.slots as usize / 64].into(),
+            live: 0,
+        });
         let parts = Arc::new(AllParts::new(parts));
         let partitions = (0..BUCKETS as u16).map(|bucket| Partition {
             all: Arc::clone(&parts),
@@ -136,7 +138,7 @@ impl FlowTable {
             kept: Box::new([false; BUCKETS]),
             borrowed: None,
             shape,
-            capacity: config.capacity,
+            size: FlowTableMemory::new(config.capacity, config.state_bytes),
             timeouts: config.timeouts,
             when_full: config.when_full,
             seed: config.seed,
@@ -164,14 +166,14 @@ impl FlowTable {
             kept: Box::new([false; BUCKETS]),
             borrowed: None,
             shape: self.shape,
-            capacity: self.capacity,
+            size: self.size,
             timeouts: self.timeouts,
             when_full: self.when_full,
             seed: self.seed,
             counters: FlowCounters::default(),
             cursor: 0,
             handed: false,
-            fetched: self.fetched,
+            fetched: self.fetched.clone(),
             connections: self.connections,
             lifetimes: self.lifetimes.clone(),
             timer_interval: self.timer_interval,
@@ -247,12 +249,12 @@ impl FlowTable {
 
     /// Memory of the whole table, over all workers' partitions.
     pub fn memory(&self) -> FlowTableMemory {
-        FlowTableMemory::new(self.capacity, self.state_bytes())
+        self.size
     }
 
     /// State of each flow in bytes.
     pub(crate) fn state_bytes(&self) -> usize {
-        self.memory.layout().state_bytes
+        self.memory.state_bytes()
     }
 
     /// These bytes of a flow's state.
@@ -296,7 +298,7 @@ impl FlowTable {
 
     /// Makes look-ups prefetch these bytes of the flows' state instead of all.
     pub(crate) fn fetch_at_look_up(&mut self, bytes: Range<usize>) {
-        self.fetched = self.memory.layout().fetched(&bytes);
+        self.fetched = bytes;
     }
 
     /// Prefetches these bytes of a flow's state.
@@ -323,16 +325,15 @@ impl FlowTable {
 
     #[inline]
     fn key_of(&self, flow: FlowIndex) -> &FlowKey {
-        // SAFETY: as in `links`, or the index of no flow, whose key nothing writes. Only `open` writes keys, and it has
-        // `&mut self`.
+        // SAFETY: as in `links`. Only `open` writes keys, and it has `&mut self`.
         unsafe { self.memory.key(flow.index()) }
     }
 
     #[inline]
     fn links(&self, flow: FlowIndex) -> &Links {
         // SAFETY: indices used in this module are slots of partitions that this table holds: `lookup` and
-        // `open_companion` check the bucket, and homes' lists are within a partition. Shared, since `&self` excludes
-        // `links_mut`.
+        // `open_companion` check the home slot, and all others are in the same partition. Shared, since `&self`
+        // excludes `links_mut`.
         unsafe { self.memory.links(flow.index()) }
     }
 
@@ -340,32 +341,6 @@ impl FlowTable {
     fn links_mut(&mut self, flow: FlowIndex) -> &mut Links {
         // SAFETY: as in `links`; `&mut self` makes the reference the only one.
         unsafe { self.memory.links_mut(flow.index()) }
-    }
-
-    #[inline]
-    fn last_seen(&self, flow: FlowIndex) -> u32 {
-        // SAFETY: as in `links`.
-        unsafe { self.memory.last_seen(flow.index()) }
-    }
-
-    /// Sets the tick of a flow's last packet.
-    #[inline]
-    fn see(&mut self, flow: FlowIndex, tick: u32) {
-        // SAFETY: as in `links_mut`.
-        unsafe { self.memory.set_last_seen(flow.index(), tick) };
-    }
-
-    /// Index of a home's first flow. This view may use the home's bucket.
-    #[inline]
-    fn head(&self, home: u32) -> u32 {
-        // SAFETY: homes are computed by `home`, for buckets that this view may use: as in `links`. Or this is the home
-        // without flows, which nothing writes.
-        unsafe { self.memory.head(home as usize) }
-    }
-
-    fn set_head(&mut self, home: u32, index: u32) {
-        // SAFETY: as in `head`; `&mut self` excludes other uses.
-        unsafe { self.memory.set_head(home as usize, index) };
     }
 
     /// Partition that this view may use, with its flows' links.
@@ -410,10 +385,87 @@ impl FlowTable {
         self.links_mut(flow).active = number.map_or(0, |number| number + 1);
     }
 
+    /// Looks up the flow of every packet and opens new flows. A packet keeps [`FlowIndex::NONE`] if there is no slot
+    /// for its flow or its bucket belongs to another worker.
+    #[inline]
+    pub(crate) fn lookup(&mut self, slots: &mut [Slot], now: Nanos, ends: &mut EndedFlows) {
+        match self.connections {
+            true => self.lookup_by::<true>(slots, now, ends),
+            false => self.lookup_by::<false>(slots, now, ends),
+        }
+    }
+
+    /// Looks packets up by their keys or, with `CONNECTIONS`, by a key common to both directions.
+    #[inline]
+    fn lookup_by<const CONNECTIONS: bool>(&mut self, slots: &mut [Slot], now: Nanos, ends: &mut EndedFlows) {
+        let mut homes = [0u32; MAX_BATCH];
+        // First pass: computes each key's home and prefetches its line while the next key is hashed.
+        for (slot, home) in slots.iter_mut().zip(&mut homes) {
+            slot.packet.flow = FlowIndex::NONE;
+            let bucket = bucket_of(slot.packet.rss_hash);
+            let key = &slot.packet.headers.key;
+            let reversed;
+            (*home, reversed) = match CONNECTIONS {
+                true => {
+                    let (key, reversed) = key.of_connection();
+                    (self.home(&key, bucket), reversed)
+                }
+                false => (self.home(key, bucket), false),
+            };
+            slot.packet.set_reversed(reversed);
+            self.memory.prefetch_entry(*home as usize);
+        }
+        // Second pass: most flows are found at home. For the rest, the lines to search are prefetched.
+        let now = now.0 >> TICK_SHIFT;
+        let tick = now as u32;
+        let mut unsettled = [0u16; MAX_BATCH];
+        let mut waiting = 0;
+        for (i, slot) in slots.iter_mut().enumerate() {
+            let home = homes[i];
+            if !self.usable[usize::from(bucket_of(slot.packet.rss_hash))] {
+                continue;
+            }
+            let near = self.links(FlowIndex(home)).near;
+            let there = self.key_of(FlowIndex(home));
+            let key = &slot.packet.headers.key;
+            let is_it = || match CONNECTIONS {
+                true => *there == key.of_connection().0,
+                false => there == key,
+            };
+            if near & 1 != 0 && is_it() {
+                slot.packet.flow = FlowIndex(home);
+                self.memory.prefetch_state(home as usize, &self.fetched);
+                self.links_mut(FlowIndex(home)).last_seen = tick;
+            } else {
+                self.prefetch_near(home, near & !1);
+                unsettled[waiting] = i as u16;
+                waiting += 1;
+            }
+        }
+        // Third pass: displaced and new flows, one by one and in order, so that a flow's second packet finds the flow
+        // that its first packet opened.
+        for &i in &unsettled[..waiting] {
+            let packet = &mut slots[usize::from(i)].packet;
+            let home = FlowIndex(homes[usize::from(i)]);
+            let key = match CONNECTIONS {
+                true => packet.headers.key.of_connection().0,
+                false => packet.headers.key,
+            };
+            let found = self.find(home, &key);
+            let flow = found.or_else(|| self.open(home, &key, now, ends, Timer::Own));
+            if let Some(flow) = flow {
+                packet.flow = flow;
+                packet.set_new(found.is_none());
+                self.links_mut(flow).last_seen = tick;
+                self.memory.prefetch_state(flow.index(), &self.fetched);
+            }
+        }
+    }
+
     /// Returns the flow with this key, if it is in a partition held.
     pub(crate) fn known(&self, key: &FlowKey, bucket: u16) -> Option<FlowIndex> {
         self.parts(bucket.into())?;
-        self.find(self.home(key, bucket), key)
+        self.find(FlowIndex(self.home(key, bucket)), key)
     }
 
     /// Returns `true` if a partition held has a flow with this key.
@@ -438,7 +490,7 @@ impl FlowTable {
                 false => 0,
             };
             let slot = self.held(bucket)?.taken_from(from)?;
-            Some(FlowIndex(self.shape.first(bucket) + u32::from(slot)))
+            Some(FlowIndex(self.shape.first(bucket) + slot))
         })
     }
 
@@ -452,60 +504,81 @@ impl FlowTable {
         self.shape.first(bucket.into())
     }
 
-    /// Inserts a new flow, with zeroed state, as the first of its home.
-    fn open(&mut self, home: u32, key: &FlowKey, now: u64, ends: &mut EndedFlows, timer: Timer) -> Option<FlowIndex> {
-        let bucket = self.shape.bucket_of_home(home);
-        let mut free = self.take_slot(bucket);
-        if free.is_none() && self.when_full == WhenFull::Evict && self.evict(home, now as u32, ends) {
-            free = self.take_slot(bucket);
+    /// Home slot of a key, as an index into the whole table.
+    #[inline]
+    fn home(&self, key: &FlowKey, bucket: u16) -> u32 {
+        self.shape.home(key.hash(self.seed), bucket)
+    }
+
+    /// Slot at `distance` from `home`, within the partition.
+    #[inline]
+    fn at(&self, home: u32, distance: u32) -> FlowIndex {
+        FlowIndex(self.shape.after(home, distance))
+    }
+
+    #[inline]
+    fn prefetch_near(&self, home: u32, mut near: u32) {
+        while near != 0 {
+            self.memory.prefetch_entry(self.at(home, near.trailing_zeros()).index());
+            near &= near - 1;
         }
-        let Some(slot) = free else {
+    }
+
+    #[inline]
+    fn find(&self, home: FlowIndex, key: &FlowKey) -> Option<FlowIndex> {
+        let mut near = self.links(home).near;
+        while near != 0 {
+            let index = self.at(home.0, near.trailing_zeros());
+            if *self.key_of(index) == *key {
+                return Some(index);
+            }
+            near &= near - 1;
+        }
+        None
+    }
+
+    /// Inserts a new flow, with zeroed state, near its home slot.
+    fn open(
+        &mut self,
+        home: FlowIndex,
+        key: &FlowKey,
+        now: u64,
+        ends: &mut EndedFlows,
+        timer: Timer,
+    ) -> Option<FlowIndex> {
+        let bucket = self.shape.bucket(home.0);
+        let mut distance = self.parts(bucket)?.free_distance(self.shape.slot(home.0));
+        if distance.is_none() && self.when_full == WhenFull::Evict {
+            distance = self.evict(home, now as u32, ends);
+        }
+        let Some(distance) = distance else {
             self.counters.refused += 1;
             return None;
         };
-        let flow = FlowIndex(self.shape.first(bucket) + u32::from(slot));
-        let behind = self.head(home);
-        self.set_head(home, flow.0);
+        let flow = self.at(home.0, distance);
+        self.links_mut(home).near |= 1 << distance;
+        // The slot's bit map belongs to the keys whose home it is, and stays.
         let links = self.links_mut(flow);
-        links.chain = behind;
+        links.last_seen = now as u32;
         links.companion = Links::NONE;
+        links.distance = distance as u8;
         links.active = 0;
-        self.see(flow, now as u32);
         // SAFETY: in range as in `links`. The slot was free, so no packet of a flow there is in the system.
         unsafe { self.memory.set_key(flow.index(), key) };
         self.whole_state(flow).fill(0);
         let timeout = ticks(self.timeouts.of(key.protocol())).min(self.timer_period());
+        let index = self.shape.slot(flow.0);
         let (partition, mut flows) = self.partition(bucket)?;
+        partition.set_taken(index, true);
+        partition.live += 1;
         match timer {
             Timer::Own => {
-                partition.wheel.insert(&mut flows, slot, now + u64::from(timeout));
+                partition.wheel.insert(&mut flows, index, now + u64::from(timeout));
             }
-            Timer::Companions => Wheel::leave_out(&mut flows, slot),
+            Timer::Companions => Wheel::leave_out(&mut flows, index),
         }
         self.counters.opened += 1;
         Some(flow)
-    }
-
-    /// Takes a free slot of a partition: the one that a flow left last, whose lines are most likely cached, or one that
-    /// no flow has had.
-    fn take_slot(&mut self, bucket: usize) -> Option<u16> {
-        let (shape, none) = (self.shape, self.memory.none());
-        let (partition, mut flows) = self.partition(bucket)?;
-        let slot = match partition.left {
-            left if left != none => {
-                let slot = shape.slot(left);
-                partition.left = flows.at(slot).chain;
-                slot
-            }
-            _ if partition.fresh < shape.slots => {
-                partition.fresh += 1;
-                (partition.fresh - 1) as u16
-            }
-            _ => return None,
-        };
-        partition.set_taken(slot, true);
-        partition.live += 1;
-        Some(slot)
     }
 }
 

@@ -17,7 +17,7 @@ use tailwater_net::{FlowKey, Nanos, protocol};
 
 const SECOND: Nanos = Nanos::from_secs(1);
 /// Slots for flows of one RSS bucket in the smallest table.
-const PLACES: u64 = 63;
+const PLACES: u64 = 64;
 
 /// Chain of one function.
 struct Rig {

@@ -145,10 +145,6 @@ impl Layout {
             layout.add(stages.clone(), functions, followed);
             first = stages.end;
         }
-        if layout.segments.iter().filter(|segment| segment.has_state()).count() > 1 {
-            // What follows in a flow's record is written at look-ups, on another core than the last segment's.
-            layout.bytes = layout.bytes.next_multiple_of(CACHE_LINE);
-        }
         layout
     }
 

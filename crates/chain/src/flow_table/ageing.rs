@@ -1,5 +1,6 @@
 //! End of flows: idle timeout, eviction, and the end of a run.
 
+use super::partition::NEIGHBOURHOOD;
 use super::tick::{TICK_SHIFT, ticks};
 use super::{EndedFlows, FlowIndex, FlowTable};
 use crate::flow_memory::Links;
@@ -12,9 +13,6 @@ use tailwater_net::{FlowKey, Nanos};
 /// Maximum timer period for [`FlowTable::timer_period`]. With a million flows, an eighth of a million timers fire per
 /// second, which is about 1 % of a core's time.
 const TIMEOUT_RECHECK: Nanos = Nanos::from_secs(8);
-
-/// Slots of a full partition among which the flow to evict is chosen.
-const CANDIDATES: u32 = 32;
 
 /// Buckets that a call of [`FlowTable::expire`] looks at, to find one that it may use.
 const SCANNED: usize = 64;
@@ -73,7 +71,7 @@ impl FlowTable {
             let Some(due) = partition.wheel.next_due(now) else {
                 return;
             };
-            let flow = FlowIndex(first + u32::from(due));
+            let flow = FlowIndex(first + due);
             let idle = self.idle_ticks(flow, now as u32);
             let timeout = self.timeout(flow);
             if idle >= timeout {
@@ -132,7 +130,7 @@ impl FlowTable {
                 if ended >= most {
                     return true;
                 }
-                let flow = FlowIndex(self.shape.first(bucket) + u32::from(index));
+                let flow = FlowIndex(self.shape.first(bucket) + index);
                 ended += 1 + usize::from(self.close(flow, ends));
             }
         }
@@ -141,31 +139,30 @@ impl FlowTable {
 
     /// Ticks since the last packet of the flow or its companion.
     pub(super) fn idle_ticks(&self, flow: FlowIndex, tick: u32) -> u32 {
-        let idle = |flow: FlowIndex| match self.links(flow).active {
-            // A flow last seen after the current time, by a worker that held this partition before, is not idle.
-            0 => (tick.wrapping_sub(self.last_seen(flow)) as i32).max(0) as u32,
+        // A flow last seen after the current time, by a worker that held this partition before, is not idle.
+        let since = |last_seen| (tick.wrapping_sub(last_seen) as i32).max(0) as u32;
+        let idle = |links: &Links| match links.active {
+            0 => since(links.last_seen),
             // Packets of the flow are still in the system.
             _ => 0,
         };
         if self.kept[self.shape.bucket(flow.0)] {
             return 0;
         }
-        match self.links(flow).companion {
-            Links::NONE => idle(flow),
-            companion => idle(flow).min(idle(FlowIndex(companion))),
+        let links = self.links(flow);
+        match links.companion {
+            Links::NONE => idle(links),
+            companion => idle(links).min(idle(self.links(FlowIndex(companion)))),
         }
     }
 
-    /// Makes room in the full partition of a home. Of some flows, evicts the one that has been idle longest, with its
-    /// companion, or, where flows have individual timeouts, the one whose timeout ends first. Flows seen in this tick
-    /// stay, because the current batch may hold their packets. Returns `false` if all of them stay.
-    pub(super) fn evict(&mut self, home: u32, tick: u32, ends: &mut EndedFlows) -> bool {
-        let slots = self.shape.slots;
-        let first = self.shape.first(self.shape.bucket_of_home(home));
-        let candidates = self.shape.first_candidate(home);
+    /// Makes room in a home's neighbourhood. Evicts the flow that has been idle longest, with its companion, or, where
+    /// flows have individual timeouts, the one whose timeout ends first. Flows seen in this tick stay, because the
+    /// current batch may hold their packets.
+    pub(super) fn evict(&mut self, home: FlowIndex, tick: u32, ends: &mut EndedFlows) -> Option<u32> {
         let mut chosen = None;
-        for candidate in candidates..candidates + CANDIDATES {
-            let flow = FlowIndex(first + candidate % slots);
+        for distance in 0..NEIGHBOURHOOD {
+            let flow = self.at(home.0, distance);
             let idle = self.idle_ticks(flow, tick);
             if idle == 0 {
                 continue;
@@ -174,13 +171,12 @@ impl FlowTable {
                 Some(_) => i64::from(idle) - i64::from(self.timeout(flow)),
                 None => i64::from(idle),
             };
-            chosen = chosen.max(Some((over, flow.0)));
+            chosen = chosen.max(Some((over, distance)));
         }
-        let Some((_, flow)) = chosen else {
-            return false;
-        };
-        self.counters.evicted += 1 + u64::from(self.close(FlowIndex(flow), ends));
-        true
+        let (_, distance) = chosen?;
+        let flow = self.at(home.0, distance);
+        self.counters.evicted += 1 + u64::from(self.close(flow, ends));
+        Some(distance)
     }
 
     /// Removes a flow and its companion. Returns `true` if there was a companion.
@@ -202,32 +198,15 @@ impl FlowTable {
 
     /// Frees a flow's slot.
     pub(super) fn detach(&mut self, flow: FlowIndex) {
-        let key = *self.key_of(flow);
-        self.unchain(flow, &key);
-        let (bucket, slot) = (self.shape.bucket(flow.0), self.shape.slot(flow.0));
+        let bucket = self.shape.bucket(flow.0);
+        let distance = u32::from(self.links(flow).distance);
+        let home = FlowIndex(self.shape.before(flow.0, distance));
+        let slot = self.shape.slot(flow.0);
+        self.links_mut(home).near &= !(1 << distance);
         if let Some((partition, mut flows)) = self.partition(bucket) {
             partition.wheel.remove(&mut flows, slot);
             partition.set_taken(slot, false);
             partition.live -= 1;
-            flows.at(slot).chain = std::mem::replace(&mut partition.left, flow.0);
-        }
-    }
-
-    /// Takes a flow out of its home's list.
-    fn unchain(&mut self, flow: FlowIndex, key: &FlowKey) {
-        let home = self.home(key, self.bucket(flow));
-        let behind = self.links(flow).chain;
-        let mut before = self.head(home);
-        if before == flow.0 {
-            return self.set_head(home, behind);
-        }
-        while before != self.memory.none() {
-            let links = self.links_mut(FlowIndex(before));
-            if links.chain == flow.0 {
-                links.chain = behind;
-                return;
-            }
-            before = links.chain;
         }
     }
 }

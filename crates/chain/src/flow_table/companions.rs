@@ -24,7 +24,7 @@ impl FlowTable {
         if self.links(flow).companion != Links::NONE {
             return Err(NoCompanion::HasOne);
         }
-        let home = self.home(key, bucket);
+        let home = FlowIndex(self.home(key, bucket));
         if self.find(home, key).is_some() {
             return Err(NoCompanion::Taken);
         }

@@ -2,15 +2,16 @@
 
 use super::partition::PartitionParts;
 use super::shape::Shape;
-use crate::flow_memory::{FlowMemory, LINKS, RecordLayout};
+use crate::flow_memory::FlowMemory;
+use crate::region::CACHE_LINE;
 use tailwater_api::{IdleTimeouts, WhenFull};
 use tailwater_net::toeplitz::BUCKETS;
 
 /// Configuration of a flow table, fixed for its lifetime.
 #[derive(Clone, Debug)]
 pub struct FlowTableConfig {
-    /// Number of flows that must fit. Each bucket has slots for six standard deviations more flows than it has on
-    /// average, so that practically all evenly hashed flows up to this number find one.
+    /// Number of flows that must fit. The table has at least twice as many slots, so that practically all evenly hashed
+    /// flows up to this number find one. Of a million flows, a handful do not.
     pub capacity: usize,
     /// Idle timeouts.
     pub timeouts: IdleTimeouts,
@@ -38,14 +39,13 @@ pub struct FlowTableMemory {
 impl FlowTableMemory {
     /// Memory of a table for `capacity` flows with `state_bytes` bytes of state each.
     pub fn new(capacity: usize, state_bytes: usize) -> FlowTableMemory {
-        let (shape, layout) = (Shape::new(capacity), RecordLayout::new(state_bytes));
-        let index = (shape.all_homes() + 1) * size_of::<u32>();
+        let shape = Shape::new(capacity);
         let flows = FlowMemory::file_bytes(shape.all_slots(), state_bytes);
         FlowTableMemory {
-            bytes: index + flows + BUCKETS * PartitionParts::bytes(shape.slots),
+            bytes: flows + BUCKETS * PartitionParts::bytes(shape.slots),
             capacity,
-            state_bytes: layout.state_bytes,
-            content_bytes: layout.bytes() + LINKS,
+            state_bytes,
+            content_bytes: CACHE_LINE + state_bytes,
         }
     }
 }

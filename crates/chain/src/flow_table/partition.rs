@@ -7,6 +7,9 @@ use crate::flow_wheel::Wheel;
 use std::cell::UnsafeCell;
 use std::sync::Arc;
 
+/// Number of slots, from its home on, in which a key can be stored.
+pub(super) const NEIGHBOURHOOD: u32 = 32;
+
 /// One bucket's part of the flow table: the right to its timers and entries. There is exactly one for each bucket. Its
 /// holder has exclusive access, unless it lends the bucket.
 #[derive(Debug)]
@@ -66,55 +69,53 @@ impl AllParts {
 pub(super) struct PartitionParts {
     pub(super) wheel: Wheel,
     /// Bit map of the slots that are taken.
-    taken: Box<[u64]>,
+    pub(super) taken: Box<[u64]>,
     pub(super) live: u32,
-    /// Index of the first slot in the list of those that flows have left.
-    pub(super) left: u32,
-    /// First slot that no flow has had, as all after it.
-    pub(super) fresh: u32,
 }
 
 impl PartitionParts {
-    /// Parts of an empty partition with `slots` slots, whose timers run up to `longest` ticks. `none` is the index of
-    /// no flow.
-    pub(super) fn new(slots: u32, longest: u32, none: u32) -> PartitionParts {
-        PartitionParts {
-            wheel: Wheel::new(longest),
-            taken: vec![0; slots.div_ceil(64) as usize].into(),
-            live: 0,
-            left: none,
-            fresh: 0,
-        }
-    }
-
     /// Size in bytes of the parts of a partition with `slots` slots.
     pub(super) fn bytes(slots: u32) -> usize {
-        size_of::<PartCell>() + Wheel::BYTES - size_of::<Wheel>() + slots.div_ceil(64) as usize * size_of::<u64>()
+        size_of::<PartCell>() + Wheel::BYTES - size_of::<Wheel>() + (slots / 64) as usize * size_of::<u64>()
+    }
+
+    /// Returns the distance of the first free slot in the neighbourhood of `home`.
+    #[inline]
+    pub(super) fn free_distance(&self, home: u32) -> Option<u32> {
+        // The slots from `home` on, wrapped, as the low bits of one word.
+        let (word, bit) = ((home / 64) as usize, home % 64);
+        let next = if word + 1 < self.taken.len() { word + 1 } else { 0 };
+        let mut near = self.taken[word] >> bit;
+        if bit > 0 {
+            near |= self.taken[next] << (64 - bit);
+        }
+        let distance = near.trailing_ones();
+        (distance < NEIGHBOURHOOD).then_some(distance)
     }
 
     /// Returns the first slot that holds a flow.
-    pub(super) fn first_taken(&self) -> Option<u16> {
+    pub(super) fn first_taken(&self) -> Option<u32> {
         let word = self.taken.iter().position(|word| *word != 0)?;
-        Some((word as u32 * 64 + self.taken[word].trailing_zeros()) as u16)
+        Some(word as u32 * 64 + self.taken[word].trailing_zeros())
     }
 
-    pub(super) fn is_taken(&self, index: u16) -> bool {
-        self.taken[usize::from(index / 64)] >> (index % 64) & 1 != 0
+    pub(super) fn is_taken(&self, index: u32) -> bool {
+        self.taken[(index / 64) as usize] >> (index % 64) & 1 != 0
     }
 
     /// Returns the first slot at or after `index` that holds a flow.
-    pub(super) fn taken_from(&self, index: u16) -> Option<u16> {
-        let first = usize::from(index / 64);
+    pub(super) fn taken_from(&self, index: u32) -> Option<u32> {
+        let first = (index / 64) as usize;
         let rest = self.taken[first] & (u64::MAX << (index % 64));
         let later = self.taken[first + 1..].iter().copied();
         let mut words = (first..).zip(std::iter::once(rest).chain(later));
         let (word, bits) = words.find(|(_, bits)| *bits != 0)?;
-        Some((word as u32 * 64 + bits.trailing_zeros()) as u16)
+        Some(word as u32 * 64 + bits.trailing_zeros())
     }
 
-    pub(super) fn set_taken(&mut self, index: u16, taken: bool) {
+    pub(super) fn set_taken(&mut self, index: u32, taken: bool) {
         let bit = 1 << (index % 64);
-        let word = &mut self.taken[usize::from(index / 64)];
+        let word = &mut self.taken[(index / 64) as usize];
         *word = if taken { *word | bit } else { *word & !bit };
     }
 }

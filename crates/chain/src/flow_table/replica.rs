@@ -5,11 +5,11 @@ use super::BUCKETS;
 use super::FlowTable;
 use super::partition::AllParts;
 use super::shape::Shape;
-use crate::flow_memory::{FlowMemory, RecordLayout};
-use crate::flow_table::FlowCounters;
+use crate::flow_memory::{FlowMemory, state_stride};
 use crate::flow_table::index::FlowIndex;
 use crate::flow_table::remote_companions::{Companions, NoCompanion};
-use crate::region::write_in_order;
+use crate::flow_table::{FlowCounters, FlowTableMemory};
+use crate::region::{CACHE_LINE, write_in_order};
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -48,16 +48,15 @@ impl ReplicaConfig {
             return false;
         }
         let mut halves = [[0; 4]; 2];
-        let layout = RecordLayout::new(self.state_bytes);
-        let offsets = FlowMemory::generation_offsets(index, self.slots(), &layout);
-        for (half, from) in halves.iter_mut().zip(offsets) {
-            memory.read(from, half);
+        for (half, from) in halves.iter_mut().zip(FlowMemory::generation_offsets()) {
+            memory.read(index * CACHE_LINE + from, half);
         }
         let [high, low] = halves.map(|half| u64::from(u32::from_ne_bytes(half)));
         if generation == 0 || high << 32 | low != generation {
             return false;
         }
-        memory.read(index * layout.stride + at, to);
+        let state = self.slots() * CACHE_LINE + index * state_stride(self.state_bytes);
+        memory.read(state + at, to);
         true
     }
 
@@ -94,7 +93,7 @@ impl FlowTableReplica {
     /// Creates the table view, which opens companions through `companions`.
     pub(crate) fn table(self, companions: Box<dyn Companions>) -> FlowTable {
         FlowTable {
-            fetched: self.memory.layout().fetched(&(0..self.config.state_bytes)),
+            fetched: 0..self.config.state_bytes,
             memory: self.memory,
             // The partitions are in the original.
             parts: Arc::new(AllParts::new(std::iter::empty())),
@@ -103,7 +102,7 @@ impl FlowTableReplica {
             kept: Box::new([false; BUCKETS]),
             borrowed: None,
             shape: self.config.shape(),
-            capacity: self.config.capacity,
+            size: FlowTableMemory::new(self.config.capacity, self.config.state_bytes),
             timeouts: IdleTimeouts {
                 tcp: Nanos::MAX,
                 udp: Nanos::MAX,
@@ -149,7 +148,7 @@ impl FlowTable {
         // SAFETY: in range as checked. Flows of a replica belong to this table only (`FlowTableReplica::open`).
         unsafe { self.memory.set_key(flow.index(), key) };
         self.whole_state(flow).fill(0);
-        self.links_mut(flow).opening = 0;
+        self.links_mut(flow).near = 0;
         write_in_order();
         self.set_generation(flow, generation);
     }
@@ -157,24 +156,25 @@ impl FlowTable {
     /// Marks a flow of a replica as being opened by a function. Returns `true` if it was marked already and not
     /// [unmarked](FlowTable::end_opening): the process that opened it was killed.
     pub(crate) fn begin_opening(&mut self, flow: FlowIndex) -> bool {
-        std::mem::replace(&mut self.links_mut(flow).opening, 1) != 0
+        // Free for this use, since a replica has no look-ups.
+        std::mem::replace(&mut self.links_mut(flow).near, 1) != 0
     }
 
     /// Removes the mark of [`begin_opening`](FlowTable::begin_opening).
     pub(crate) fn end_opening(&mut self, flow: FlowIndex) {
-        self.links_mut(flow).opening = 0;
+        self.links_mut(flow).near = 0;
     }
 
     /// Generation of the flow at an index; 0 if there is none.
     #[inline]
     pub(crate) fn generation(&self, flow: FlowIndex) -> u64 {
-        // Both fields are free for this use, since a replica has no look-ups.
-        u64::from(self.last_seen(flow)) << 32 | u64::from(self.links(flow).chain)
+        let links = self.links(flow);
+        u64::from(links.next) << 32 | u64::from(links.previous)
     }
 
     fn set_generation(&mut self, flow: FlowIndex, generation: u64) {
-        self.see(flow, (generation >> 32) as u32);
-        self.links_mut(flow).chain = generation as u32;
+        let links = self.links_mut(flow);
+        (links.next, links.previous) = ((generation >> 32) as u32, generation as u32);
     }
 
     /// Removes a flow of a replica, if it has this generation. `each` receives its key and state first.
@@ -198,7 +198,8 @@ impl FlowTable {
     /// Prefetches a flow of a replica.
     #[inline]
     pub(crate) fn prefetch_replica_flow(&self, index: u32) {
-        self.memory.prefetch_record(index as usize, &self.fetched);
+        self.memory.prefetch_entry(index as usize);
+        self.memory.prefetch_state(index as usize, &self.fetched);
     }
 
     /// Opens a companion in the process that looks flows up. Returns `None` if that is this process.

@@ -2,46 +2,30 @@
 
 use tailwater_net::toeplitz::BUCKETS;
 
-/// Slots of a table with few flows per bucket, so that unequal buckets find room, too.
-const FEWEST_SLOTS: u32 = 63;
-/// Homes of a bucket in such a table.
-const FEWEST_HOMES: u32 = 32;
+/// Slots in a partition are a multiple of this, the width of a word of its bit map.
+const STEP: u32 = 64;
 
-/// Numbers of slots and homes of a table. Slots are numbered partition by partition, and so are homes.
+/// Number of slots of a table. They are numbered partition by partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shape {
     /// Slots in a partition.
     pub(super) slots: u32,
-    /// Homes in a partition: values of a key's hash, each with a list of flows.
-    homes: u32,
     /// `2^shift / slots`, rounded up.
     reciprocal: u64,
     shift: u32,
 }
 
 impl Shape {
-    /// Shape of a table for `capacity` flows.
-    ///
-    /// Evenly hashed flows do not fill buckets evenly: with `n` in a bucket on average, the standard deviation is the
-    /// square root of `n`, or of `2n` for connections whose directions are two flows. Six times the first, 4.2 times
-    /// the second, is set aside. The number of slots is odd: the first slots of all partitions, the most used ones, would
-    /// otherwise compete for few sets of the caches. There are two homes for each flow, so that few lists have more than one.
+    /// Shape of a table for `capacity` flows: twice as many slots.
     pub(super) fn new(capacity: usize) -> Shape {
-        let each = capacity.div_ceil(BUCKETS) as u32;
-        let apart = (6.0 * f64::from(each).sqrt()).ceil() as u32;
-        Shape::of_slots((each + apart).max(FEWEST_SLOTS) | 1, (2 * each).max(FEWEST_HOMES))
+        let slots = (2 * capacity).div_ceil(BUCKETS).max(1) as u32;
+        Shape::of_slots(slots.next_multiple_of(STEP))
     }
 
-    fn of_slots(slots: u32, homes: u32) -> Shape {
-        // Slots of a partition have 16-bit numbers.
-        assert!(
-            slots < u32::from(u16::MAX),
-            "a flow table of {slots} slots for a bucket"
-        );
+    fn of_slots(slots: u32) -> Shape {
         let shift = 32 + slots.ilog2();
         Shape {
             slots,
-            homes,
             // At most 2^32, so a product with an index does not overflow.
             reciprocal: (1u64 << shift).div_ceil(u64::from(slots)),
             shift,
@@ -62,16 +46,6 @@ impl Shape {
         BUCKETS * self.slots as usize
     }
 
-    /// Number of homes of the table.
-    pub(super) fn all_homes(&self) -> usize {
-        BUCKETS * self.homes as usize
-    }
-
-    /// Home without flows, behind those of all buckets.
-    pub(super) fn no_home(&self) -> u32 {
-        self.all_homes() as u32
-    }
-
     /// Bucket of a slot; not below [`BUCKETS`] for numbers that are no slot's.
     ///
     /// Exact below 2^31: the reciprocal's error is below `slots / 2^shift`, of which `index` is then less than one
@@ -89,26 +63,29 @@ impl Shape {
 
     /// Number of a slot within its partition.
     #[inline]
-    pub(super) fn slot(&self, index: u32) -> u16 {
-        (index - self.first(self.bucket(index))) as u16
+    pub(super) fn slot(&self, index: u32) -> u32 {
+        index - self.first(self.bucket(index))
     }
 
-    /// Home of a key with this hash.
+    /// Home slot of a key with this hash.
     #[inline]
     pub(super) fn home(&self, hash: u64, bucket: u16) -> u32 {
-        let within = (u64::from(hash as u32) * u64::from(self.homes)) >> 32;
-        u32::from(bucket) * self.homes + within as u32
+        let within = (u64::from(hash as u32) * u64::from(self.slots)) >> 32;
+        u32::from(bucket) * self.slots + within as u32
     }
 
-    /// Bucket of a home. Not for each packet: it divides.
-    pub(super) fn bucket_of_home(&self, home: u32) -> usize {
-        (home / self.homes) as usize
+    /// Slot at `distance`, at most the number of slots, after another of the same partition, which is a ring.
+    #[inline]
+    pub(super) fn after(&self, index: u32, distance: u32) -> u32 {
+        let end = self.first(self.bucket(index)) + self.slots;
+        let after = index + distance;
+        if after < end { after } else { after - self.slots }
     }
 
-    /// Slot at which the search for a flow to evict begins, by the home of the new one.
-    pub(super) fn first_candidate(&self, home: u32) -> u32 {
-        let within = u64::from(home % self.homes);
-        (within * u64::from(self.slots) / u64::from(self.homes)) as u32
+    /// Slot at `distance` before another of the same partition.
+    #[inline]
+    pub(super) fn before(&self, index: u32, distance: u32) -> u32 {
+        self.after(index, self.slots - distance)
     }
 }
 
@@ -124,7 +101,12 @@ mod tests {
                     let first = shape.first(bucket);
                     for index in [first, first + 1, first + shape.slots / 2, first + shape.slots - 1] {
                         assert_eq!(shape.bucket(index), bucket, "{shape:?} {index}");
-                        assert_eq!(u32::from(shape.slot(index) as u16), (index - first) & 0xffff);
+                        assert_eq!(shape.slot(index), index - first);
+                        for distance in [0, 1, 31] {
+                            let after = shape.after(index, distance);
+                            assert_eq!(shape.bucket(after), bucket);
+                            assert_eq!(shape.before(after, distance), index);
+                        }
                     }
                 }
                 for index in [shape.all_slots() as u32, 1 << 31, u32::MAX - 1, u32::MAX] {
@@ -139,16 +121,16 @@ mod tests {
         let shape = Shape::new(100_000);
         for hash in [0, 1, 0x8000_0000, 0xffff_ffff, u64::MAX] {
             for bucket in [0, 3, BUCKETS as u16 - 1] {
-                let home = shape.home(hash, bucket);
-                assert_eq!(shape.bucket_of_home(home), usize::from(bucket));
-                assert!(shape.first_candidate(home) < shape.slots);
+                assert_eq!(shape.bucket(shape.home(hash, bucket)), usize::from(bucket));
             }
         }
     }
 
     #[test]
-    fn a_large_table_sets_little_aside() {
+    fn there_are_twice_as_many_slots_as_flows() {
         let share = |capacity| Shape::new(capacity).all_slots() as f64 / capacity as f64;
-        assert!(share(10_000_000) < 1.05 && share(1_000_000) < 1.15 && share(65_536) < 1.6);
+        for capacity in [65_536, 1_000_000, 10_000_000, 1 << 24] {
+            assert!((2.0..2.05).contains(&share(capacity)), "{capacity}");
+        }
     }
 }

@@ -8,7 +8,7 @@ impl FlowTable {
     /// First flow of a bucket that this table holds.
     pub(crate) fn first_flow(&self, bucket: u16) -> Option<FlowIndex> {
         let index = self.held(bucket.into())?.first_taken()?;
-        Some(FlowIndex(self.shape.first(bucket.into()) + u32::from(index)))
+        Some(FlowIndex(self.shape.first(bucket.into()) + index))
     }
 
     /// Removes a flow and its companion without telling anybody. Returns their keys, times of the last packet, and
@@ -16,7 +16,7 @@ impl FlowTable {
     pub(crate) fn take_flow(&mut self, flow: FlowIndex, mut take: impl FnMut(&FlowKey, u32, &mut [u8])) {
         let companion = self.companion(flow);
         for flow in [Some(flow), companion].into_iter().flatten() {
-            let (key, seen) = (*self.key_of(flow), self.last_seen(flow));
+            let (key, seen) = (*self.key_of(flow), self.links(flow).last_seen);
             take(&key, seen, self.whole_state(flow));
             self.detach(flow);
         }
@@ -38,7 +38,7 @@ impl FlowTable {
             let state = &states[at * bytes..(at + 1) * bytes];
             let opened = match first {
                 None => {
-                    let home = self.home(key, bucket);
+                    let home = FlowIndex(self.home(key, bucket));
                     self.open(home, key, now.0 >> TICK_SHIFT, ends, Timer::Own)
                 }
                 Some(first) => self.open_companion(first, key, bucket, now, ends).ok(),
@@ -50,7 +50,7 @@ impl FlowTable {
             // It was opened before, in the other table.
             self.counters.opened -= 1;
             self.whole_state(flow).copy_from_slice(state);
-            self.see(flow, *seen);
+            self.links_mut(flow).last_seen = *seen;
             first.get_or_insert(flow);
         }
     }
