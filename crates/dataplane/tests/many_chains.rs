@@ -282,7 +282,10 @@ impl NetworkFunction for InOrder {
 
     fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {
         for i in 0..batch.len() {
-            let number = batch.frame(i)[42..46].try_into().map(u32::from_be_bytes).expect("four bytes");
+            let number = batch.frame(i)[42..46]
+                .try_into()
+                .map(u32::from_be_bytes)
+                .expect("four bytes");
             let next = flows.state::<u64>(batch.packet(i));
             if u64::from(number) < *next {
                 self.0.fetch_add(1, Ordering::Relaxed);

@@ -80,7 +80,7 @@ impl Rig {
         let at = reasons.iter().position(|reason| reason.name == name);
         let before = self.count(note);
         let counted = self.chain.drain();
-        (before + counted[at.unwrap()], self.builder.finish_exports())
+        (before + counted[at.unwrap()], self.builder.finish_exports(&[]))
     }
 }
 

@@ -250,7 +250,9 @@ fn functions_around_the_kernels_firewall_are_isolated() {
     let undisturbed = |way| {
         let disturbed = |report: &serde_json::Value| {
             let names = ["edge", "forward", "accounting"];
-            names.iter().any(|name| reason(report, &format!("{name}/process-failed")) > 0)
+            names
+                .iter()
+                .any(|name| reason(report, &format!("{name}/process-failed")) > 0)
         };
         let mut runs = (0..4).map(|_| run(way, few));
         let found = runs.find(|(report, _)| !disturbed(report));

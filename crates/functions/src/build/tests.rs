@@ -67,7 +67,7 @@ fn user_planes_are_tunnels_ends_and_share_their_sessions() {
                sessions: [1 ue 10.60.0.1 teid 1 profile all]}}";
     let built = builder(&format!("[{upf}, {{forward: {{}}}}]"));
     assert_eq!(built.table::<UpfTable>("upf").unwrap().sessions(), 1);
-    assert!(built.finish_exports().unwrap().is_empty());
+    assert!(built.finish_exports(&[]).unwrap().is_empty());
     let error = ChainBuilder::new(
         &spec(&format!("[{upf}, {{accounting: {{}}}}]")),
         &RssHasher::default(),

@@ -248,7 +248,7 @@ impl Instance {
         let (counters, _) = self.keeper.take().unwrap().finish(now);
         self.thread.take().unwrap().join().unwrap();
         self.chain.drain();
-        self.builder.finish_exports().unwrap();
+        self.builder.finish_exports(&[]).unwrap();
         counters
     }
 

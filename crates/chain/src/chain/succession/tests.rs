@@ -18,7 +18,7 @@ struct Tally {
 }
 
 impl Tally {
-    fn new(kind: &'static str, padding: usize, ended: &Ended) -> Box<dyn NetworkFunction> {
+    fn boxed(kind: &'static str, padding: usize, ended: &Ended) -> Box<dyn NetworkFunction> {
         Box::new(Tally {
             kind,
             padding,
@@ -75,7 +75,10 @@ fn succeed(old: ChainRig, new: &mut ChainRig, kept: &[&str]) {
 #[test]
 fn functions_that_stay_keep_their_flows() {
     let [first, kept, gone] = [(); 3].map(|()| Ended::default());
-    let mut old = ChainRig::new(vec![Tally::new("gone", 0, &gone), Tally::new("kept", 24, &kept)], INPUT);
+    let mut old = ChainRig::new(
+        vec![Tally::boxed("gone", 0, &gone), Tally::boxed("kept", 24, &kept)],
+        INPUT,
+    );
     let now = Nanos::from_secs;
     for port in 1..=40u16 {
         for _ in 0..port {
@@ -83,7 +86,7 @@ fn functions_that_stay_keep_their_flows() {
         }
     }
     let mut new = ChainRig::new(
-        vec![Tally::new("kept", 24, &kept), Tally::new("first", 8, &first)],
+        vec![Tally::boxed("kept", 24, &kept), Tally::boxed("first", 8, &first)],
         INPUT,
     );
     succeed(old, &mut new, &["kept"]);
@@ -121,11 +124,11 @@ fn functions_that_stay_keep_their_flows() {
 fn flows_age_on() {
     let [kept, other] = [(); 2].map(|()| Ended::default());
     let now = Nanos::from_secs;
-    let mut old = ChainRig::new(vec![Tally::new("kept", 0, &kept)], INPUT);
+    let mut old = ChainRig::new(vec![Tally::boxed("kept", 0, &kept)], INPUT);
     old.run(&[udp(1)], now(1));
     old.run(&[udp(2)], now(40));
     let mut new = ChainRig::new(
-        vec![Tally::new("other", 0, &other), Tally::new("kept", 0, &kept)],
+        vec![Tally::boxed("other", 0, &other), Tally::boxed("kept", 0, &kept)],
         INPUT,
     );
     succeed(old, &mut new, &["kept"]);
@@ -159,8 +162,8 @@ fn chains_with_other_keys_cannot_succeed() {
         fn process(&mut self, _: &mut Batch, _: &mut FlowStates<'_>) {}
     }
     let ended = Ended::default();
-    let old = ChainRig::new(vec![Tally::new("kept", 0, &ended)], INPUT);
-    let new = ChainRig::new(vec![Box::new(Connections), Tally::new("kept", 0, &ended)], INPUT);
+    let old = ChainRig::new(vec![Tally::boxed("kept", 0, &ended)], INPUT);
+    let new = ChainRig::new(vec![Box::new(Connections), Tally::boxed("kept", 0, &ended)], INPUT);
     assert!(!new.chain.can_succeed(&old.chain));
 }
 
@@ -187,7 +190,7 @@ proptest! {
                 logs.push((*kind, Ended::default(), BTreeMap::new()));
             }
             current.retain(|kind, _| list.contains(kind));
-            let functions = list.iter().map(|kind| Tally::new(KINDS[*kind], 8 * kind, &logs[current[kind]].1));
+            let functions = list.iter().map(|kind| Tally::boxed(KINDS[*kind], 8 * kind, &logs[current[kind]].1));
             let mut next = ChainRig::new(functions.collect(), INPUT);
             if let Some(old) = rig.take() {
                 let kept: Vec<&str> = kept.iter().map(|kind| KINDS[*kind]).collect();
