@@ -11,7 +11,7 @@ MINUTES ?= 10
 check test quick: export CMAKE_TOOLCHAIN_FILE := $(CURDIR)/tools/highs-for-tests.cmake
 # Cargo itself uses all cores; two of them would wait for each other's lock.
 .NOTPARALLEL:
-.PHONY: help deps build release demo test quick mutants soak chaos loom check bench bench-chains bench-counts bench-flows bench-functions bench-ids bench-changes bench-isolation bench-ports bench-peers bench-external bench-papers bench-compare bench-scaling bench-sim bench-start bench-socket bench-state bench-live-vs-sim bench-profile bench-contention bench-placement bench-prediction clean
+.PHONY: help deps build release demo test quick mutants soak chaos loom check bench bench-chains bench-counts bench-flows bench-functions bench-ids bench-changes bench-isolation bench-ports bench-peers bench-external bench-papers bench-compare bench-scaling bench-sim bench-start bench-socket bench-state bench-live-vs-sim bench-profile bench-contention bench-placement bench-prediction bench-serve clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -55,8 +55,10 @@ quick: ## checks for a change, within a minute: formatting, lints, unit tests of
 mutants: ## cargo-mutants on the lines that differ from BASE=main
 	@tools/mutants.sh $(BASE)
 
-soak: ## stress test: adversarial loads against static RSS in the simulator, then continuous changes of cores, flows and buckets, each for MINUTES=10; exits 1 on more late packets, or any difference from one core; SEED=n repeats a round
+soak: ## stress test: 1,000 random changes of a loaded server's chains and 50 kills of it, adversarial loads against static RSS in the simulator, then continuous changes of cores, flows and buckets, each for MINUTES=10; exits 1 on more late packets, or any difference from one core; SEED=n repeats a round
 	@tools/deps.sh build
+	@LIVE_OPERATIONS=1000 LIVE_SEED=$(or $(SEED),1) cargo test --release --locked -p tailwater-server --test live -- --nocapture
+	@KILLS=50 cargo test --release --locked -p tailwater --test serve_killed -- --nocapture
 	@SOAK_MINUTES=$(MINUTES) SOAK_SEED=$(SEED) cargo test --release --locked -p tailwater-sim --test cliffs -- search --nocapture
 	@SOAK_MINUTES=$(MINUTES) SOAK_SEED=$(SEED) cargo test --release --locked -p tailwater-dataplane --test soak
 
@@ -174,6 +176,10 @@ bench-prediction: ## errors of contention models: on published co-runs (needs TA
 	@tools/deps.sh build bench
 	@cargo bench --locked -p tailwater-predict --bench yala
 	@cargo bench --locked -p tailwater-predict --bench socket -- $(PREDICTION)
+
+bench-serve: ## a chain on a server's shared port beside `tailwater run`, 16 chains on one port, idle chains, and a chain in overload beside another; SERVE="--runs 9"
+	@tools/deps.sh build bench
+	@cargo bench --locked -p tailwater-dataplane --bench serve -- $(SERVE)
 
 bench-state: ## cost of flow state in Redis: a packet's time on the worker, its waiting time, updates per second
 	@tools/deps.sh build bench

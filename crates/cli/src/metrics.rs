@@ -1,26 +1,30 @@
-//! Prometheus endpoint of a run: `GET /metrics`.
+//! Prometheus endpoint of a run or server: `GET /metrics`, `/healthz` and `/readyz`.
 //!
-//! Runs on its own thread with a single-threaded event loop. Its only state is the last [`Progress`], from which every
-//! scrape is rendered. Bounds: 16 concurrent connections, one request each, 16 KiB of headers, ten seconds.
+//! Runs on its own thread with a single-threaded event loop. Every scrape is rendered from the last progress of the
+//! chains: nothing on the data path is read or waits. Bounds: 16 concurrent connections, one request each, 16 KiB of
+//! headers, ten seconds.
 
 mod exposition;
+mod run;
+mod server;
 
 use crate::error::CliError;
 use crate::output::complain;
 pub use exposition::Chain;
-use exposition::Exposition;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{ALLOW, CONTENT_TYPE};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+pub use run::RunPage;
+pub use server::{ServerPage, ServerSources};
 use std::convert::Infallible;
+use std::fmt;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
-use tailwater_dataplane::run::Progress;
 use tokio::sync::{Semaphore, oneshot};
 
 const CONNECTIONS: usize = 16;
@@ -29,26 +33,38 @@ const TIME_FOR_HEADERS: Duration = Duration::from_secs(5);
 const TIME_FOR_ALL: Duration = Duration::from_secs(10);
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
+/// Content of an endpoint, rendered by its thread.
+pub trait Page: Send + Sync + 'static {
+    /// OpenMetrics text.
+    ///
+    /// # Errors
+    /// The encoder fails.
+    fn metrics(&self) -> Result<String, fmt::Error>;
+
+    /// Returns `true` once everything runs that should.
+    fn is_ready(&self) -> bool;
+}
+
 /// Address that is bound, but not yet served.
 #[derive(Debug)]
 pub struct Endpoint(TcpListener);
 
 impl Endpoint {
-    /// Binds an address.
+    /// Binds an address, which `option` names in messages.
     ///
     /// # Errors
     /// The address is in use or not available.
-    pub fn bind(address: SocketAddr) -> Result<Endpoint, CliError> {
+    pub fn bind(option: &str, address: SocketAddr) -> Result<Endpoint, CliError> {
         TcpListener::bind(address)
             .map(Endpoint)
-            .map_err(|error| CliError::Input(format!("--metrics: cannot listen on {address}: {error}")))
+            .map_err(|error| CliError::Input(format!("{option}: cannot listen on {address}: {error}")))
     }
 
-    /// Starts serving a run's metrics, and prints the URL.
+    /// Starts serving a page, and prints the URL.
     ///
     /// # Errors
     /// The event loop or its thread cannot be created.
-    pub fn serve(self, chain: Chain) -> Result<Serving, CliError> {
+    pub fn serve<P: Page>(self, page: P) -> Result<Serving<P>, CliError> {
         let system = |source| CliError::System {
             what: "metrics cannot be served",
             source,
@@ -65,9 +81,9 @@ impl Endpoint {
             let _inside = runtime.enter();
             tokio::net::TcpListener::from_std(listener).map_err(system)?
         };
-        let exposition = Arc::new(Exposition::new(chain));
+        let page = Arc::new(page);
         let (stop, stopped) = oneshot::channel::<()>();
-        let shared = Arc::clone(&exposition);
+        let shared = Arc::clone(&page);
         let thread = std::thread::Builder::new()
             .name("metrics".to_owned())
             .spawn(move || {
@@ -78,7 +94,7 @@ impl Endpoint {
             .map_err(system)?;
         complain("notice", &format!("metrics at http://{address}/metrics"));
         Ok(Serving {
-            exposition,
+            page,
             stop: Some(stop),
             thread: Some(thread),
         })
@@ -87,20 +103,20 @@ impl Endpoint {
 
 /// Endpoint that is being served. Ends its thread when dropped.
 #[derive(Debug)]
-pub struct Serving {
-    exposition: Arc<Exposition>,
+pub struct Serving<P> {
+    page: Arc<P>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Serving {
-    /// Updates the served figures.
-    pub fn update(&self, progress: &Progress) {
-        self.exposition.update(progress);
+impl<P> Serving<P> {
+    /// The page that is served.
+    pub fn page(&self) -> &P {
+        &self.page
     }
 }
 
-impl Drop for Serving {
+impl<P> Drop for Serving<P> {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
@@ -110,7 +126,7 @@ impl Drop for Serving {
     }
 }
 
-async fn accept(listener: tokio::net::TcpListener, exposition: Arc<Exposition>) {
+async fn accept(listener: tokio::net::TcpListener, page: Arc<impl Page>) {
     let slots = Arc::new(Semaphore::new(CONNECTIONS));
     while let Ok(slot) = Arc::clone(&slots).acquire_owned().await {
         let Ok((stream, _)) = listener.accept().await else {
@@ -118,9 +134,9 @@ async fn accept(listener: tokio::net::TcpListener, exposition: Arc<Exposition>) 
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
-        let exposition = Arc::clone(&exposition);
+        let page = Arc::clone(&page);
         tokio::spawn(async move {
-            let service = service_fn(|request| answer(request, &exposition));
+            let service = service_fn(|request| answer(request, &*page));
             let connection = hyper::server::conn::http1::Builder::new()
                 .timer(TokioTimer::new())
                 .header_read_timeout(TIME_FOR_HEADERS)
@@ -134,7 +150,7 @@ async fn accept(listener: tokio::net::TcpListener, exposition: Arc<Exposition>) 
     }
 }
 
-async fn answer(request: Request<Incoming>, exposition: &Exposition) -> Result<Response<Full<Bytes>>, Infallible> {
+async fn answer(request: Request<Incoming>, page: &impl Page) -> Result<Response<Full<Bytes>>, Infallible> {
     let text = |status, text: &str| {
         let mut response = Response::new(Full::from(text.to_owned()));
         *response.status_mut() = status;
@@ -143,7 +159,7 @@ async fn answer(request: Request<Incoming>, exposition: &Exposition) -> Result<R
         response
     };
     Ok(match (request.method(), request.uri().path()) {
-        (&Method::GET | &Method::HEAD, "/metrics") => match exposition.text() {
+        (&Method::GET | &Method::HEAD, "/metrics") => match page.metrics() {
             Ok(metrics) => {
                 let mut response = text(StatusCode::OK, &metrics);
                 let kind = hyper::header::HeaderValue::from_static(OPENMETRICS);
@@ -152,7 +168,12 @@ async fn answer(request: Request<Incoming>, exposition: &Exposition) -> Result<R
             }
             Err(_) => text(StatusCode::INTERNAL_SERVER_ERROR, "metrics cannot be written\n"),
         },
-        (_, "/metrics") => {
+        (&Method::GET | &Method::HEAD, "/healthz") => text(StatusCode::OK, "ok\n"),
+        (&Method::GET | &Method::HEAD, "/readyz") => match page.is_ready() {
+            true => text(StatusCode::OK, "ok\n"),
+            false => text(StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
+        },
+        (_, "/metrics" | "/healthz" | "/readyz") => {
             let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "GET only\n");
             let methods = hyper::header::HeaderValue::from_static("GET, HEAD");
             response.headers_mut().insert(ALLOW, methods);

@@ -215,6 +215,7 @@ mod tests {
         };
         let progress = Progress {
             state: None,
+            window: None,
             news: Vec::new(),
             elapsed: Nanos::from_secs(86_399),
             duration: Some(Nanos::from_secs(86_400)),

@@ -12,7 +12,7 @@ pub use args::{RUN_EXAMPLES, RunArgs};
 
 use crate::error::CliError;
 use crate::input;
-use crate::metrics::{Chain, Endpoint};
+use crate::metrics::{Chain, Endpoint, RunPage};
 use crate::output::complain;
 use crate::progress::Live;
 use crate::signals::{reload_on_signal, stop_on_signals};
@@ -40,7 +40,10 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
 
 /// Executes a plan: loads or opens the source of packets, makes the mappers, runs the chain, and reports on it.
 fn execute(plan: Plan) -> Result<ExitCode, CliError> {
-    let endpoint = plan.outputs.metrics.map(Endpoint::bind).transpose()?;
+    let endpoint = plan.outputs.metrics;
+    let endpoint = endpoint
+        .map(|address| Endpoint::bind("--metrics", address))
+        .transpose()?;
     let (run, loaded) = load(plan.run, plan.source)?;
     for function in &run.spec().functions {
         let notices = function.config.notices();
@@ -134,7 +137,9 @@ fn run_and_show(
     };
     // Keeps the endpoint's thread off the workers' cores, if there are others.
     let elsewhere = AvoidCores::new(&run.config().cores);
-    let endpoint = endpoint.map(|endpoint| endpoint.serve(chain)).transpose()?;
+    let endpoint = endpoint
+        .map(|endpoint| endpoint.serve(RunPage::new(chain)))
+        .transpose()?;
     drop(elsewhere);
     let mut live = Live::new();
     let control = RunControl::new(stop).with_progress(|progress: &Progress| {
@@ -144,7 +149,7 @@ fn run_and_show(
         }
         live.show(progress);
         if let Some(endpoint) = &endpoint {
-            endpoint.update(progress);
+            endpoint.page().update(progress);
         }
     });
     Ok(match opened {

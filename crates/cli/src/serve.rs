@@ -9,6 +9,7 @@ mod report;
 pub use args::{SERVE_EXAMPLES, ServeArgs};
 
 use crate::error::CliError;
+use crate::metrics::{Endpoint, ServerPage, ServerSources};
 use crate::output::complain;
 use crate::signals::stop_on_signals;
 use crate::values::Cores;
@@ -30,7 +31,7 @@ use tailwater_net::Nanos;
 use tailwater_policy::broker::{BrokerConfig, LeastSlackBroker};
 use tailwater_server::Event;
 use tailwater_server::live::{EndedChain, LiveMachine};
-use tailwater_server::{LockedState, Paths, ServeError, ServerConfig, serve as run_server};
+use tailwater_server::{LockedState, Paths, ServeError, ServerConfig, serve_observed as run_server};
 
 /// Interval at which the end of `--duration` is looked for.
 const TICK: Duration = Duration::from_millis(10);
@@ -41,10 +42,13 @@ const TICK: Duration = Duration::from_millis(10);
 /// The spec is wrong, the server cannot start, or the report cannot be written.
 pub fn serve(args: &ServeArgs) -> Result<ExitCode, CliError> {
     let spec = read(&args.server)?;
-    check(&spec)?;
     let paths = Paths::of(&spec, |name| std::env::var_os(name).map(PathBuf::from));
     let state = LockedState::lock(&paths).map_err(not_served)?;
     let stop = stop_on_signals()?;
+    let endpoint = spec
+        .metrics
+        .map(|address| Endpoint::bind("spec.metrics", address))
+        .transpose()?;
     let policy = policy(&spec)?;
     let cores = chosen(args.cores.as_ref(), ("cores", &spec.cores))?;
     let auxiliary = chosen(args.auxiliary.as_ref(), ("auxiliary", &spec.auxiliary))?;
@@ -76,6 +80,16 @@ pub fn serve(args: &ServeArgs) -> Result<ExitCode, CliError> {
     })?;
     let machine = with_profiles(machine.offloading(offloading(policy)), &spec, cores[0]);
     let ports = machine.ports();
+    let sources = ServerSources {
+        figures: machine.figures(),
+        ports: ports.clone(),
+        host,
+        snapshot: Arc::default(),
+    };
+    let snapshot = Arc::clone(&sources.snapshot);
+    let metrics = endpoint
+        .map(|endpoint| endpoint.serve(ServerPage::new(sources)))
+        .transpose()?;
     let config = ServerConfig {
         paths,
         spec,
@@ -89,11 +103,14 @@ pub fn serve(args: &ServeArgs) -> Result<ExitCode, CliError> {
             .duration
             .map(|duration| scope.spawn(move || end_after(duration, stop, over)));
         let ready = || announce(&config, [&cores, &auxiliary]);
-        let served = run_server(&config, state, machine, stop, ready, warn);
+        let served = run_server(&config, state, machine, stop, ready, warn, move |state| {
+            *snapshot.lock().unwrap_or_else(PoisonError::into_inner) = state.clone();
+        });
         over.store(true, Ordering::Relaxed);
         drop(timer);
         served
     });
+    drop(metrics);
     drop(elsewhere);
     served.map_err(not_served)?;
     let ended = std::mem::take(&mut *ended.lock().unwrap_or_else(PoisonError::into_inner));
@@ -129,17 +146,6 @@ fn not_served(error: ServeError) -> CliError {
 
 fn failed(error: impl std::error::Error) -> CliError {
     CliError::Input(error.to_string())
-}
-
-/// Refuses fields that this version does not serve.
-fn check(spec: &ServerSpec) -> Result<(), CliError> {
-    let fields = [("metrics", spec.metrics.is_some())];
-    match fields.iter().find(|(_, is_set)| *is_set) {
-        None => Ok(()),
-        Some((field, _)) => Err(CliError::Input(format!(
-            "spec.{field}: expected none, since this version's servers do not use it"
-        ))),
-    }
 }
 
 /// Cores of an argument, or those of the spec, checked.

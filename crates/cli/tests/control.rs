@@ -110,15 +110,16 @@ fn chains_are_applied_listed_described_drained_and_deleted() {
             "P99",
             "OBJECTIVE",
             "MET",
+            "RATE",
             "OFFERED",
             "LOST",
             "CORES",
             "AGE"
         ]
     );
-    assert_eq!(lines[1][..5], ["core", "Running", "90us", "50us", "no"]);
+    assert_eq!(lines[1][..6], ["core", "Running", "90us", "50us", "no", "2.00kpps"]);
     assert_eq!(lines[2][..5], ["edge", "Running", "90us", "100us", "yes"]);
-    assert_eq!(lines[2][7], "1+0.2");
+    assert_eq!(lines[2][8], "1+0.2");
     let wide = rig.ok(&["get", "chain", "edge", "-o", "wide"]);
     assert!(
         wide.contains("FUNCTIONS") && wide.contains("acl,forward") && !wide.contains("core"),
@@ -137,6 +138,9 @@ fn chains_are_applied_listed_described_drained_and_deleted() {
     for expected in [
         "Phase:        Running\n",
         "Objective:    p99 below 100us\n",
+        "Last window:  p50 20us, p99 90us\n",
+        "              2.00kpps offered, 1.90kpps delivered, 0pps dropped, 100pps lost\n",
+        "Since start:  p50 10us, p99 70us\n",
         "  Ready         True     Running",
         "acl: {}",
     ] {
@@ -304,6 +308,11 @@ fn changes_and_events_are_followed_until_ctrl_c() {
     rig.ok(&["apply", "-f", "edge.yaml"]);
     chains.until(&["NAME", "PHASE"]);
     chains.until(&["edge", "Running"]);
+    let mut windows = Following::start(rig.command(&["get", "chain", "edge", "--watch", "--interval", "50ms"]));
+    for _ in 0..3 {
+        windows.until(&["edge", "Running", "90us", "2.00kpps"]);
+    }
+    windows.interrupt();
     documents.until(&["\"name\":\"edge\"", "\"phase\":\"Running\""]);
     events.until(&["edge", "Started"]);
     rig.ok(&["delete", "chain", "edge"]);

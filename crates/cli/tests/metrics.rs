@@ -29,6 +29,8 @@ fn metrics_are_there_while_the_chain_runs() {
         assert!(page.contains(name), "{name} is not in\n{page}");
     }
     assert!(get(address, "GET /").starts_with("HTTP/1.1 404"));
+    assert!(get(address, "GET /healthz").starts_with("HTTP/1.1 200"));
+    assert!(get(address, "GET /readyz").starts_with("HTTP/1.1 200"));
     assert!(get(address, "POST /metrics").starts_with("HTTP/1.1 405"));
     // Invalid requests affect only their sender.
     let mut rubbish = TcpStream::connect(address).unwrap();
@@ -65,8 +67,14 @@ fn documentation_and_page_name_the_same_metrics() {
     let served = served(&serving.page_with("edge/denied"));
     let served: BTreeSet<&str> = served.iter().map(String::as_str).collect();
     let mut documented = documented();
-    // Present with flow state in Redis only, and tested there.
-    documented.retain(|name| !name.starts_with("tailwater_state_"));
+    // Present with flow state in Redis or on a server only, and tested there.
+    let others = [
+        "tailwater_state_",
+        "tailwater_server_",
+        "tailwater_port_",
+        "tailwater_core_",
+    ];
+    documented.retain(|name| !others.iter().any(|other| name.starts_with(other)));
     assert_eq!(served, documented);
     serving.stop("-TERM");
 }

@@ -33,8 +33,10 @@ pub use chain::{AppliedChain, Manifest, Origin};
 pub use configuration::{Configuration, ControlError};
 pub use error::ServeError;
 pub use events::{Event, Severity};
-pub use machine::{ChainObservation, ChainState, CoreUse, LatencyObservation, Machine, PacketCounts, Refusal};
+pub use machine::{
+    ChainObservation, ChainState, CoreUse, LatencyObservation, Machine, PacketCounts, PacketRates, Refusal,
+};
 pub use manager::Manager;
 pub use request::{Applied, ApplyRequest, Outcome};
-pub use serve::{LockedState, Paths, ServerConfig, serve};
-pub use status::{ChainStatus, Condition, ConditionStatus, Phase, Snapshot};
+pub use serve::{LockedState, Paths, ServerConfig, serve, serve_observed};
+pub use status::{Applies, ChainStatus, Condition, ConditionStatus, Phase, Snapshot};

@@ -109,8 +109,12 @@ pub struct ChainObservation {
     pub state: ChainState,
     /// Packets since the chain's start.
     pub packets: PacketCounts,
-    /// Latency in the last window, if it has ended.
+    /// Latency in the last window, if one has ended.
     pub latency: LatencyObservation,
+    /// Latency since the chain's start.
+    pub total: LatencyObservation,
+    /// Rates in the last window, if one has ended.
+    pub rates: Option<PacketRates>,
     /// Cores in the last window.
     pub cores: CoreUse,
 }
@@ -123,6 +127,8 @@ impl ChainObservation {
             state,
             packets: PacketCounts::default(),
             latency: LatencyObservation::default(),
+            total: LatencyObservation::default(),
+            rates: None,
             cores: CoreUse::default(),
         }
     }
@@ -141,7 +147,20 @@ pub struct PacketCounts {
     pub lost: u64,
 }
 
-/// Latency of a chain in its last window.
+/// Packets of a chain per second.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct PacketRates {
+    /// Packets that arrived for the chain.
+    pub offered: f64,
+    /// Packets sent.
+    pub delivered: f64,
+    /// Packets that a function dropped.
+    pub dropped: f64,
+    /// Packets lost for lack of resources.
+    pub lost: f64,
+}
+
+/// Latency of a chain in its last window, or since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LatencyObservation {
     /// Median, if packets were delivered.

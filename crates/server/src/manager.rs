@@ -118,11 +118,9 @@ impl<M: Machine, S: Store> Manager<M, S> {
     /// A manifest is wrong or refused, or a step failed: nothing is changed.
     pub fn apply(&mut self, request: &ApplyRequest, now: Nanos) -> Result<Vec<Applied>, ControlError> {
         let failed = self.failed();
-        let (next, mut applied) = self.with(&failed).apply(request)?;
-        let next = self.admit(next)?;
-        admission::tell(&next, &mut applied);
-        self.enter(next, &failed, request.dry_run, now)?;
-        Ok(applied)
+        let next = self.with(&failed).apply(request);
+        let next = next.and_then(|next| self.admitted(next));
+        self.enter_counted(next, &failed, request.dry_run, now)
     }
 
     /// Makes the chains of the specification's files and folders these.
@@ -131,11 +129,37 @@ impl<M: Machine, S: Store> Manager<M, S> {
     /// Same as [`apply`](Self::apply).
     pub fn apply_listed(&mut self, manifests: &[Manifest], now: Nanos) -> Result<Vec<Applied>, ControlError> {
         let failed = self.failed();
-        let (next, mut applied) = self.with(&failed).listed(manifests)?;
+        let next = self.with(&failed).listed(manifests);
+        let next = next.and_then(|next| self.admitted(next));
+        self.enter_counted(next, &failed, false, now)
+    }
+
+    /// Chooses the chains' cores, and says so in the results of an apply.
+    fn admitted(
+        &self,
+        (next, mut applied): (Configuration, Vec<Applied>),
+    ) -> Result<(Configuration, Vec<Applied>), ControlError> {
         let next = self.admit(next)?;
         admission::tell(&next, &mut applied);
-        self.enter(next, &failed, false, now)?;
-        Ok(applied)
+        Ok((next, applied))
+    }
+
+    /// Makes the configuration of an apply the current one, and counts it.
+    fn enter_counted(
+        &mut self,
+        next: Result<(Configuration, Vec<Applied>), ControlError>,
+        failed: &BTreeSet<String>,
+        dry_run: bool,
+        now: Nanos,
+    ) -> Result<Vec<Applied>, ControlError> {
+        let entered = next.and_then(|(next, applied)| {
+            self.enter(next, failed, dry_run, now)?;
+            Ok(applied)
+        });
+        if !dry_run {
+            self.table.count_apply(entered.is_ok());
+        }
+        entered
     }
 
     /// Deletes chains: all of them, or none. They are drained.

@@ -7,6 +7,7 @@ use crate::generation::{StateFolder, Store};
 use crate::machine::Machine;
 use crate::manager::Manager;
 use crate::request::{Command, Request};
+use crate::status::Snapshot;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -106,7 +107,23 @@ pub fn serve(
     machine: impl Machine,
     stop: &AtomicBool,
     ready: impl FnOnce(),
+    warn: impl FnMut(&Event),
+) -> Result<(), ServeError> {
+    serve_observed(config, state, machine, stop, ready, warn, |_| ())
+}
+
+/// Same as [`serve`]; calls `observe` with each new state of the server, from its start on.
+///
+/// # Errors
+/// The server cannot start.
+pub fn serve_observed(
+    config: &ServerConfig,
+    state: LockedState,
+    machine: impl Machine,
+    stop: &AtomicBool,
+    ready: impl FnOnce(),
     mut warn: impl FnMut(&Event),
+    mut observe: impl FnMut(&Snapshot) + Send + 'static,
 ) -> Result<(), ServeError> {
     let LockedState { mut store, removed } = state;
     let stored = store
@@ -116,7 +133,8 @@ pub fn serve(
     let started = now();
     let publisher = Publisher::default();
     let publish = |publisher: Publisher| {
-        move |snapshot| {
+        move |snapshot: Snapshot| {
+            observe(&snapshot);
             let mut publisher = publisher.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(publish) = &mut *publisher {
                 publish(snapshot);
@@ -161,7 +179,7 @@ pub fn serve(
     Ok(())
 }
 
-type Publish = Box<dyn FnMut(crate::Snapshot) + Send>;
+type Publish = Box<dyn FnMut(Snapshot) + Send>;
 
 #[cfg(feature = "control")]
 fn start_control(
@@ -180,7 +198,7 @@ fn start_control(
     _: &ServerConfig,
     commands: SyncSender<Command>,
 ) -> Result<(SyncSender<Command>, Publish), ServeError> {
-    Ok((commands, Box::new(drop::<crate::Snapshot>)))
+    Ok((commands, Box::new(drop::<Snapshot>)))
 }
 
 fn state_error(path: &Path, source: io::Error) -> ServeError {

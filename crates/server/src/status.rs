@@ -170,6 +170,15 @@ fn objective(latency: &LatencyObservation, since: Nanos) -> Condition {
     }
 }
 
+/// Applies that were requested, without those that only check.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Applies {
+    /// Those that took effect or changed nothing.
+    pub accepted: u64,
+    /// Those that were wrong, refused or undone.
+    pub refused: u64,
+}
+
 /// State of a server at one time, as the control API reads it.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
@@ -181,6 +190,8 @@ pub struct Snapshot {
     pub generation: u64,
     /// Chains by name: those of the configuration, and those that are draining.
     pub chains: BTreeMap<String, Arc<ChainStatus>>,
+    /// Applies so far.
+    pub applies: Applies,
     /// Latest events.
     pub events: EventRing,
 }

@@ -79,8 +79,8 @@ impl Step {
     }
 }
 
-/// Returns the steps from one configuration to another. `stopped` are chains of the current one that have failed, and
-/// which are started again.
+/// Returns the steps from one configuration to another. `stopped` are chains of the current one that have failed: those
+/// that were given anew are started again.
 ///
 /// Chains are removed first, since their resources may be needed; then changed, replaced and added, each in order of
 /// their names. A chain that is added with the port and match of one that is removed replaces it.
@@ -89,6 +89,10 @@ pub fn between(current: &Configuration, next: &Configuration, stopped: &BTreeSet
     let mut added: Vec<&Arc<AppliedChain>> = Vec::new();
     let (mut changed, mut replaced) = (Vec::new(), Vec::new());
     for new in next.running() {
+        let is_untouched = |old: &Arc<AppliedChain>| Arc::ptr_eq(old, new) && !old.drained;
+        if !runs(&new) && current.chains.get(&new.name).is_some_and(is_untouched) {
+            continue;
+        }
         let old = current.chains.get(&new.name).filter(runs).filter(|old| !old.drained);
         match old {
             None => added.push(new),

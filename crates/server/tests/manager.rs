@@ -485,3 +485,24 @@ fn steps_free_resources_before_they_need_them() {
         .unwrap();
     assert_eq!(rig.log(), ["drain c", "change a", "replace b b", "start d"]);
 }
+
+/// A chain that has failed and cannot be started again does not keep others from being applied.
+#[test]
+fn applying_one_chain_leaves_another_one_failed() {
+    let mut rig = Rig::new("");
+    rig.outcomes(&[edge("100us")]);
+    rig.observe();
+    rig.observe();
+    rig.machine.state().chains.get_mut("edge").unwrap().state = ChainState::Failed("out of memory".into());
+    rig.observe();
+    rig.machine.state().too_large.insert("edge".to_owned());
+    rig.log();
+    assert_eq!(rig.outcomes(&[core("[forward: {}]")]), [Outcome::Created]);
+    assert_eq!(rig.log(), ["start core"]);
+    rig.observe();
+    assert_eq!(rig.phases()[1], ("edge".into(), Phase::Failed));
+    assert!(rig.apply(&[edge("100us")]).is_err());
+    rig.machine.state().too_large.clear();
+    assert_eq!(rig.outcomes(&[edge("100us")]), [Outcome::Created]);
+    assert_eq!(rig.log(), ["start edge"]);
+}

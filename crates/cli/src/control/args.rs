@@ -1,8 +1,10 @@
 //! Arguments of the commands that talk to a server.
 #![cfg_attr(not(feature = "control"), allow(dead_code, reason = "the commands are refused"))]
 
+use crate::values;
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
+use tailwater_net::Nanos;
 
 /// Help text of `tailwater apply`.
 pub const APPLY_EXAMPLES: &str = "\
@@ -110,6 +112,9 @@ pub struct GetArgs {
     /// Then print changes until Ctrl-C
     #[arg(short = 'w', long)]
     pub watch: bool,
+    /// With --watch, print all chains with their last window at this interval instead
+    #[arg(long, value_name = "TIME", requires = "watch", value_parser = values::window)]
+    pub interval: Option<Nanos>,
     /// The server.
     #[command(flatten)]
     pub socket: SocketArgs,

@@ -8,7 +8,8 @@ use crate::output::{complain, print};
 use crate::signals::stop_on_signals;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+use tailwater_net::Nanos;
 use tailwater_server::control::generated as message;
 use tailwater_server::control::{Client, ClientError};
 
@@ -61,7 +62,10 @@ pub fn get(args: &GetArgs) -> Result<ExitCode, CliError> {
         if !name.is_empty() {
             client.get(name)?;
         }
-        return watch(&mut client, name, &mut printer);
+        return match args.interval {
+            Some(interval) => poll(&mut client, (name, interval), &mut printer),
+            None => watch(&mut client, name, &mut printer),
+        };
     }
     let text = match &args.name {
         Some(name) => printer.one(&client.get(name)?)?,
@@ -75,6 +79,26 @@ pub fn get(args: &GetArgs) -> Result<ExitCode, CliError> {
     };
     print(&text)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Prints the chains at an interval until a signal comes: all, or the one of this name while it is there.
+fn poll(
+    client: &mut Client,
+    (name, interval): (&str, Nanos),
+    printer: &mut ChainPrinter,
+) -> Result<ExitCode, CliError> {
+    let stop = stop_on_signals()?;
+    while !is_stopped(&stop) {
+        let chains = client.list()?.chains;
+        for chain in chains.iter().filter(|chain| name.is_empty() || chain.name == name) {
+            print(&printer.change(chain, false)?)?;
+        }
+        let next = Instant::now() + Duration::from_nanos(interval.0);
+        while !is_stopped(&stop) && Instant::now() < next {
+            std::thread::sleep(PERIOD.min(next.saturating_duration_since(Instant::now())));
+        }
+    }
+    ended(&stop)
 }
 
 /// Prints changes of chains until a signal comes.

@@ -13,13 +13,14 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use tailwater_net::Nanos;
 use tailwater_server::control::generated as message;
 
-/// Heads of the columns; those from `WIDE` on are shown by `-o wide` only.
-const COLUMNS: [(&str, usize); 19] = [
+/// Heads of the columns; those after the first `NARROW` are shown by `-o wide` only.
+const COLUMNS: [(&str, usize); 20] = [
     ("NAME", 20),
     ("PHASE", 9),
     ("P99", 9),
     ("OBJECTIVE", 10),
     ("MET", 5),
+    ("RATE", 9),
     ("OFFERED", 8),
     ("LOST", 7),
     ("CORES", 9),
@@ -36,7 +37,7 @@ const COLUMNS: [(&str, usize); 19] = [
     ("REASON", 0),
 ];
 /// Number of columns of a table that is not wide.
-const NARROW: usize = 9;
+const NARROW: usize = 10;
 
 /// Printer of chains, in one format.
 #[derive(Debug)]
@@ -142,6 +143,9 @@ fn cells(chain: &message::Chain, is_gone: bool) -> [String; COLUMNS.len()] {
         time(latency.p99_nanos),
         time(Some(latency.objective_nanos)),
         met.to_owned(),
+        chain
+            .rates
+            .map_or_else(none, |rates| format!("{}pps", short(rates.offered))),
         short(packets.offered as f64),
         short(packets.lost as f64),
         core_list(&cores),
@@ -254,11 +258,21 @@ pub fn description(response: &message::DescribeResponse) -> String {
     line("Generation:", &chain.generation.to_string());
     line("Promise:", &promise(&chain.placement.clone().unwrap_or_default()));
     line("Functions:", &chain.functions.join(", "));
-    line("Cores:", &cells[7]);
+    line("Cores:", &cells[8]);
     let latency = chain.latency.unwrap_or_default();
     let objective = format!("p{} below {}", latency.percentile, cells[3]);
     line("Objective:", &objective);
-    line("Latency:", &format!("p50 {}, p99 {}", cells[10], cells[2]));
+    let time = |nanos: Option<u64>| nanos.map_or_else(none, |nanos| Nanos(nanos).to_string());
+    let p50_p99 =
+        |latency: &message::Latency| format!("p50 {}, p99 {}", time(latency.p50_nanos), time(latency.p99_nanos));
+    line("Last window:", &p50_p99(&latency));
+    if let Some(rates) = &chain.rates {
+        let [offered, delivered, dropped, lost] =
+            [rates.offered, rates.delivered, rates.dropped, rates.lost].map(|rate| format!("{}pps", short(rate)));
+        let rates = format!("{offered} offered, {delivered} delivered, {dropped} dropped, {lost} lost");
+        line("", &rates);
+    }
+    line("Since start:", &p50_p99(&chain.total_latency.unwrap_or_default()));
     let packets = chain.packets.unwrap_or_default();
     let counts = format!(
         "{} offered, {} delivered, {} dropped, {} lost",

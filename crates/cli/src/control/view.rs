@@ -26,6 +26,8 @@ pub struct ChainView {
     conditions: Vec<ConditionView>,
     packets: PacketsView,
     latency: LatencyView,
+    total_latency: LatencyView,
+    rates: Option<RatesView>,
     cores: CoresView,
     placement: PlacementView,
 }
@@ -67,6 +69,15 @@ struct LatencyView {
     met: Option<bool>,
 }
 
+/// Packets per second in the last window.
+#[derive(Debug, Serialize)]
+struct RatesView {
+    offered: f64,
+    delivered: f64,
+    dropped: f64,
+    lost: f64,
+}
+
 #[derive(Debug, Serialize)]
 struct CoresView {
     dedicated: Vec<u32>,
@@ -100,7 +111,6 @@ impl ChainView {
 impl From<&message::Chain> for ChainView {
     fn from(chain: &message::Chain) -> ChainView {
         let packets = chain.packets.unwrap_or_default();
-        let latency = chain.latency.unwrap_or_default();
         let cores = chain.cores.clone().unwrap_or_default();
         let chain = chain.clone();
         ChainView {
@@ -120,13 +130,14 @@ impl From<&message::Chain> for ChainView {
                 dropped: packets.dropped,
                 lost: packets.lost,
             },
-            latency: LatencyView {
-                p50_nanoseconds: latency.p50_nanos,
-                p99_nanoseconds: latency.p99_nanos,
-                objective_nanoseconds: latency.objective_nanos,
-                percentile: latency.percentile,
-                met: latency.met,
-            },
+            latency: latency(&chain.latency.unwrap_or_default()),
+            total_latency: latency(&chain.total_latency.unwrap_or_default()),
+            rates: chain.rates.map(|rates| RatesView {
+                offered: rates.offered,
+                delivered: rates.delivered,
+                dropped: rates.dropped,
+                lost: rates.lost,
+            }),
             cores: CoresView {
                 dedicated: cores.dedicated,
                 auxiliary: cores.auxiliary,
@@ -154,6 +165,16 @@ pub fn promise(promise: message::Promise) -> &'static str {
         message::Promise::Promised => "promised",
         message::Promise::None => "none",
         message::Promise::Unchecked | message::Promise::Unspecified => "unchecked",
+    }
+}
+
+fn latency(latency: &message::Latency) -> LatencyView {
+    LatencyView {
+        p50_nanoseconds: latency.p50_nanos,
+        p99_nanoseconds: latency.p99_nanos,
+        objective_nanoseconds: latency.objective_nanos,
+        percentile: latency.percentile,
+        met: latency.met,
     }
 }
 

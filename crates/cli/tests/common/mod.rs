@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "not every test uses everything")]
 
+pub mod chain_server;
 pub mod namespaces;
 pub mod serving;
 

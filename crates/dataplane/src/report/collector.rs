@@ -6,6 +6,7 @@ use super::{
 };
 use crate::arrivals::{ArrivalSeries, bin_width};
 use crate::attribution::Cause;
+use crate::run::progress::LastWindow;
 use crate::telemetry::Window;
 use crate::timeline::{Timeline, add_reasons};
 use std::collections::BTreeMap;
@@ -42,6 +43,7 @@ pub(crate) struct Collector {
     reasons: Vec<Vec<u64>>,
     timeline: Timeline,
     arrivals: ArrivalSeries,
+    last_window: Option<LastWindow>,
 }
 
 /// Window that is being summed up.
@@ -75,7 +77,13 @@ impl Collector {
             reasons: vec![Vec::new(); workers],
             timeline: Timeline::new(window),
             arrivals: ArrivalSeries::default(),
+            last_window: None,
         }
+    }
+
+    /// Last window that has ended for all workers.
+    pub(crate) fn last_window(&self) -> Option<LastWindow> {
+        self.last_window
     }
 
     /// Adds a worker's window.
@@ -115,6 +123,7 @@ impl Collector {
             dropped,
             ..
         } = open.sum;
+        self.last_window = Some(self.figures(&open.sum));
         if offered + delivered + dropped + open.sum.lost() == 0 {
             return;
         }
@@ -128,6 +137,19 @@ impl Collector {
             self.list.push(report);
         } else {
             self.omitted += 1;
+        }
+    }
+
+    fn figures(&self, sum: &Window) -> LastWindow {
+        LastWindow {
+            length: self.window,
+            offered: sum.offered,
+            delivered: sum.delivered,
+            dropped: sum.dropped + sum.dropped_damaged,
+            lost: sum.lost(),
+            p50: sum.latency.percentile(50.0),
+            p99: sum.latency.percentile(99.0),
+            slo_met: window_met(sum, self.slo.1),
         }
     }
 

@@ -36,6 +36,29 @@ pub struct Progress {
     pub state: Option<StateProgress>,
     /// Reloads of the chain's files so far.
     pub reloads: ReloadCounters,
+    /// Last window that has ended, if one has.
+    pub window: Option<LastWindow>,
     /// News of the port and of reloads since the last update, as lines for the user.
     pub news: Vec<String>,
+}
+
+/// Figures of the last window that has ended, of all workers.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct LastWindow {
+    /// Length of the window.
+    pub length: Nanos,
+    /// Packets that arrived.
+    pub offered: u64,
+    /// Packets sent.
+    pub delivered: u64,
+    /// Packets dropped by the chain.
+    pub dropped: u64,
+    /// Packets lost.
+    pub lost: u64,
+    /// Median latency; 0 if no packet was delivered.
+    pub p50: Nanos,
+    /// 99th percentile of latency; 0 if no packet was delivered.
+    pub p99: Nanos,
+    /// Whether the objective was met. `None` if no packet was delivered or lost.
+    pub slo_met: Option<bool>,
 }

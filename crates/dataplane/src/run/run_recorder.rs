@@ -98,6 +98,7 @@ impl RunRecorder<'_> {
             scaling: total.scaling,
             state: self.durable.as_ref().map(DurableRun::snapshot),
             reloads: self.reloads.counters,
+            window: self.collector.last_window(),
             news,
         });
         false

@@ -208,6 +208,8 @@ pub(crate) trait PollerControl: Send + Sync {
 pub struct SharedPortCounts {
     /// Packets that arrived, for all chains and none.
     pub received: u64,
+    /// Packets that belonged to a chain: each is in the chain's books, also if it found the chain's ring full.
+    pub delivered: u64,
     /// Packets that no chain matched.
     pub unmatched: u64,
     /// Packets lost before their chain was known.
@@ -325,6 +327,7 @@ impl SharedPort {
         };
         SharedPortCounts {
             received: sum(|own| &own.received),
+            delivered: sum(|own| &own.delivered),
             unmatched: sum(|own| &own.unmatched),
             lost: sum(|own| &own.lost),
             damaged: sum(|own| &own.damaged),

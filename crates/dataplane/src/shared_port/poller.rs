@@ -26,6 +26,8 @@ pub enum Unmatched {
 #[derive(Debug, Default)]
 pub(crate) struct PollerCounters {
     pub(crate) received: AtomicU64,
+    /// Packets that belonged to a chain, also those that found its ring full.
+    pub(crate) delivered: AtomicU64,
     pub(crate) unmatched: AtomicU64,
     /// Packets lost before their chain was known: the port's ring was full, or they were in several buffers.
     pub(crate) lost: AtomicU64,
@@ -173,12 +175,14 @@ impl Poller {
         } = self;
         let rules = &**rules;
         let choose = |frame: &[u8]| rules.chain_of(frame);
+        let mut delivered = self.batch.len() as u64;
         self.batch
             .hand_over(choose, |slot, packet, arrival| match &mut outlets[slot] {
                 Some(outlet) => {
                     *fed |= 1 << slot;
                     if !outlet.home.deliver(packet, arrival, pool) {
                         add(&counters.lost, 1);
+                        delivered -= 1;
                     }
                 }
                 None => {
@@ -186,6 +190,7 @@ impl Poller {
                     pool.give(packet.buffer);
                 }
             });
+        add(&counters.delivered, delivered - self.batch.len() as u64);
         if !self.batch.is_empty() {
             self.pass_unmatched();
         }

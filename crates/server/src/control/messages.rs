@@ -5,9 +5,11 @@ use crate::admission::{Placement, Promise};
 use crate::chain::Manifest;
 use crate::configuration::ControlError;
 use crate::events::{Event, Severity, start_of};
+use crate::machine::{LatencyObservation, PacketRates};
 use crate::request::{Applied, ApplyRequest, Outcome};
 use crate::status::{ChainStatus, Condition, ConditionStatus, Phase};
 use std::path::PathBuf;
+use tailwater_api::Slo;
 use tonic::{Code, Status};
 
 /// Longest error in bytes: it is sent in a head, percent-encoded.
@@ -73,19 +75,15 @@ pub(super) fn chain(status: &ChainStatus) -> message::Chain {
             dropped: packets.dropped,
             lost: packets.lost,
         }),
-        latency: Some(message::Latency {
-            p50_nanos: latency.p50.map(|latency| latency.0),
-            p99_nanos: latency.p99.map(|latency| latency.0),
-            objective_nanos: slo.budget().0,
-            percentile: slo.percentile,
-            met: latency.met,
-        }),
+        latency: Some(latency_message(&latency, slo)),
         cores: cores.map(|cores| message::Cores {
             dedicated: cores.dedicated.clone(),
             auxiliary: cores.auxiliary,
         }),
         forced: status.chain.forced,
         placement: Some(placement(&status.chain.placement)),
+        rates: observation.and_then(|observation| observation.rates).map(rates),
+        total_latency: observation.map(|observation| latency_message(&observation.total, slo)),
     }
 }
 
@@ -104,6 +102,25 @@ fn placement(placement: &Placement) -> message::Placement {
         latency_nanos: predicted.map(|predicted| predicted.latency.0),
         cost_nanos: predicted.map(|predicted| predicted.cost),
         packets_per_second: placement.claim.as_ref().map(|claim| claim.throughput),
+    }
+}
+
+fn latency_message(latency: &LatencyObservation, slo: &Slo) -> message::Latency {
+    message::Latency {
+        p50_nanos: latency.p50.map(|latency| latency.0),
+        p99_nanos: latency.p99.map(|latency| latency.0),
+        objective_nanos: slo.budget().0,
+        percentile: slo.percentile,
+        met: latency.met,
+    }
+}
+
+fn rates(rates: PacketRates) -> message::Rates {
+    message::Rates {
+        offered: rates.offered,
+        delivered: rates.delivered,
+        dropped: rates.dropped,
+        lost: rates.lost,
     }
 }
 

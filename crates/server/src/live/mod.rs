@@ -3,7 +3,10 @@
 //! Each chain is a run of its own, with its own counters, windows and report, on a share of the cores. One thread per
 //! chain, off the data cores, watches it.
 
+mod figures;
 mod running;
+
+pub use figures::{ChainFigures, Figures};
 
 use crate::admission::Capacity;
 use crate::chain::AppliedChain;
@@ -65,6 +68,7 @@ pub struct LiveMachine {
     on_end: OnEnd,
     offloading: Option<Offloading>,
     profiles: Option<Profiles>,
+    figures: Figures,
 }
 
 /// Chain that has ended.
@@ -129,6 +133,7 @@ impl LiveMachine {
             on_end: OnEnd(Box::new(on_end)),
             offloading: None,
             profiles: None,
+            figures: Figures::default(),
         })
     }
 
@@ -180,6 +185,17 @@ impl LiveMachine {
     /// Ports, in the order of their names.
     pub fn ports(&self) -> Vec<Arc<SharedPort>> {
         self.ports.values().cloned().collect()
+    }
+
+    /// Figures of the chains that run, for readers on other threads.
+    pub fn figures(&self) -> Figures {
+        self.figures.clone()
+    }
+
+    /// Shows the chains that run now to readers on other threads.
+    fn show(&self) {
+        let chains = self.chains.values().filter(|chain| !chain.is_finished());
+        self.figures.replace(chains.map(RunningChain::figures).collect());
     }
 
     /// Reads a chain with its functions, and plans its run on its core.
@@ -337,6 +353,7 @@ impl Machine for LiveMachine {
         if let Some(ended) = self.chains.insert(chain.name.clone(), started) {
             self.tell_end(ended);
         }
+        self.show();
         Ok(())
     }
 
@@ -347,6 +364,7 @@ impl Machine for LiveMachine {
             self.leaving.push(old);
         }
         self.chains.insert(chain.name.clone(), started);
+        self.show();
         Ok(())
     }
 
@@ -384,6 +402,7 @@ impl Machine for LiveMachine {
                 self.tell_end(gone);
             }
         }
+        self.show();
         observations
     }
 }

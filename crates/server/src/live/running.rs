@@ -1,14 +1,16 @@
 //! A chain that runs, and the thread that watches it.
 
-use crate::machine::{ChainObservation, ChainState, CoreUse, LatencyObservation, PacketCounts, Refusal};
+use super::figures::{ChainFigures, Latest};
+use crate::machine::{ChainObservation, ChainState, CoreUse, LatencyObservation, PacketCounts, PacketRates, Refusal};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
+use tailwater_api::Slo;
 use tailwater_dataplane::core_host::CoreHost;
 use tailwater_dataplane::report::RunReport;
-use tailwater_dataplane::run::{Progress, ReconfigureCell};
+use tailwater_dataplane::run::{LastWindow, Progress, ReconfigureCell};
 use tailwater_dataplane::shared_port::{ChainPort, SharedPort, Withdrawal};
 use tailwater_dataplane::{RunControl, RunError, RunPlan, run_hosted};
 use tailwater_functions::build::{KeptFunction, Reconfigure};
@@ -34,7 +36,7 @@ pub(super) struct RunningChain {
     plan: Arc<RunPlan>,
     stop: Arc<AtomicBool>,
     withdrawal: Withdrawal,
-    latest: Arc<Mutex<Option<Box<Progress>>>>,
+    latest: Latest,
     reconfigure: Arc<ReconfigureCell>,
     thread: Option<JoinHandle<Result<RunReport, RunError>>>,
     end: Option<RunEnd>,
@@ -82,7 +84,7 @@ impl RunningChain {
     /// If it cannot be started.
     pub(super) fn start(plan: RunPlan, from: StartFrom<'_>) -> Result<RunningChain, Refusal> {
         let (plan, stop) = (Arc::new(plan), Arc::<AtomicBool>::default());
-        let (latest, reconfigure) = (Arc::<Mutex<_>>::default(), Arc::<ReconfigureCell>::default());
+        let (latest, reconfigure) = (Latest::default(), Arc::<ReconfigureCell>::default());
         let mut port = ChainPort::new(from.port, &plan.spec().match_);
         if let Some((replaced, kept)) = from.replaced {
             port = port.replacing(replaced.withdrawal.clone(), kept);
@@ -172,6 +174,17 @@ impl RunningChain {
         let began = Instant::now();
         while self.draining && !self.is_finished() && began.elapsed() < timeout {
             std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Figures for readers on other threads.
+    pub(super) fn figures(&self) -> ChainFigures {
+        ChainFigures {
+            name: self.name.clone(),
+            port: self.port.clone(),
+            slo: self.plan.spec().slo,
+            cores: self.cores().to_vec(),
+            latest: Arc::clone(&self.latest),
         }
     }
 
@@ -269,18 +282,47 @@ impl RunningChain {
             dropped: packets.dropped_by_nf,
             lost: packets.lost,
         });
-        if let Some(progress) = latest.as_ref()
-            && progress.packets.delivered > 0
-        {
-            let at = |percentile| progress.latency.percentile(percentile);
-            observation.latency = LatencyObservation {
-                p50: Some(progress.p50),
-                p99: Some(progress.p99),
-                objective: slo.budget(),
-                met: Some(at(slo.percentile) <= slo.budget() && lost_is_within(slo.percentile, observation.packets)),
-            };
+        if let Some(progress) = latest.as_ref() {
+            observation.total = total_latency(progress, slo, observation.packets);
+            let window = progress.window.filter(|_| end.is_none());
+            observation.latency = window.map_or(observation.latency, |window| window_latency(&window, slo));
+            observation.rates = window.map(|window| rates(&window));
         }
         observation
+    }
+}
+
+/// Latency in a window.
+fn window_latency(window: &LastWindow, slo: &Slo) -> LatencyObservation {
+    let is_known = window.delivered > 0;
+    LatencyObservation {
+        p50: is_known.then_some(window.p50),
+        p99: is_known.then_some(window.p99),
+        objective: slo.budget(),
+        met: window.slo_met,
+    }
+}
+
+/// Latency since the start.
+fn total_latency(progress: &Progress, slo: &Slo, packets: PacketCounts) -> LatencyObservation {
+    let is_known = progress.packets.delivered > 0;
+    let at = || progress.latency.percentile(slo.percentile);
+    LatencyObservation {
+        p50: is_known.then_some(progress.p50),
+        p99: is_known.then_some(progress.p99),
+        objective: slo.budget(),
+        met: is_known.then(|| at() <= slo.budget() && lost_is_within(slo.percentile, packets)),
+    }
+}
+
+/// Rates in a window.
+fn rates(window: &LastWindow) -> PacketRates {
+    let per_second = |count: u64| count as f64 / window.length.as_secs_f64().max(1e-9);
+    PacketRates {
+        offered: per_second(window.offered),
+        delivered: per_second(window.delivered),
+        dropped: per_second(window.dropped),
+        lost: per_second(window.lost),
     }
 }
 

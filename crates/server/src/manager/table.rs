@@ -3,7 +3,7 @@
 use crate::configuration::Configuration;
 use crate::events::{EventRing, Severity};
 use crate::machine::ChainObservation;
-use crate::status::{ChainStatus, ConditionStatus, Phase, Snapshot};
+use crate::status::{Applies, ChainStatus, ConditionStatus, Phase, Snapshot};
 use crate::steps::Step;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,6 +15,7 @@ pub(super) struct StatusTable {
     started: Nanos,
     chains: BTreeMap<String, Arc<ChainStatus>>,
     events: EventRing,
+    applies: Applies,
     revision: u64,
     publish: Box<dyn FnMut(Snapshot) + Send>,
 }
@@ -26,6 +27,7 @@ impl StatusTable {
             started,
             chains: BTreeMap::new(),
             events: EventRing::default(),
+            applies: Applies::default(),
             revision: 0,
             publish,
         }
@@ -37,6 +39,7 @@ impl StatusTable {
             started: self.started,
             generation,
             chains: self.chains.clone(),
+            applies: self.applies,
             events: self.events.clone(),
         }
     }
@@ -48,6 +51,14 @@ impl StatusTable {
     pub(super) fn publish(&mut self, generation: u64) {
         let snapshot = self.snapshot(generation);
         (self.publish)(snapshot);
+    }
+
+    /// Counts an apply, which was accepted or refused.
+    pub(super) fn count_apply(&mut self, is_accepted: bool) {
+        match is_accepted {
+            true => self.applies.accepted += 1,
+            false => self.applies.refused += 1,
+        }
     }
 
     pub(super) fn chains(&self) -> impl Iterator<Item = &Arc<ChainStatus>> {

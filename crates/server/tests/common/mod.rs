@@ -8,7 +8,8 @@ use tailwater_api::document::Document;
 use tailwater_api::server::{DESCRIPTION, ServerSpec};
 use tailwater_net::Nanos;
 use tailwater_server::{
-    AppliedChain, ChainObservation, ChainState, CoreUse, LatencyObservation, Machine, Manifest, PacketCounts, Refusal,
+    AppliedChain, ChainObservation, ChainState, CoreUse, LatencyObservation, Machine, Manifest, PacketCounts,
+    PacketRates, Refusal,
 };
 
 /// Chain of the model.
@@ -148,6 +149,17 @@ impl Machine for ModelMachine {
                     objective: running.chain.settings.slo.budget(),
                     met: Some(Nanos(90_000) <= running.chain.settings.slo.budget()),
                 };
+                observation.total = LatencyObservation {
+                    p50: Some(Nanos(10_000)),
+                    p99: Some(Nanos(70_000)),
+                    ..observation.latency
+                };
+                observation.rates = Some(PacketRates {
+                    offered: 2000.0,
+                    delivered: 1900.0,
+                    dropped: 0.0,
+                    lost: 100.0,
+                });
             }
             observation.packets = PacketCounts {
                 offered: running.offered,

@@ -33,6 +33,27 @@ fn windows_of_all_workers_are_added_up() {
 }
 
 #[test]
+fn the_last_window_is_that_which_all_workers_have_ended() {
+    let mut collector = Collector::new(SLO, Nanos::from_millis(300), 2);
+    let figures = |collector: &Collector| {
+        let window = collector.last_window()?;
+        Some((window.offered, window.p99.0 / 1000, window.slo_met))
+    };
+    collector.add(&window(0, 0, &[10, 20]));
+    assert_eq!(figures(&collector), None);
+    collector.add(&window(1, 0, &[1000]));
+    assert_eq!(figures(&collector), Some((3, 1000, Some(false))));
+    collector.add(&window(0, 1, &[30]));
+    assert_eq!(figures(&collector), Some((3, 1000, Some(false))));
+    collector.add(&window(1, 1, &[20]));
+    assert_eq!(figures(&collector), Some((2, 30, Some(true))));
+    // Without packets.
+    collector.add(&window(0, 2, &[]));
+    collector.add(&window(1, 2, &[]));
+    assert_eq!(figures(&collector), Some((0, 0, None)));
+}
+
+#[test]
 fn a_window_with_gaps_is_flagged_and_still_counted() {
     let mut collector = Collector::new(SLO, Nanos::from_millis(300), 1);
     let mut bad = window(0, 0, &[10, 5000]);
