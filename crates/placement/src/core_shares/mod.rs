@@ -13,9 +13,11 @@
 //! Chains without a promise get the time that is left; they count by their number only. The prediction knows neither
 //! their cache nor their batches.
 
+mod occupant;
 mod predict;
 mod weight;
 
+pub use occupant::{Claim, Occupant};
 pub use predict::{Predicted, predicted};
 pub use weight::weight;
 
@@ -23,7 +25,6 @@ use crate::admit::{HALVINGS, Nearest, Reason};
 use crate::check::Violation;
 use crate::demand::Unfit;
 use crate::plan::Resource;
-use crate::slo::Curves;
 use std::sync::Arc;
 use tailwater_net::Nanos;
 
@@ -36,28 +37,6 @@ pub struct SharedCores {
     pub cache_bytes: u64,
     /// Part of each core that is not promised: 0 to below 1.
     pub headroom: f64,
-}
-
-/// Promise to a chain: its throughput within its latency objective.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Claim {
-    /// Packets per second, above 0.
-    pub throughput: f64,
-    /// Latency objective on this server, at the percentile of the curves.
-    pub latency: Nanos,
-    /// Curves of the chain on this machine.
-    pub curves: Arc<Curves>,
-}
-
-/// Chain on a core.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Occupant {
-    /// Name, unique on the server.
-    pub name: String,
-    /// Number of its core.
-    pub core: u32,
-    /// Promise, if it has one.
-    pub claim: Option<Arc<Claim>>,
 }
 
 /// Reason why a chain is not admitted, with the figures that a message needs.

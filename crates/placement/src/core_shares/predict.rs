@@ -1,6 +1,6 @@
 //! Prediction of chains that share cores and a cache.
 
-use super::Occupant;
+use super::occupant::Occupant;
 use crate::contention::{Shared, shares};
 use crate::slo::ISOLATED;
 use tailwater_net::Nanos;

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::curve::{CacheCurve, LoadCurve};
-use crate::slo::ISOLATED;
+use crate::slo::{Curves, ISOLATED};
 use proptest::prelude::*;
 
 fn cores(cores: &[u32]) -> SharedCores {

@@ -184,6 +184,34 @@ fn a_chain_that_does_not_fit_is_refused_with_what_binds_and_nothing_changes() {
 }
 
 #[test]
+fn chains_of_one_request_are_placed_one_beside_the_other() {
+    const SLO: &str = "latency: 1ms, throughput: 500kpps";
+    let mut server = Server::new(ADMISSION, &[1, 2], &[("a", 1e6), ("b", 1e6), ("c", 1e6)]);
+    let refused = server.admit(["a", "b", "c"].map(|name| server.chain(name, SLO)).into());
+    let expected = "chain \"c\": needs 0.50 of a core at 500kpps, 0.40 is free on core 1: ";
+    assert!(refused.unwrap_err().starts_with(expected));
+    assert!(server.current.chains.is_empty());
+    server
+        .admit(["a", "b"].map(|name| server.chain(name, SLO)).into())
+        .unwrap();
+    assert_eq!((server.place("a").0, server.place("b").0), (1, 2));
+}
+
+#[test]
+fn a_drained_chain_has_no_core_to_return_to() {
+    let mut server = Server::new("", &[1, 2], &[]);
+    server.apply("a", "latency: 1ms").unwrap();
+    let drained = AppliedChain {
+        drained: true,
+        ..AppliedChain::clone(&server.current.chains["a"])
+    };
+    server.current.chains.insert("a".to_owned(), Arc::new(drained));
+    server.apply("b", "latency: 1ms").unwrap();
+    server.apply("a", "latency: 1ms").unwrap();
+    assert_eq!((server.place("b").0, server.place("a").0), (1, 2));
+}
+
+#[test]
 fn latencies_bind_too() {
     let mut server = Server::new(ADMISSION, &[1], &[("a", 1e6), ("b", 1e6)]);
     let refused = server.apply("a", "latency: 9us, throughput: 1kpps").unwrap_err();

@@ -1,0 +1,27 @@
+//! Chains on the cores of a server, and what they are promised.
+
+use crate::slo::Curves;
+use std::sync::Arc;
+use tailwater_net::Nanos;
+
+/// Promise to a chain: its throughput within its latency objective.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Claim {
+    /// Packets per second, above 0.
+    pub throughput: f64,
+    /// Latency objective on this server, at the percentile of the curves.
+    pub latency: Nanos,
+    /// Curves of the chain on this machine.
+    pub curves: Arc<Curves>,
+}
+
+/// Chain on a core.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Occupant {
+    /// Name, unique on the server.
+    pub name: String,
+    /// Number of its core.
+    pub core: u32,
+    /// Promise, if it has one.
+    pub claim: Option<Arc<Claim>>,
+}
