@@ -91,7 +91,7 @@ fn chains_are_applied_listed_described_drained_and_deleted() {
     let dry = rig.ok(&["apply", "-f", "chains", "--dry-run=server"]);
     assert_eq!(
         dry,
-        "chain/core created (server dry run)\nchain/edge created (server dry run)\n"
+        "chain/core created (server dry run), unchecked\nchain/edge created (server dry run), unchecked\n"
     );
     assert_eq!(
         rig.ok(&["apply", "-f", "chains"]),

@@ -155,8 +155,9 @@ fn chains_are_admitted_by_their_profiles_or_by_force() {
     // 970,000 packets per second are the whole core.
     let core = std::thread::available_parallelism().map_or(0, |cores| cores.get() - 1);
     let dry = folder.ok(&["apply", "-f", "dns.yaml", "--dry-run=server"]);
-    let promised =
-        format!("core {core}, promised: 0.60 of core {core} for 582k packets per second, predicted latency 30us, 1.031us a packet");
+    let promised = format!(
+        "core {core}, promised: 0.60 of core {core} for 582k packets per second, predicted latency 30us, 1.031us a packet"
+    );
     let expected = format!("chain/dns created (server dry run), {promised}");
     assert!(dry.starts_with(&expected), "{dry}");
     assert_eq!(folder.chains()["chains"].as_array().unwrap().len(), 1);

@@ -19,6 +19,9 @@ use tailwater_api::Throughput;
 use tailwater_api::server::{AdmissionSpec, Unprofiled};
 use tailwater_placement::core_shares::{Claim, Occupant, SharedCores, predicted, weight};
 
+/// Reason of a forced chain.
+const FORCED: &str = "applied with --force";
+
 /// Decides about each chain of `next` that differs from the `current` configuration, in the order of their names.
 ///
 /// # Errors
@@ -30,6 +33,7 @@ pub(crate) fn admit(
     mut next: Configuration,
 ) -> Result<Configuration, ControlError> {
     let Some(admission) = Admission::new(machine, spec) else {
+        next.chains.values_mut().for_each(without_cores);
         return Ok(next);
     };
     let stays = |chain: &Arc<AppliedChain>| {
@@ -64,6 +68,14 @@ pub(crate) fn admit(
     }
     admission.predict(&mut next);
     Ok(next)
+}
+
+/// Promise of a chain on a machine that chooses cores itself.
+fn without_cores(chain: &mut Arc<AppliedChain>) {
+    if chain.forced && chain.placement.promise != Promise::None {
+        let placement = &mut Arc::make_mut(chain).placement;
+        (placement.promise, placement.reason) = (Promise::None, FORCED.to_owned());
+    }
 }
 
 /// Decides about a chain that is resumed. Also returns the reason if it does not fit any more and runs without a promise.
@@ -147,12 +159,12 @@ impl<'m, M: Machine> Admission<'m, M> {
             let core = core.map_err(|refused| refusal::text(&refused, None))?;
             Ok(self.without(core, promise, reason))
         };
+        if chain.forced {
+            return rest(Promise::None, FORCED);
+        }
         let Some(spec) = self.spec else {
             return rest(Promise::Unchecked, "the server has no spec.admission");
         };
-        if chain.forced {
-            return rest(Promise::None, "applied with --force");
-        }
         let throughput = match chain.settings.slo.throughput {
             Some(Throughput::PacketsPerSecond(throughput)) => throughput.max(1) as f64,
             Some(Throughput::BitsPerSecond(_)) => {
