@@ -2,6 +2,7 @@
 
 mod admission;
 mod cores;
+mod paths;
 mod ports;
 
 pub use admission::{AdmissionSpec, Unprofiled};
@@ -11,6 +12,7 @@ use crate::document::{Document, Metadata};
 use crate::error::SpecError;
 use crate::located::{Fields, Located};
 use crate::values::{line, size};
+use paths::{LONGEST_PATH, path};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -36,8 +38,6 @@ const FIELDS: &[&str] = &[
 ];
 /// Maximum number of entries of `chains`.
 const MAX_CHAINS: usize = 1024;
-/// Longest path in bytes.
-const LONGEST_PATH: usize = 4096;
 /// Longest path of a Unix socket in bytes: `sun_path` without its final zero.
 const LONGEST_SOCKET: usize = 107;
 /// Longest name of a policy or group in bytes.
@@ -244,17 +244,6 @@ fn control(node: &Located<'_>, base_dir: &Path) -> Result<ControlSpec, SpecError
             }
         },
     })
-}
-
-/// Reads a path of at most `most` bytes after joining it to the spec's folder.
-fn path(node: &Located<'_>, base_dir: &Path, most: usize) -> Result<PathBuf, SpecError> {
-    let text = line(node, LONGEST_PATH)?;
-    let path = base_dir.join(text);
-    let length = path.as_os_str().len();
-    match text.is_empty() || length > most {
-        true => Err(node.error(format!("expected a path of 1 to {most} bytes, found {length}"))),
-        false => Ok(path),
-    }
 }
 
 fn address(node: &Located<'_>) -> Result<SocketAddr, SpecError> {

@@ -11,6 +11,7 @@ pub(crate) mod config;
 pub(crate) mod context;
 mod dispatching;
 pub(crate) mod finished;
+pub(crate) mod flags;
 pub(crate) mod hosted;
 pub(crate) mod poll_loop;
 mod processing;

@@ -2,12 +2,14 @@
 
 mod error;
 mod isolated;
+mod kept;
 mod reconfigure;
 
 pub use crate::kind::{IsolationContext, Requirements};
 pub use error::BuildError;
 pub use isolated::{Records, build_isolated, check_apart};
-pub use reconfigure::{AppliedUpdate, KeptFunction, PendingUpdates, Reconfigure};
+pub use kept::KeptFunction;
+pub use reconfigure::{AppliedUpdate, PendingUpdates, Reconfigure};
 
 use crate::accounting::{ExportError, Exported};
 use crate::kind::{BuildContext, FunctionFactory};

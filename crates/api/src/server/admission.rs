@@ -1,6 +1,6 @@
 //! Admission of chains to a server.
 
-use super::{LONGEST_PATH, path};
+use super::paths::{LONGEST_PATH, path};
 use crate::error::SpecError;
 use crate::located::Located;
 use std::ops::RangeInclusive;

@@ -9,7 +9,7 @@ use crate::clock::Clock;
 use crate::panics::catch_panic;
 use crate::scaling::auxiliary::{AuxiliaryTurn, AuxiliaryWorker, LONGEST_SLEEP};
 use crate::worker::finished::Finished;
-use crate::worker::hosted::WorkerFlags;
+use crate::worker::flags::WorkerFlags;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

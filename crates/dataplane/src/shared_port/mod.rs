@@ -30,7 +30,7 @@ use crate::clock::Clock;
 use crate::device::Sender;
 use crate::port::{OpenError, Port, PortRequirements, PortSender};
 use crate::report::PortReport;
-use crate::worker::hosted::WorkerFlags;
+use crate::worker::flags::WorkerFlags;
 use inbox::Progress;
 use poller::PollerCounters;
 use rules::{ChainRules, MAX_CHAINS};

@@ -4,7 +4,7 @@
 //! leaves its instance of the chain in the [estate](Estate). The successor's worker waits for that; its packets wait in
 //! its ring meanwhile. So each packet passes one of the two chains, in the order of its flow.
 
-use crate::worker::hosted::WorkerFlags;
+use crate::worker::flags::WorkerFlags;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};

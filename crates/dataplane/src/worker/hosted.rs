@@ -5,30 +5,8 @@ use super::poll_loop::{LoopTimes, PollLoop, Processing, Turn};
 use crate::panics::catch_panic;
 use crate::shared_port::succession::{Estate, LONGEST_WAIT, RunEnds};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use tailwater_net::Nanos;
-
-/// Flags of a run that its workers poll.
-#[derive(Debug, Default)]
-pub(crate) struct WorkerFlags {
-    /// The run is to end.
-    pub(crate) stop: AtomicBool,
-    /// A thread did not start, or panicked: the others end.
-    pub(crate) failed: AtomicBool,
-}
-
-impl WorkerFlags {
-    /// Ends the run's other workers.
-    pub(crate) fn fail(&self) {
-        self.failed.store(true, Ordering::Relaxed);
-    }
-
-    #[inline]
-    fn are_set(&self) -> bool {
-        self.stop.load(Ordering::Relaxed) || self.failed.load(Ordering::Relaxed)
-    }
-}
 
 /// Result of a hosted worker's turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,6 +3,7 @@
 //! Workers adopt a version between two batches.
 
 use super::ChainBuilder;
+use super::kept::KeptFunction;
 use crate::kind::{ConfigUpdate, FunctionFactory, PreparedUpdate};
 use crate::own::OwnFunction;
 use crate::reload::Reload;
@@ -66,27 +67,6 @@ impl Reconfigure {
         // The parts that cannot change are those first read.
         *current = current.with_source_of(spec);
         Ok(applied.news)
-    }
-}
-
-/// Factory of a function that a chain keeps from the one whose place it takes, with the function's name.
-#[derive(Clone)]
-pub struct KeptFunction {
-    pub(super) function: (String, Arc<dyn FunctionFactory>),
-    /// Its chain finds flows as connections.
-    pub(super) connections: bool,
-}
-
-impl KeptFunction {
-    /// Name of the function.
-    pub fn name(&self) -> &str {
-        &self.function.0
-    }
-}
-
-impl std::fmt::Debug for KeptFunction {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("KeptFunction").field(&self.function.0).finish()
     }
 }
 

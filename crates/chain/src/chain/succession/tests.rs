@@ -4,6 +4,7 @@ use crate::rig::{ChainRig, INPUT, udp};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
+use tailwater_net::FlowKey;
 
 /// Packets of each flow, by source port, as a function has counted them when the flow ended.
 type Ended = Arc<Mutex<BTreeMap<u16, u64>>>;
