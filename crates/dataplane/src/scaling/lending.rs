@@ -28,6 +28,8 @@ const SHORT: f64 = 100e6;
 const LONG: f64 = 1e9;
 /// Packets after which half of a measured time per packet is of newer ones.
 const RECENT: u64 = 4096;
+/// Precision of the measured time per packet.
+const PART: u64 = 1024;
 /// No packet waits.
 const NEVER: u64 = u64::MAX;
 /// Nobody's number.
@@ -68,7 +70,7 @@ struct Board {
     helpers: AtomicU32,
     /// Packets received so far.
     received: AtomicU64,
-    /// Time of a packet, in nanoseconds.
+    /// Time of a packet, in 1/[`PART`] nanoseconds.
     packet_time: AtomicU64,
     /// Wake-up time of an auxiliary core, as measured last.
     wake: AtomicU64,
@@ -81,7 +83,7 @@ impl Default for Board {
             oldest: AtomicU64::new(NEVER),
             helpers: AtomicU32::new(0),
             received: AtomicU64::new(0),
-            packet_time: AtomicU64::new(1),
+            packet_time: AtomicU64::new(PART),
             wake: AtomicU64::new(0),
         }
     }
@@ -263,8 +265,9 @@ impl Borrower {
         let counted = self.counted.load(Ordering::Relaxed);
         let all = (counted + packets).clamp(1, RECENT);
         let old = self.board.packet_time.load(Ordering::Relaxed);
-        let mean = (old * (all - packets.min(all)) + took.0.min(u64::from(u32::MAX))) / all;
-        self.board.packet_time.store(mean.max(1), Ordering::Relaxed);
+        let took = took.0.min(u64::from(u32::MAX)) * PART;
+        let mean = (old * (all - packets.min(all)) + took) / all;
+        self.board.packet_time.store(mean.max(PART), Ordering::Relaxed);
         self.counted.store(all, Ordering::Relaxed);
     }
 
@@ -428,7 +431,7 @@ impl Lender {
             self.queues.push(QueueBacklog {
                 core: (first + number) as CoreNumber,
                 chain: number as u16,
-                drain: Nanos(packets * board.packet_time.load(Ordering::Relaxed) / (1 + helpers)),
+                drain: Nanos(packets * board.packet_time.load(Ordering::Relaxed) / PART / (1 + helpers)),
                 deadline: Nanos((oldest + tenant.load.objective.0).saturating_sub(now.0)),
                 wake: Nanos(board.wake.load(Ordering::Relaxed)),
                 wants: 0,
@@ -463,7 +466,7 @@ impl Lender {
             for (average, time) in tenant.rates.iter_mut().zip([SHORT, LONG]) {
                 *average += (rate - *average) * (elapsed / time).min(1.0);
             }
-            let packet = tenant.board.packet_time.load(Ordering::Relaxed) as f64;
+            let packet = tenant.board.packet_time.load(Ordering::Relaxed) as f64 / PART as f64;
             (tenant.load.short, tenant.load.long) = (tenant.rates[0] * packet, tenant.rates[1] * packet);
         }
     }
@@ -485,7 +488,7 @@ mod tests {
 
     /// Publishes packets that have waited for `waited`, of 1 µs each.
     fn publish(borrower: &Borrower, packets: usize, waited: u64, now: Nanos) {
-        borrower.board.packet_time.store(1_000, Ordering::Relaxed);
+        borrower.board.packet_time.store(1_000 * PART, Ordering::Relaxed);
         let oldest = Nanos(now.0 - waited);
         let helpers = borrower.board.helpers.load(Ordering::Relaxed);
         borrower.publish(packets, Some(oldest), helpers, now);
@@ -521,6 +524,8 @@ mod tests {
         assert!(one.activate(0, start));
         // Leases last for twice the objective.
         let later = start + Nanos(2 * OBJECTIVE.0 + 1);
+        // It is nearly done; its lease would be extended otherwise.
+        one.publish(1, Some(later), 1, Nanos(later.0 - 2));
         publish(&other, 300, 150_000, later);
         assert_eq!(one.availability(0), Availability::Withdrawn);
         assert!(!other.activate(0, later), "packets of the other one are still there");
@@ -584,7 +589,7 @@ mod tests {
     fn the_time_of_a_packet_is_a_recent_mean() {
         let pool = pool(1);
         let one = pool.borrower(OBJECTIVE, 1);
-        let time = || one.board.packet_time.load(Ordering::Relaxed);
+        let time = || one.board.packet_time.load(Ordering::Relaxed) / PART;
         for _ in 0..1_000 {
             one.learn(32, Nanos(32 * 500));
         }

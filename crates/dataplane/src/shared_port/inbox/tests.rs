@@ -2,12 +2,17 @@ use super::*;
 use tailwater_chain::batch::Batch;
 
 fn ends(size: usize) -> (Outlet, Inbox, Arc<AtomicU64>, BufferPool, BufferPool) {
+    ends_with(size, 8)
+}
+
+/// For a worker that holds at most `held` buffers.
+fn ends_with(size: usize, held: usize) -> (Outlet, Inbox, Arc<AtomicU64>, BufferPool, BufferPool) {
     let mut pools = BufferPool::sharing(1, 8, 64).unwrap();
     let of_poller = pools.remove(0);
     let of_worker = BufferPool::lent(of_poller.memory().clone(), 8);
     let missed = Arc::<AtomicU64>::default();
     let progress = [Arc::<Progress>::default()];
-    let (mut outlets, inbox) = connect(&progress, (size, 8), 8, &missed, true);
+    let (mut outlets, inbox) = connect(&progress, (size, held), 8, &missed, true);
     (outlets.remove(0), inbox, missed, of_poller, of_worker)
 }
 
@@ -64,6 +69,25 @@ fn a_full_ring_loses_and_counts_and_keeps_no_buffer() {
     assert_eq!(outlet.settle(&mut of_poller), 1);
     assert_eq!(of_poller.available(), 8);
     assert_eq!(of_worker.take_returned().map(|buffer| buffer.index()), None);
+}
+
+/// Regression: a poller that was not called for a while, and then delivers before it takes buffers back.
+#[test]
+fn buffers_come_back_though_the_poller_takes_them_late() {
+    let (mut outlet, mut inbox, _, mut of_poller, mut of_worker) = ends_with(1, 1);
+    let mut batch = Batch::new(&of_worker, 8);
+    for packets in [2, 1] {
+        // One in the worker's hands, and one in the ring.
+        for _ in 0..packets {
+            deliver(&mut outlet, &mut of_poller, &[b"a"]);
+            assert_eq!(inbox.receive(&mut of_worker, 1), 1);
+            batch.receive_all(inbox.packets().map(|packet| (packet, 7)), Nanos(3));
+        }
+        batch.release(&mut of_worker);
+        inbox.reclaim(&mut of_worker);
+    }
+    outlet.settle(&mut of_poller);
+    assert_eq!(of_poller.available(), 8);
 }
 
 /// Packets that are in the ring when the worker ends, and losses that it never read, are counted once.
