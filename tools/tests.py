@@ -31,7 +31,8 @@ ALONE = "isolation/* confine/* dataplane/external cli/captures"
 # Programs that only compute: nothing depends on when they run, on a time limit or on the number of cores. The longest
 # come first.
 COMPUTING = """
-    sim/* ids/* net/* traffic/* baselines/* functions/handover functions/exhaustion predict/* socket/* policy/*
+    sim/* ids/* net/* traffic/* baselines/* functions/hostile functions/handover functions/exhaustion
+    dataplane/*_captures predict/* socket/* policy/*
     placement/[!m]* dispatch/* chain/* api/* streams/* measure/*
     cli/explain cli/predict cli/simulate_flows cli/simulate_report cli/trace cli/wrong_input
     sdk/function sdk/header sdk/json functions/kinds
