@@ -139,10 +139,11 @@ impl Outlet {
     /// ended, and that nobody else counts.
     #[inline]
     pub(crate) fn settle(&mut self, pool: &mut BufferPool) -> u64 {
-        while let Some(buffer) = self.back.pop() {
+        while self.back.pop_each(MAX_BATCH, |buffer| {
             pool.admit(&buffer);
             pool.give(buffer);
-        }
+        }) == MAX_BATCH
+        {}
         if self.lost > 0 {
             self.missed.fetch_add(std::mem::take(&mut self.lost), Ordering::Relaxed);
         }
@@ -174,6 +175,11 @@ impl Inbox {
     /// Sends buffers back to their pollers.
     #[inline]
     fn give_back(&mut self, pool: &mut BufferPool) {
+        if let [only] = &mut self.from[..] {
+            only.back.push_from(&mut std::iter::from_fn(|| pool.take_returned()));
+            debug_assert!(pool.take_returned().is_none(), "the ring has room for all buffers");
+            return;
+        }
         while let Some(buffer) = pool.take_returned() {
             let last = self.from.len() - 1;
             let poller = ((buffer.index() / self.share) as usize).min(last);
@@ -191,14 +197,13 @@ impl Receiver for Inbox {
         let (pollers, most) = (self.from.len(), most.min(MAX_BATCH));
         for i in 0..pollers {
             let ring = &mut self.from[(self.first + i) % pollers].ring;
-            while self.taken.len() < most
-                && let Some(delivered) = ring.pop()
-            {
+            let taken = &mut self.taken;
+            ring.pop_each(most - taken.len(), |delivered| {
                 pool.admit(&delivered.packet.buffer);
-                self.taken.push(delivered);
-            }
+                taken.push(delivered);
+            });
         }
-        self.first = (self.first + 1) % pollers;
+        self.first = if self.first + 1 < pollers { self.first + 1 } else { 0 };
         self.arrivals.clear();
         self.arrivals
             .extend(self.taken.iter().map(|delivered| delivered.arrival));
