@@ -59,8 +59,8 @@ pub fn run<'p>(
 }
 
 /// Executes a plan on a chain's share of a port and of cores, beside other chains. The plan's cores are among those of
-/// the host, and its auxiliary cores, if it has any, are all of those. Packets arrive until `control` stops the run, after which the port still
-/// has to be [withdrawn](crate::shared_port::Withdrawal).
+/// the host, and its auxiliary cores, if it has any, are all of those. Packets arrive until `control` stops the run,
+/// after which the port still has to be [withdrawn](crate::shared_port::Withdrawal).
 ///
 /// # Errors
 /// Same as [`run`].

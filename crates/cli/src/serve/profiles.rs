@@ -35,7 +35,8 @@ impl ServerProfiles {
     /// at each call, so that new profiles are found. `None` if there is no profile of this name.
     ///
     /// # Errors
-    /// One line: a file cannot be read, or all profiles of this name are of another configuration, percentile or machine.
+    /// One line: a file cannot be read, or all profiles of this name are of another configuration, percentile or
+    /// machine.
     pub fn curves(&self, spec: &ChainSpec) -> Result<Option<Curves>, String> {
         let files = match self.path.is_dir() {
             true => files_of_profiles(&self.path)?,
@@ -74,8 +75,8 @@ impl ServerProfiles {
         let key = &profile.key;
         if key.configuration != fingerprint(spec) {
             return Err(format!(
-                "the profile of chain \"{}\" is of another configuration or version of Tailwater; tailwater profile all \
-                 measures it again",
+                "the profile of chain \"{}\" is of another configuration or version of Tailwater; tailwater profile \
+                 all measures it again",
                 key.chain
             ));
         }

@@ -4,7 +4,8 @@
 //! 10,000 flows in random order, on the last core.
 //!
 //! - `serve/CHAIN/run`: the chain alone, on a port of its own, as `tailwater run` runs it.
-//! - `serve/CHAIN/1-chain`, `16-chains`: the same chain on a shared port, or 16 of it with a sixteenth of the flows each.
+//! - `serve/CHAIN/1-chain`, `16-chains`: the same chain on a shared port, or 16 of it with a sixteenth of the flows
+//!   each.
 //!   `ns-packet` is the time per packet at full load: packets arrive as fast as others are sent, so none is lost.
 //!   `instructions` are those of the whole program, as valgrind counts them: the difference between two runs of 32,000
 //!   and 288,000 packets.

@@ -232,8 +232,8 @@ impl CoreHost {
         true
     }
 
-    /// Gives a chain's worker its turns on an auxiliary core. Returns the receiver of its results, which is disconnected
-    /// if there is no such core.
+    /// Gives a chain's worker its turns on an auxiliary core. Returns the receiver of its results, which is
+    /// disconnected if there is no such core.
     pub(crate) fn run_auxiliary(
         &self,
         core: usize,
