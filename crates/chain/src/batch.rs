@@ -332,6 +332,16 @@ impl Batch {
         self.memory.buffer_bytes()
     }
 
+    /// Gives every parsed packet without an RSS hash a hash of its flow's key in its place. It tells flows apart, for
+    /// fewer instructions than the Toeplitz hash, but says nothing about RSS buckets.
+    #[inline]
+    pub fn hash_flow_keys(&mut self) {
+        for packet in self.iter_mut() {
+            let hash = packet.headers.key.hash(0) as u32;
+            packet.rss_hash = if packet.rss_hash == 0 { hash } else { packet.rss_hash };
+        }
+    }
+
     /// Runs `each` on every packet and its frame, in order.
     #[inline]
     pub fn for_each(&mut self, mut each: impl FnMut(&mut Packet, &mut [u8])) {

@@ -115,6 +115,11 @@ impl Chain {
         self.table.is_some()
     }
 
+    /// Returns `true` if the flow look-up or a function reads packets' RSS hashes.
+    pub fn reads_hashes(&self) -> bool {
+        self.has_flows() || self.stages.iter().any(|stage| stage.properties.reads_hash)
+    }
+
     /// Counters of the flow table, if there is one.
     pub fn flow_counters(&self) -> Option<FlowCounters> {
         self.table.as_ref().map(FlowTable::counters)

@@ -161,6 +161,7 @@ impl Steering {
                 receivers,
                 sender: self.sender(sender),
                 tells_ways: false,
+                completes_hashes: true,
                 rss: Arc::clone(&self.rss),
                 forwarding: among,
                 missed: missed.take(),
@@ -239,6 +240,8 @@ pub struct DeviceQueue<R, S> {
     sender: DeviceSender<S>,
     /// Mark packets of the second device.
     tells_ways: bool,
+    /// Computes hashes that the device does not report, if packets are not forwarded by them anyway.
+    completes_hashes: bool,
     rss: Arc<RssHasher>,
     /// Rings to other workers, or `None` without other workers.
     forwarding: Option<Box<ForwardingRings>>,
@@ -364,9 +367,10 @@ impl<R: Receiver, S: Sender> DeviceQueue<R, S> {
                         let times = batch.iter_mut().skip(before).zip(&self.times);
                         times.for_each(|(packet, time)| packet.arrival = *time);
                     }
-                    if missing {
+                    if missing && self.completes_hashes {
                         hash(batch, rss);
                     }
+                    received.unhashed |= missing && !self.completes_hashes;
                 }
                 Some(among) => {
                     let lost = &mut received.lost_ring_full;
@@ -497,6 +501,10 @@ impl<R: Receiver, S: Sender> PortQueue for DeviceQueue<R, S> {
 
     fn mark_directions(&mut self) {
         self.tells_ways = true;
+    }
+
+    fn leave_out_hashes(&mut self) {
+        self.completes_hashes = false;
     }
 
     fn reclaim(&mut self, pool: &mut BufferPool) {

@@ -27,6 +27,8 @@ pub struct Received {
     pub counts_waiting: bool,
     /// No more packets will arrive. Those `waiting` can still be received.
     pub ended: bool,
+    /// The device reported no RSS hash for some packets, and they [have none](PortQueue::leave_out_hashes).
+    pub unhashed: bool,
 }
 
 /// Received packets that are not delivered to a worker.
@@ -76,6 +78,10 @@ pub trait PortQueue: PortSender {
 
     /// Gives packets from the exit port the [number](tailwater_chain::batch::Packet::number) 1 from now on.
     fn mark_directions(&mut self) {}
+
+    /// Leaves out, from now on, RSS hashes that the device does not report: such packets have the hash 0. A queue that
+    /// shares its device with other workers' queues still computes them, because it forwards packets by bucket.
+    fn leave_out_hashes(&mut self) {}
 
     /// Stops arrivals. Packets in the ring can still be received.
     fn stop(&mut self);

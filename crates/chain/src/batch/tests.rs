@@ -24,6 +24,26 @@ fn frames_come_back_as_they_went_in() {
 }
 
 #[test]
+fn flow_keys_stand_in_for_missing_hashes_only() {
+    let (mut pool, mut batch) = batch(&[]);
+    let frames = [1000, 1001, 1000].map(crate::rig::udp);
+    for (frame, hash) in frames.iter().zip([0, 7, 0]) {
+        assert!(batch.push(&mut pool, frame, Nanos(1), hash));
+    }
+    batch.for_each(|packet, frame| packet.headers = tailwater_net::parse::parse(frame).unwrap());
+    batch.hash_flow_keys();
+    let [first, second, third] = [0, 1, 2].map(|i| batch.packet(i).rss_hash);
+    assert_eq!((first, second), (third, 7));
+    assert!(first != 0 && first != 7);
+    // Of another flow.
+    batch.packet_mut(2).0.rss_hash = 0;
+    batch.packet_mut(2).0.headers = batch.packet(1).headers;
+    batch.hash_flow_keys();
+    assert_ne!(batch.packet(2).rss_hash, first);
+    batch.release(&mut pool);
+}
+
+#[test]
 fn packets_are_handed_over_by_their_frames() {
     let (mut pool, mut batch) = batch(&[b"a", b"-", b"b", b"-", b"c"]);
     let mut other = Batch::new(&pool, 8);

@@ -31,23 +31,28 @@ pub struct FunctionProperties {
     /// `true` if packets that arrive in one flow can leave in several, as packets out of a tunnel do. The chain looks
     /// flows up once, by the arriving packet, so no later function may have flow state.
     pub mixes_flows: bool,
+    /// `true` if the function reads packets' RSS hashes without flow state of its own. Flow look-up needs the hashes in
+    /// any case. If nothing in a chain on one core needs them, packets whose device reports none get none.
+    pub reads_hash: bool,
 }
 
 impl FunctionProperties {
-    /// Properties of a function that accesses headers only.
+    /// Properties of a function that accesses headers only, and RSS hashes only with flow state.
     pub const HEADERS_ONLY: FunctionProperties = FunctionProperties {
         needs_payload: false,
         tracks_connections: false,
         opens_companions: false,
         mixes_flows: false,
+        reads_hash: false,
     };
 }
 
-/// Properties of a function that may access whole frames.
+/// Properties of a function that may access whole frames and RSS hashes.
 impl Default for FunctionProperties {
     fn default() -> FunctionProperties {
         FunctionProperties {
             needs_payload: true,
+            reads_hash: true,
             ..FunctionProperties::HEADERS_ONLY
         }
     }

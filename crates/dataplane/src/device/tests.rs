@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use std::sync::Mutex;
 use tailwater_chain::buffer::{BufferMemory, HEADROOM};
 use tailwater_chain::region::Region;
+use tailwater_net::toeplitz::BUCKETS;
 
 const BYTES: usize = 256;
 const BUFFERS: u32 = 4096;
@@ -341,6 +342,70 @@ fn the_hash_is_the_devices_or_that_of_the_trace_nic() {
     let (pool, batch) = (&mut worker.pool, &mut worker.batch);
     worker.queue.receive(Nanos(1), pool, batch);
     assert_eq!([0, 1].map(|i| batch.packet(i).rss_hash), [7, 0]);
+}
+
+/// Frames of real packets, unlike those of [`Fake`], each with the device's hash or without one.
+struct Frames(Vec<(Vec<u8>, Option<u32>)>, Vec<Arrived>);
+
+impl Receiver for Frames {
+    fn receive(&mut self, pool: &mut BufferPool, most: usize) -> usize {
+        let count = most.min(self.0.len());
+        for (frame, hash) in self.0.drain(..count) {
+            let mut buffer = pool.take_many(1).next().unwrap();
+            let room = &mut pool.memory().bytes_mut(&mut buffer)[HEADROOM..];
+            room[..frame.len()].copy_from_slice(&frame);
+            self.1.push(Arrived {
+                buffer,
+                start: HEADROOM as u16,
+                length: frame.len() as u16,
+                hash,
+                entry: 0,
+            });
+        }
+        count
+    }
+
+    fn packets(&mut self) -> impl ExactSizeIterator<Item = Arrived> {
+        self.1.drain(..)
+    }
+
+    fn ring(&self) -> usize {
+        DEVICE_RING
+    }
+}
+
+/// Hashes of two packets that the first of `workers` workers receives, and `true` if some have none. The device reports
+/// the hash 0x200 for the first.
+fn hashes(workers: u16, left_out: bool) -> (Vec<u32>, bool) {
+    let (clock, mut pool) = (Clock::start(), BufferPool::new(8, BYTES).unwrap());
+    let steering = Steering::new(RssHasher::default(), (workers, RING), &[0; BUCKETS], Nanos(1), clock).unwrap();
+    let frames = [Some(0x200), None].map(|hash| (tailwater_chain::rig::udp(1000), hash));
+    let mut frames = Some(Frames(frames.into(), Vec::new()));
+    let fake = Fake::new(1);
+    let devices = (0..workers).map(|_| {
+        let sender = FakeQueue(fake.clone(), 0, Vec::new(), Vec::new(), None);
+        (frames.take().into_iter().collect(), sender)
+    });
+    let mut queue = steering.queues(devices.collect(), Nanos::ZERO, Nanos::MAX).remove(0);
+    if left_out {
+        queue.leave_out_hashes();
+    }
+    let mut batch = Batch::new(&pool, 8);
+    let received = queue.receive(Nanos(1), &mut pool, &mut batch);
+    let hashes = batch.iter().map(|packet| packet.rss_hash).collect();
+    batch.release(&mut pool);
+    (hashes, received.unhashed)
+}
+
+#[test]
+fn hashes_are_left_out_only_where_no_worker_needs_them() {
+    let frame = tailwater_chain::rig::udp(1000);
+    let computed = vec![0x200, RssHasher::default().hash_frame(&frame)];
+    assert_ne!(computed[1], 0);
+    assert_eq!(hashes(1, false), (computed.clone(), false));
+    assert_eq!(hashes(1, true), (vec![0x200, 0], true));
+    // The first worker forwards to the second by bucket.
+    assert_eq!(hashes(2, true), (computed, false));
 }
 
 #[test]

@@ -172,6 +172,26 @@ impl<P: PortSender + ?Sized> WorkerContext<P> {
         self.send(chain, batch, packets, began)
     }
 
+    /// Same as [`pass`](WorkerContext::pass) for packets without RSS hashes, which the chain does not read. Late packets
+    /// are attributed by a hash of their flow's key. `backlog` is set if other packets wait.
+    #[inline]
+    pub(crate) fn pass_unhashed(
+        &mut self,
+        chain: &mut CountedChain,
+        batch: &mut Batch,
+        (packets, backlog): (usize, bool),
+        began: Nanos,
+    ) -> Nanos {
+        self.port.complete(batch);
+        chain.look_up(batch, began);
+        batch.hash_flow_keys();
+        if backlog {
+            self.meter.note_backlog(batch, began);
+        }
+        chain.run(batch, began);
+        self.send(chain, batch, packets, began)
+    }
+
     /// Sends the rest of `packets` packets that the chain has processed since `began`, and measures, if there were any.
     /// Returns the end time.
     #[inline]

@@ -60,12 +60,12 @@ pub(crate) struct HostedWorker<P> {
 impl<P: Processing> HostedWorker<P> {
     /// Hosts a worker, which sends its results at its end.
     pub(crate) fn new(
-        worker: PollLoop<P>,
+        mut worker: PollLoop<P>,
         ends: RunEnds,
         results: Sender<Finished>,
         predecessor: Option<Arc<Estate>>,
     ) -> HostedWorker<P> {
-        let times = worker.times();
+        let times = worker.begin();
         HostedWorker {
             awaits: predecessor.map(|estate| (estate, Nanos::MAX)),
             times,

@@ -22,6 +22,11 @@ pub(crate) trait Processing: Counting {
         Nanos::ZERO
     }
 
+    /// Prepares the context for this processing, before the first turn.
+    fn prepare(&self, context: &mut QueueContext) {
+        let _ = context;
+    }
+
     /// Receives packets that have arrived by `now`, after the steps that must precede reception.
     fn receive(&mut self, context: &mut QueueContext, now: Nanos) -> Received;
 
@@ -152,8 +157,9 @@ impl<P: Processing> PollLoop<P> {
         self.processing.give_back(&mut self.context);
     }
 
-    /// Times before the first turn.
-    pub(super) fn times(&self) -> LoopTimes {
+    /// Prepares the first turn, and returns the times before it.
+    pub(super) fn begin(&mut self) -> LoopTimes {
+        self.processing.prepare(&mut self.context);
         let start = self.context.config.start;
         LoopTimes {
             now: self.context.clock.now(),
@@ -165,7 +171,7 @@ impl<P: Processing> PollLoop<P> {
     }
 
     fn work(&mut self, stop: impl Fn() -> bool) {
-        let mut times = self.times();
+        let mut times = self.begin();
         loop {
             let (turn, received) = self.turn(&mut times, &stop);
             let end = match turn {

@@ -193,9 +193,10 @@ impl ChainProcessing {
         end
     }
 
-    /// Runs the batch, which must not be empty, through the chain, sends it and measures. Returns the end time.
+    /// Runs the received batch, which must not be empty, through the chain, sends it and measures. Returns the end time.
     #[inline]
-    fn process_batch(&mut self, context: &mut QueueContext, began: Nanos, backlog: bool) -> Nanos {
+    fn process_batch(&mut self, context: &mut QueueContext, received: Received, began: Nanos) -> Nanos {
+        let backlog = received.waiting > 0;
         let (chain, batch) = (&mut self.chain, &mut self.batch);
         context.meter.note_batch(batch);
         let late = context.too_late(batch, backlog, began);
@@ -209,7 +210,7 @@ impl ChainProcessing {
         }
         let packets = batch.len();
         let arrival = batch.first().map_or(began, |first| first.arrival);
-        if backlog {
+        if backlog && !received.unhashed {
             // The flows in front matter only in a backlog.
             context.meter.note_backlog(batch, began);
         }
@@ -221,6 +222,7 @@ impl ChainProcessing {
                 dispatch.learn_straight(packets, new, sent.saturating_sub(began));
                 sent
             }
+            _ if received.unhashed => context.pass_unhashed(chain, batch, (packets, backlog), began),
             _ => context.pass(chain, batch, packets, began, Chain::process),
         };
         if let Some(dispatch) = &mut self.dispatch {
@@ -272,6 +274,15 @@ impl Counting for ChainProcessing {
 }
 
 impl Processing for ChainProcessing {
+    /// RSS hashes matter to the chain, to other cores and RSS buckets, and to the causes of packets that are discarded
+    /// before their headers have been parsed.
+    fn prepare(&self, context: &mut QueueContext) {
+        let is_alone = self.dispatch.is_none() && self.helping.is_none() && self.buckets.is_none();
+        if is_alone && self.durable.is_none() && context.freshness.is_none() && !self.chain.reads_hashes() {
+            context.port.leave_out_hashes();
+        }
+    }
+
     #[inline]
     fn receive(&mut self, context: &mut QueueContext, now: Nanos) -> Received {
         if let Some(buckets) = &mut self.buckets {
@@ -310,7 +321,7 @@ impl Processing for ChainProcessing {
         } else if self.batch.is_empty() {
             None
         } else {
-            Some(self.process_batch(context, now, received.waiting > 0))
+            Some(self.process_batch(context, *received, now))
         };
         match &self.helping {
             Some(helping) if helping.is_requested() => self.help(context, *received, end),

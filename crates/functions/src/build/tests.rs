@@ -22,6 +22,27 @@ fn chains_without_state_look_no_flow_up() {
     assert!(!builder.instance(|_| true).has_flows());
 }
 
+#[test]
+fn chains_that_keep_no_flows_and_sample_none_read_no_hashes() {
+    let acl = "acl: {rules: [{action: allow}]";
+    for (functions, reads) in [
+        ("[{forward: {}}]".to_owned(), false),
+        (format!("[{{{acl}, cache: none}}}}]"), false),
+        (format!("[{{{acl}}}}}]"), true),
+        ("[{nat: {external: [203.0.113.1]}}]".to_owned(), true),
+        (
+            "[{mirror: {to: {file: /dev/null}, sample: {every: 10, by: flow}}}]".to_owned(),
+            true,
+        ),
+    ] {
+        assert_eq!(
+            builder(&functions).instance(|_| true).reads_hashes(),
+            reads,
+            "{functions}"
+        );
+    }
+}
+
 /// Packets that leave a tunnel do not belong to the tunnel's flow.
 #[test]
 fn no_function_with_state_is_behind_a_tunnels_end() {
