@@ -27,6 +27,7 @@ use tailwater_api::server::{DESCRIPTION, ServerSpec};
 use tailwater_dataplane::clock::Clock;
 use tailwater_dataplane::core_host::{CoreHost, HostConfig};
 use tailwater_dataplane::cores::{self, CoreError};
+use tailwater_handover::park::Mode;
 use tailwater_net::Nanos;
 use tailwater_policy::broker::{BrokerConfig, LeastSlackBroker};
 use tailwater_server::Event;
@@ -57,8 +58,17 @@ pub fn serve(args: &ServeArgs) -> Result<ExitCode, CliError> {
             "core {both} is both dedicated and auxiliary: expected different cores (--cores, --auxiliary)"
         )));
     }
-    // The threads of this server, apart from those of its cores, get the other cores.
-    let elsewhere = cores::AvoidCores::new(&cores);
+    // The threads of this server, apart from those of its cores, get the other cores: auxiliary ones only if there are
+    // no others.
+    let all = [&cores[..], &auxiliary].concat();
+    let is_left = cores::available().iter().any(|core| !all.contains(core));
+    if !is_left && args.wait == Mode::Spin && !auxiliary.is_empty() {
+        return Err(CliError::Input(
+            "--wait spin: expected a core that is neither dedicated nor auxiliary, for the server's other threads"
+                .into(),
+        ));
+    }
+    let elsewhere = cores::AvoidCores::new(if is_left { &all } else { &cores });
     let clock = Clock::start();
     let ports = open(&spec, &cores, &clock)?;
     let host = HostConfig {

@@ -518,7 +518,9 @@ fn functions_come_and_go_and_flows_stay() {
     let mut current = server.run_with("10.0.0.0/16", &lists[0], 1, (observer(), None));
     let mut reports = Vec::new();
     for number in 1..=9 {
-        server.await_received(server.port.counts().received + 2_500);
+        // Every third change follows the one before at once: flows of two chains have yet to move.
+        let packets = if number % 3 == 0 { 0 } else { 2_500 };
+        server.await_received(server.port.counts().received + packets);
         let list = &lists[number % lists.len()];
         let next = server.succeed("10.0.0.0/16", list, 1, (observer(), None), Some(&current));
         reports.push(std::mem::replace(&mut current, next).drain().unwrap());
@@ -535,7 +537,7 @@ fn functions_come_and_go_and_flows_stay() {
     // The last one has all flows, and none was opened again.
     let last = reports.last().and_then(|report| report.flows).unwrap();
     assert_eq!((last.active, last.opened), (50, 0));
-    assert_eq!(reports.iter().map(opened).sum::<u64>(), 0, "chains that left have none");
+    assert_eq!(reports.iter().map(opened).sum::<u64>(), 50, "each flow once");
     let seen = translated.lock().unwrap();
     assert_eq!((seen.flows.len(), seen.moved, seen.overtaken), (50, 0, 0));
     let offered: u64 = reports.iter().map(|report| report.packets.offered).sum();

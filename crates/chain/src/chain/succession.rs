@@ -13,6 +13,9 @@ use crate::flow_table::FlowTable;
 use tailwater_net::Nanos;
 use tailwater_net::toeplitz::{BUCKETS, bucket_of};
 
+/// Flows that move between two batches, at least: with those of the bucket that exceeds this number.
+const FLOWS_AT_A_TIME: usize = 32;
+
 impl Chain {
     /// Returns `true` if this chain, which has not processed a packet, can [succeed](Chain::succeed) another one: both
     /// find flows by the same keys, and neither has branches, isolated functions or external state.
@@ -22,7 +25,7 @@ impl Chain {
             (Some(new), Some(old)) => new.has_keys_of(old),
             _ => true,
         };
-        is_plain(self) && is_plain(old) && has_same_keys && old.predecessor.is_none()
+        is_plain(self) && is_plain(old) && has_same_keys
     }
 
     /// Takes the place of another chain, which has processed its last packet. The functions named `kept`, which both
@@ -33,6 +36,8 @@ impl Chain {
     /// If this chain [cannot succeed](Chain::can_succeed) the other one.
     pub fn succeed(&mut self, mut old: Chain, kept: &[String]) {
         assert!(self.can_succeed(&old), "flows have other keys");
+        // It may have succeeded a third one a moment ago.
+        old.claim_all();
         let mut all = Vec::new();
         for name in kept {
             let named = |stage: &&mut Stage| stage.name == *name;
@@ -92,20 +97,24 @@ impl Chain {
         report_flow_ends(&mut self.stages, &mut self.ends);
     }
 
-    /// Moves the flows of one more bucket.
+    /// Moves the flows of further buckets, about as many as a batch has packets.
     #[cold]
     pub(super) fn claim_some(&mut self, now: Nanos) {
         let Some(predecessor) = &mut self.predecessor else {
             return;
         };
         predecessor.now = now;
-        let next = (predecessor.next..BUCKETS as u16).find(|bucket| predecessor.left[usize::from(*bucket)]);
-        match next {
-            Some(bucket) => {
-                predecessor.next = bucket;
-                self.claim_bucket(bucket);
-            }
-            None => self.predecessor.take().into_iter().for_each(|rest| rest.finish()),
+        let before = predecessor.flows();
+        while let Some(predecessor) = &mut self.predecessor
+            && before - predecessor.flows() < FLOWS_AT_A_TIME
+        {
+            let next = (predecessor.next..BUCKETS as u16).find(|bucket| predecessor.left[usize::from(*bucket)]);
+            let Some(bucket) = next else {
+                self.predecessor.take().into_iter().for_each(|rest| rest.finish());
+                return;
+            };
+            predecessor.next = bucket;
+            self.claim_bucket(bucket);
         }
     }
 

@@ -121,10 +121,10 @@ impl ChainFactory {
         unsafe { self.front.auxiliary_instance(lent_buckets) }
     }
 
-    /// Flow table counters of all workers' chains.
-    pub(super) fn flow_report(&self, chains: &[Vec<Chain>]) -> Option<FlowReport> {
+    /// Flow table counters of all workers' chains, and of those `left` to successors.
+    pub(super) fn flow_report(&self, chains: &[Vec<Chain>], left: Vec<FlowCounters>) -> Option<FlowReport> {
         let chains = || chains.iter().flatten();
-        let counters: Vec<FlowCounters> = chains().filter_map(Chain::flow_counters).collect();
+        let counters: Vec<FlowCounters> = chains().filter_map(Chain::flow_counters).chain(left).collect();
         let sum = |count: fn(&FlowCounters) -> u64| counters.iter().map(count).sum();
         // Of several parts, each has a table.
         let tables: Vec<_> = self.all().filter_map(ChainBuilder::flow_memory).collect();

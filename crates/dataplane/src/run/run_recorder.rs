@@ -119,7 +119,7 @@ impl RunRecorder<'_> {
             ..
         } = self;
         let mut deaths = ended.deaths;
-        let (mut chains, mut keepers) = (Vec::new(), Vec::new());
+        let (mut chains, mut keepers, mut left) = (Vec::new(), Vec::new(), Vec::new());
         let mut externals: Vec<ExternalCounts> = Vec::new();
         for (thread, finished) in ended.workers {
             let Finished {
@@ -128,7 +128,9 @@ impl RunRecorder<'_> {
                 buckets,
                 died,
                 state_counters: kept,
+                left: counters,
             } = finished;
+            left.extend(counters);
             if let (Some(buckets), [chain]) = (buckets, &mut of_worker[..]) {
                 buckets.finish(chain);
             }
@@ -162,7 +164,7 @@ impl RunRecorder<'_> {
         // Before the remaining flows end.
         // An auxiliary core may have been away at its dispatcher's end.
         chains.iter_mut().flatten().for_each(Chain::take_all_back);
-        let flows = makers.flow_report(&chains);
+        let flows = makers.flow_report(&chains, left);
         let last = finish(chains, reasons.len(), &mut deaths);
         let estate = self.heir.as_ref().and_then(|heir| heir.get());
         let (isolation, exported) = makers.finish(estate.map_or(&[], |estate| estate.kept()));

@@ -3,6 +3,7 @@
 use crate::external::stage::ExternalCounts;
 use crate::scaling::buckets::Buckets;
 use tailwater_chain::chain::Chain;
+use tailwater_chain::flow_table::FlowCounters;
 use tailwater_measure::histogram::LatencyHistogram;
 use tailwater_state::counters::Counters;
 
@@ -11,6 +12,8 @@ use tailwater_state::counters::Counters;
 pub(crate) struct Finished {
     /// Its instance of the chain, or of each of its parts.
     pub(crate) chains: Vec<Chain>,
+    /// Flow counters of an instance that was left to a successor.
+    pub(crate) left: Option<FlowCounters>,
     /// Packet counts of external functions.
     pub(crate) externals: Vec<ExternalCounts>,
     /// Migration state, which can still accept buckets that arrive after the end.

@@ -1,11 +1,13 @@
 //! Worker that takes turns with others on one thread, instead of having a thread of its own.
 
+use super::config::LONGEST_DRAIN;
 use super::finished::Finished;
 use super::poll_loop::{LoopTimes, PollLoop, Processing, Turn};
 use crate::panics::catch_panic;
 use crate::shared_port::succession::{Estate, LONGEST_WAIT, RunEnds};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
+use tailwater_chain::chain::Chain;
 use tailwater_net::Nanos;
 
 /// Result of a hosted worker's turn.
@@ -65,7 +67,9 @@ impl<P: Processing> HostedWorker<P> {
         results: Sender<Finished>,
         predecessor: Option<Arc<Estate>>,
     ) -> HostedWorker<P> {
-        let times = worker.begin();
+        let mut times = worker.begin();
+        // Among others it has a part of the core only, and a successor waits for what it has.
+        times.drain = times.drain.max(LONGEST_DRAIN);
         HostedWorker {
             awaits: predecessor.map(|estate| (estate, Nanos::MAX)),
             times,
@@ -160,6 +164,7 @@ impl<P: Processing> HostedWorker<P> {
             let mut finished = worker.finish(self.died.take());
             if let Some(estate) = self.ends.heir.get() {
                 let chain = finished.chains.pop().filter(|_| finished.died.is_none());
+                finished.left = chain.as_ref().and_then(Chain::flow_counters);
                 estate.leave(chain.map(|mut chain| {
                     chain.take_all_back();
                     chain

@@ -106,7 +106,7 @@ pub(super) struct LoopTimes {
     pub(super) last: Nanos,
     busy_at: Nanos,
     /// Time after the end in which queued packets are still processed.
-    drain: Nanos,
+    pub(super) drain: Nanos,
     drain_until: Option<Nanos>,
 }
 

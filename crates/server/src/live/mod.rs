@@ -145,11 +145,17 @@ impl LiveMachine {
     }
 
     /// Returns the configuration by which a chain uses the host's auxiliary cores, if it does.
-    fn scaling(&self, chain: &AppliedChain, spec: &ChainSpec) -> Result<Option<ScalingConfig>, Refusal> {
+    fn scaling(
+        &self,
+        chain: &AppliedChain,
+        spec: &ChainSpec,
+        except: Option<&str>,
+    ) -> Result<Option<ScalingConfig>, Refusal> {
         let (Some(pool), Some(Offloading(make))) = (self.host.auxiliary(), &self.offloading) else {
             return Ok(None);
         };
-        let beside = self.chains.values().filter(|other| other.port() == chain.port);
+        let others = self.chains.values().filter(|other| Some(other.name()) != except);
+        let beside = others.filter(|other| other.port() == chain.port && other.offloads());
         let beside = beside.count();
         let Some((_, buffers)) = OFFLOADED.into_iter().find(|(chains, _)| beside < *chains) else {
             return Ok(None);
@@ -211,7 +217,7 @@ impl LiveMachine {
             check_outputs(&spec, other, &[])?;
         }
         let config = RunConfig {
-            scaling: self.scaling(chain, &spec)?,
+            scaling: self.scaling(chain, &spec, except)?,
             ..RunConfig::new(vec![core_of(chain)?])
         };
         RunPlan::new(spec, config).map_err(|error| Refusal::new(error.to_string()))

@@ -232,6 +232,11 @@ impl RunningChain {
         Some(changed.map(drop).map_err(|lines| Refusal::new(lines.join("; "))))
     }
 
+    /// Returns `true` if it can use auxiliary cores.
+    pub(super) fn offloads(&self) -> bool {
+        self.plan.config().scaling.is_some()
+    }
+
     /// Returns `true` if it gets packets.
     pub(super) fn runs(&self) -> bool {
         !self.draining && !self.is_finished()
