@@ -412,6 +412,14 @@ impl BufferPool {
         Some(Buffer { index, pool })
     }
 
+    /// Same for all returned buffers.
+    #[inline]
+    pub fn take_all_returned(&mut self) -> impl ExactSizeIterator<Item = Buffer> {
+        debug_assert!(self.lent.is_some(), "a pool of its own buffers");
+        let pool = self.memory.pool;
+        self.free.drain(..).map(move |index| Buffer { index, pool })
+    }
+
     /// Memory that holds the pool's buffers.
     pub fn memory(&self) -> &BufferMemory {
         &self.memory

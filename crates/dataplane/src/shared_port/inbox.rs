@@ -176,8 +176,9 @@ impl Inbox {
     #[inline]
     fn give_back(&mut self, pool: &mut BufferPool) {
         if let [only] = &mut self.from[..] {
-            only.back.push_from(&mut std::iter::from_fn(|| pool.take_returned()));
-            debug_assert!(pool.take_returned().is_none(), "the ring has room for all buffers");
+            let mut returned = pool.take_all_returned();
+            only.back.push_from(&mut returned);
+            debug_assert!(returned.len() == 0, "the ring has room for all buffers");
             return;
         }
         while let Some(buffer) = pool.take_returned() {
