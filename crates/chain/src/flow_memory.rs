@@ -87,6 +87,11 @@ pub(crate) struct FlowMemory {
     state_bytes: usize,
 }
 
+/// Distance between states of this size in memory that processes share: whole lines, as their programs expect.
+pub(crate) fn shared_stride(state_bytes: usize) -> usize {
+    state_bytes.next_multiple_of(CACHE_LINE)
+}
+
 /// Distance between states of this size: a power of two within a cache line, or whole lines.
 pub(crate) fn state_stride(state_bytes: usize) -> usize {
     match state_bytes {
@@ -115,15 +120,20 @@ impl FlowMemory {
         })
     }
 
+    /// Size in bytes of the memory of [`new`](FlowMemory::new).
+    pub(crate) fn own_bytes(slots: usize, state_bytes: usize) -> usize {
+        slots * (CACHE_LINE + state_stride(state_bytes))
+    }
+
     /// Size in bytes of the memory for `slots` flows, for [`shared`](FlowMemory::shared).
     pub(crate) fn file_bytes(slots: usize, state_bytes: usize) -> usize {
-        slots * (CACHE_LINE + state_stride(state_bytes))
+        slots * (CACHE_LINE + shared_stride(state_bytes))
     }
 
     /// Same as [`new`](FlowMemory::new), in memory of a file, so that it outlives a process. The caller's obligation
     /// covers other processes that map the file.
     pub(crate) fn shared(memory: &Arc<Memory>, slots: usize, state_bytes: usize) -> io::Result<FlowMemory> {
-        let state_bytes = state_stride(state_bytes);
+        let state_bytes = shared_stride(state_bytes);
         let entries = slots * CACHE_LINE;
         let states = match state_bytes {
             0 => Region::empty(),

@@ -40,7 +40,7 @@ impl FlowTableMemory {
     /// Memory of a table for `capacity` flows with `state_bytes` bytes of state each.
     pub fn new(capacity: usize, state_bytes: usize) -> FlowTableMemory {
         let shape = Shape::new(capacity);
-        let flows = FlowMemory::file_bytes(shape.all_slots(), state_bytes);
+        let flows = FlowMemory::own_bytes(shape.all_slots(), state_bytes);
         FlowTableMemory {
             bytes: flows + BUCKETS * PartitionParts::bytes(shape.slots),
             capacity,

@@ -5,7 +5,7 @@ use super::BUCKETS;
 use super::FlowTable;
 use super::partition::AllParts;
 use super::shape::Shape;
-use crate::flow_memory::{FlowMemory, state_stride};
+use crate::flow_memory::{FlowMemory, shared_stride};
 use crate::flow_table::index::FlowIndex;
 use crate::flow_table::remote_companions::{Companions, NoCompanion};
 use crate::flow_table::{FlowCounters, FlowTableMemory};
@@ -55,7 +55,7 @@ impl ReplicaConfig {
         if generation == 0 || high << 32 | low != generation {
             return false;
         }
-        let state = self.slots() * CACHE_LINE + index * state_stride(self.state_bytes);
+        let state = self.slots() * CACHE_LINE + index * shared_stride(self.state_bytes);
         memory.read(state + at, to);
         true
     }

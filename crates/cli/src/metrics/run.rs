@@ -155,7 +155,7 @@ mod tests {
             "tailwater_reloads_total{outcome=\"applied\"} 3",
             "tailwater_reloads_total{outcome=\"rejected\"} 2",
             "tailwater_reloads_total{outcome=\"unchanged\"} 1",
-            "tailwater_last_reload_rejected 1",
+            "tailwater_last_reload_rejected 1.0",
             "tailwater_dedicated_cores 1.5",
             "tailwater_auxiliary_cores 0.25",
             "tailwater_packets_total{outcome=\"delivered\"} 6",
