@@ -161,8 +161,10 @@ impl FlowTable {
     /// current batch may hold their packets.
     pub(super) fn evict(&mut self, home: FlowIndex, tick: u32, ends: &mut EndedFlows) -> Option<u32> {
         let mut chosen = None;
+        let end = self.shape.first(self.shape.bucket(home.0)) + self.shape.slots;
         for distance in 0..NEIGHBOURHOOD {
-            let flow = self.at(home.0, distance);
+            let slot = home.0 + distance;
+            let flow = FlowIndex(if slot < end { slot } else { slot - self.shape.slots });
             let idle = self.idle_ticks(flow, tick);
             if idle == 0 {
                 continue;
