@@ -114,11 +114,12 @@ fn profile(folder: &Folder, name: &str) -> String {
     let spec = ChainSpec::read(&folder.0.join(format!("{name}.yaml"))).unwrap();
     format!(
         "apiVersion: tailwater.dev/v1alpha1\nkind: ChainProfiles\nmetadata: {{name: {name}}}\nspec:\n  version: 2\n  \
-         profiles:\n  - chain: {name}\n    configuration: \"{}\"\n    traffic: test\n    machine: {{{}}}\n    cache: {{method: \
-         pirate, unitKibibytes: 1024, mostUnits: 2, points: [[1, 1000000, 0, 3], [2, 1000000, 0, 3]], verified: [[1, 0], \
-         [2, 0]]}}\n    latency: {{throughput: [1000000, 0, 3], percentile: 99, points: [[10, 5, 0, 3], [100, 50, 0, 3]], \
-         objectiveMicroseconds: 1000, objectivePercentile: 99, nonDropRate: 900000, partialDropRate: 900000, objectiveRate: \
-         900000}}\n",
+         profiles:\n  - chain: {name}\n    configuration: \"{}\"\n    traffic: test\n    machine: {{{}}}\n    \
+         cache: {{method: pirate, unitKibibytes: 1024, mostUnits: 2, points: [[1, 1000000, 0, 3], \
+         [2, 1000000, 0, 3]], verified: [[1, 0], [2, 0]]}}\n    \
+         latency: {{throughput: [1000000, 0, 3], percentile: 99, points: [[10, 5, 0, 3], [100, 50, 0, 3]], \
+         objectiveMicroseconds: 1000, objectivePercentile: 99, nonDropRate: 900000, partialDropRate: 900000, \
+         objectiveRate: 900000}}\n",
         fingerprint(&spec),
         fields.join(", ")
     )
@@ -156,7 +157,8 @@ fn chains_are_admitted_by_their_profiles_or_by_force() {
     let core = std::thread::available_parallelism().map_or(0, |cores| cores.get() - 1);
     let dry = folder.ok(&["apply", "-f", "dns.yaml", "--dry-run=server"]);
     let promised = format!(
-        "core {core}, promised: 0.60 of core {core} for 582k packets per second, predicted latency 30us, 1.031us a packet"
+        "core {core}, promised: 0.60 of core {core} for 582k packets per second, predicted latency 30us, 1.031us a \
+         packet"
     );
     let expected = format!("chain/dns created (server dry run), {promised}");
     assert!(dry.starts_with(&expected), "{dry}");

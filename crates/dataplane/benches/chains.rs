@@ -3,15 +3,15 @@
 //!
 //! `cargo bench -p tailwater-dataplane --bench chains [-- FILTER...] [--runs N] [--flows 10k,1M] [--sizes
 //! 64B,imix,1024B,mixed-64B,...]` prints one JSON line per figure. `64B`, `imix` and `1024B` are of one protocol,
-//! usually UDP. Mixtures of protocols in random order: `mixed-` or `tcp-udp-`, then the frames' lengths or `capture` for
-//! those of a capture, then `-zipf` for popular flows, then `-new1` or `-new10` for 1 % or 10 % of packets that begin a
-//! flow. The chains that route have the full BGP table if `TAILWATER_TEST_DATA` names the test data, or a generated one
-//! otherwise. Their lines name the table. Throughput: all rows are run in turn, `runs` times, and the value is the
-//! median. Events of the processor (where valgrind is installed, simulated, with the generated table) and allocations:
-//! the difference between runs on twice and once as many packets, so set-up does not count.
+//! usually UDP. Mixtures of protocols in random order: `mixed-` or `tcp-udp-`, then the frames' lengths or `capture`
+//! for those of a capture, then `-zipf` for popular flows, then `-new1` or `-new10` for 1 % or 10 % of packets that
+//! begin a flow. The chains that route have the full BGP table if `TAILWATER_TEST_DATA` names the test data, or a
+//! generated one otherwise. Their lines name the table. Throughput: all rows are run in turn, `runs` times, and the
+//! value is the median. Events of the processor (where valgrind is installed, simulated, with the generated table) and
+//! allocations: the difference between runs on twice and once as many packets, so set-up does not count.
 //!
-//! `-- look-ups [FILTER...] [--runs N] [--flows ...] [--sizes ...]` prints the cost of a packet by the number of flows, in
-//! nanoseconds, and the simulated cache misses up to 100,000 flows, by default for `forward-stateful` and `nat`.
+//! `-- look-ups [FILTER...] [--runs N] [--flows ...] [--sizes ...]` prints the cost of a packet by the number of flows,
+//! in nanoseconds, and the simulated cache misses up to 100,000 flows, by default for `forward-stateful` and `nat`.
 //!
 //! `-- memory [FILTER...] [--flows ...]` prints the memory of flow tables for these numbers of flows.
 //!

@@ -1,6 +1,6 @@
 //! Chains of a server's configuration.
 
-use crate::admission::Placement;
+use crate::admission::placement::Placement;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use tailwater_api::SpecError;

@@ -1,10 +1,10 @@
 //! One machine, many chains: `tailwater serve`.
 //!
 //! A server's [`Manager`] holds the applied configuration as *generations*. A request becomes the next generation: it
-//! is [checked](configuration), [admitted](admission), compared with the current one ([`steps`]), enacted step by step on a [`Machine`], and
-//! written to disk as a whole ([`generation`]). A failed step undoes the ones before it, and the current generation
-//! stays. [`serve`](serve()) runs the manager, folders of chains and, with the feature `control`, the control API over
-//! a Unix socket, whose thread only reads published [snapshots](Snapshot).
+//! is [checked](configuration), [admitted](admission), compared with the current one ([`steps`]), enacted step by step
+//! on a [`Machine`], and written to disk as a whole ([`generation`]). A failed step undoes the ones before it, and the
+//! current generation stays. [`serve`](serve()) runs the manager, folders of chains and, with the feature `control`,
+//! the control API over a Unix socket, whose thread only reads published [snapshots](Snapshot).
 //!
 //! The data plane is behind the [`Machine`] interface. With the feature `live`, `live::LiveMachine` is that of this
 //! machine.

@@ -1,6 +1,6 @@
 //! Interface between the server and the data plane of its machine.
 
-use crate::admission::Capacity;
+use crate::admission::placement::Capacity;
 use crate::chain::AppliedChain;
 use std::sync::Arc;
 use tailwater_net::Nanos;
@@ -13,8 +13,8 @@ use tailwater_placement::slo::Curves;
 ///
 /// After an `Err`, the machine runs the same chains as before the call.
 pub trait Machine {
-    /// Returns the cores and the cache that chains share. Without cores, the machine chooses them itself and no chain is
-    /// admitted by its profile.
+    /// Returns the cores and the cache that chains share. Without cores, the machine chooses them itself and no chain
+    /// is admitted by its profile.
     fn capacity(&self) -> Capacity {
         Capacity::default()
     }

@@ -1,6 +1,6 @@
 //! Requests to change the configuration of a server.
 
-use crate::admission::Placement;
+use crate::admission::placement::Placement;
 use crate::chain::Manifest;
 use crate::configuration::ControlError;
 

@@ -96,8 +96,8 @@ impl LockedState {
 type Publisher = Arc<Mutex<Option<Publish>>>;
 
 /// Runs a server until `stop` is set: with the chains of its last generation, of its files and folders, and of the
-/// control API, whose socket exists once these chains have started. `ready` is called then, and `warn` with each warning.
-/// Returns when the chains have drained or half a second has passed, and the socket is removed.
+/// control API, whose socket exists once these chains have started. `ready` is called then, and `warn` with each
+/// warning. Returns when the chains have drained or half a second has passed, and the socket is removed.
 ///
 /// # Errors
 /// The server cannot start.

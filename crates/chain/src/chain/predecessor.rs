@@ -1,4 +1,4 @@
-//! What is left of a chain that another one has succeeded.
+//! Rest of a chain that another one has succeeded.
 
 use super::stage::Stage;
 use crate::flow_table::{EndedFlows, FlowTable};

@@ -13,7 +13,8 @@ const MOST_SIMULATED: u32 = 100_000;
 /// Kinds of events that are printed.
 const PRINTED: [&str; 3] = ["instructions", "d1-misses", "ll-misses"];
 
-/// Prints the rows that the arguments select. Each number of flows is measured by itself, so that all memory is its own.
+/// Prints the rows that the arguments select. Each number of flows is measured by itself, so that all memory is its
+/// own.
 pub fn print(arguments: &Arguments) {
     let is_meant = |chain: &&str| arguments.is_filtered() || CHAINS.contains(chain);
     let chains: Vec<&str> = arguments.chains().filter(is_meant).collect();

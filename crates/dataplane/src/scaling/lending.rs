@@ -17,15 +17,10 @@ use tailwater_dispatch::Availability;
 use tailwater_handover::park::Waker;
 use tailwater_net::Nanos;
 use tailwater_policy::broker::{
-    BrokerCore, ChainLoad, CoreBroker, CoreNumber, CoreUse, Lease, LendPlan, LendView, QueueBacklog,
+    BrokerCore, ChainLoad, CoreBroker, CoreNumber, CoreUse, Lease, LendPlan, LendView, MEASURE_INTERVAL, QueueBacklog,
+    REQUEST_INTERVAL, RateAverages, is_urgent,
 };
 
-/// Interval at which a dispatcher with an urgent backlog requests a core again.
-const AGAIN: Nanos = Nanos::from_micros(5);
-/// Interval at which the chains' loads are measured, and the time constants of both averages.
-const MEASURE: Nanos = Nanos::from_millis(1);
-const SHORT: f64 = 100e6;
-const LONG: f64 = 1e9;
 /// Packets after which half of a measured time per packet is of newer ones.
 const RECENT: u64 = 4096;
 /// Precision of the measured time per packet.
@@ -93,9 +88,9 @@ impl Default for Board {
 struct Tenant {
     board: Arc<Board>,
     load: ChainLoad,
-    /// Packets received up to the last measurement, and packets per second over both times.
-    received: u64,
-    rates: [f64; 2],
+    rates: RateAverages,
+    /// Time of the first measurement.
+    since: Option<Nanos>,
 }
 
 /// Broker with its view.
@@ -154,8 +149,8 @@ impl AuxiliaryPool {
                 weight,
                 ..ChainLoad::default()
             },
-            received: 0,
-            rates: [0.0; 2],
+            rates: RateAverages::default(),
+            since: None,
         };
         let mut lender = self.0.lock();
         let free = lender.tenants.iter().position(Option::is_none);
@@ -300,9 +295,8 @@ impl Borrower {
             self.request(0, None, now);
         }
         let waited = now.saturating_sub(oldest.unwrap_or(now));
-        // Less than half of the objective is left for the oldest packet.
-        if waited.0 > self.objective.0 / 2 && now.0 >= self.again.load(Ordering::Relaxed) && !self.has_free() {
-            self.again.store((now + AGAIN).0, Ordering::Relaxed);
+        if is_urgent(waited, self.objective) && now.0 >= self.again.load(Ordering::Relaxed) && !self.has_free() {
+            self.again.store((now + REQUEST_INTERVAL).0, Ordering::Relaxed);
             self.request(1, None, now);
         }
     }
@@ -454,20 +448,18 @@ impl Lender {
     /// Updates the averages of the chains' loads.
     fn measure(&mut self, now: Nanos) {
         let elapsed = now.saturating_sub(self.measured);
-        if elapsed < MEASURE {
+        if elapsed < MEASURE_INTERVAL {
             return;
         }
         self.measured = now;
-        let elapsed = elapsed.0 as f64;
         for tenant in self.tenants.iter_mut().flatten() {
             let received = tenant.board.received.load(Ordering::Relaxed);
-            let rate = received.saturating_sub(tenant.received) as f64 / elapsed;
-            tenant.received = received;
-            for (average, time) in tenant.rates.iter_mut().zip([SHORT, LONG]) {
-                *average += (rate - *average) * (elapsed / time).min(1.0);
-            }
-            let packet = tenant.board.packet_time.load(Ordering::Relaxed) as f64 / PART as f64;
-            (tenant.load.short, tenant.load.long) = (tenant.rates[0] * packet, tenant.rates[1] * packet);
+            let before = Nanos(now.0 - elapsed.0);
+            let since = *tenant.since.get_or_insert(before);
+            tenant.rates.add(received, elapsed, now.saturating_sub(since));
+            let seconds = tenant.board.packet_time.load(Ordering::Relaxed) as f64 / PART as f64 / 1e9;
+            let RateAverages { short, long, .. } = tenant.rates;
+            (tenant.load.short, tenant.load.long) = (short * seconds, long * seconds);
         }
     }
 }

@@ -82,8 +82,8 @@ pub(crate) fn connect(
     missed: &Arc<AtomicU64>,
     has_hash: bool,
 ) -> (Vec<Outlet>, Inbox) {
-    // All buffers that can be here or in a ring, so that a buffer that goes back always finds room: twice, since a poller
-    // that delivers to a chain again after a while has yet to take back what came back meanwhile.
+    // All buffers that can be here or in a ring, so that a buffer that goes back always finds room: twice, since a
+    // poller that delivers to a chain again after a while has yet to take back what came back meanwhile.
     let all = 2 * (pollers.len() * size.next_power_of_two() + held);
     let ends = pollers.iter().map(|progress| {
         let ((to, from), (give, back)) = (ring(size), ring(all));

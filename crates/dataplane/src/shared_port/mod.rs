@@ -408,8 +408,8 @@ impl SharedPort {
         self.store.get_or_init(|| PacketStore::of_memory(&self.memory)).clone()
     }
 
-    /// Lets chains get packets, or none any more, all at one time. Returns once all pollers have the new rules. Ends the
-    /// run of workers with these flags as soon as that is so.
+    /// Lets chains get packets, or none any more, all at one time. Returns once all pollers have the new rules. Ends
+    /// the run of workers with these flags as soon as that is so.
     fn set_live(&self, changes: &[(usize, bool)], over: Option<&Arc<WorkerFlags>>) {
         let mut chains = self.lock_chains();
         let before = chains.live;

@@ -172,8 +172,8 @@ impl<P: PortSender + ?Sized> WorkerContext<P> {
         self.send(chain, batch, packets, began)
     }
 
-    /// Same as [`pass`](WorkerContext::pass) for packets without RSS hashes, which the chain does not read. Late packets
-    /// are attributed by a hash of their flow's key. `backlog` is set if other packets wait.
+    /// Same as [`pass`](WorkerContext::pass) for packets without RSS hashes, which the chain does not read. Late
+    /// packets are attributed by a hash of their flow's key. `backlog` is set if other packets wait.
     #[inline]
     pub(crate) fn pass_unhashed(
         &mut self,

@@ -103,8 +103,8 @@ impl<P: Processing> HostedWorker<P> {
         }
     }
 
-    /// Takes over from the predecessor once it has ended, or has taken too long. Returns `true` if there is nothing more
-    /// to wait for.
+    /// Takes over from the predecessor once it has ended, or has taken too long. Returns `true` if there is nothing
+    /// more to wait for.
     #[cold]
     fn inherit(&mut self) -> bool {
         let (Some((estate, until)), Some(worker)) = (&mut self.awaits, &mut self.worker) else {

@@ -193,7 +193,8 @@ impl ChainProcessing {
         end
     }
 
-    /// Runs the received batch, which must not be empty, through the chain, sends it and measures. Returns the end time.
+    /// Runs the received batch, which must not be empty, through the chain, sends it and measures. Returns the end
+    /// time.
     #[inline]
     fn process_batch(&mut self, context: &mut QueueContext, received: Received, began: Nanos) -> Nanos {
         let backlog = received.waiting > 0;

@@ -57,9 +57,9 @@ pub struct Refused {
 }
 
 impl SharedCores {
-    /// Returns the core for a chain. The others stay where they are. `before` is the core that it has now: it stays there
-    /// if it fits. Otherwise, a chain with a promise gets the core with the least promised time, and one without it the
-    /// core with the fewest chains; the first of several.
+    /// Returns the core for a chain. The others stay where they are. `before` is the core that it has now: it stays
+    /// there if it fits. Otherwise, a chain with a promise gets the core with the least promised time, and one without
+    /// it the core with the fewest chains; the first of several.
     ///
     /// # Errors
     /// With a promise: no core keeps it, and those of the others.

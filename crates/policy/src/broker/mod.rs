@@ -19,12 +19,14 @@ mod choice;
 mod config;
 mod least_slack;
 mod lending;
+mod requests;
 mod sizing;
 mod turns;
 
 pub use crate::server::CoreNumber;
 pub use config::BrokerConfig;
 pub use least_slack::LeastSlackBroker;
+pub use requests::{MEASURE_INTERVAL, REQUEST_INTERVAL, RateAverages, is_urgent};
 pub use turns::{TurnChain, turn_length};
 
 use tailwater_net::Nanos;

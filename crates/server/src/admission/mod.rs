@@ -5,7 +5,7 @@
 //!
 //! A chain without `spec.slo.throughput` has no promise and gets the time that others leave.
 
-mod placement;
+pub(crate) mod placement;
 mod refusal;
 
 pub use placement::{Capacity, Placement, Promise};
@@ -78,7 +78,8 @@ fn without_cores(chain: &mut Arc<AppliedChain>) {
     }
 }
 
-/// Decides about a chain that is resumed. Also returns the reason if it does not fit any more and runs without a promise.
+/// Decides about a chain that is resumed. Also returns the reason if it does not fit any more and runs without a
+/// promise.
 pub(crate) fn admit_stored(
     machine: &impl Machine,
     spec: Option<&AdmissionSpec>,
@@ -186,8 +187,8 @@ impl<'m, M: Machine> Admission<'m, M> {
             (Err(error), None) => return rest(Promise::Unchecked, &error),
             (Ok(None), None) if spec.profile == Unprofiled::Required => {
                 return Err(format!(
-                    "has spec.slo.throughput and no profile in {}: measure it by tailwater profile all, or apply it with \
-                     --force",
+                    "has spec.slo.throughput and no profile in {}: measure it by tailwater profile all, or apply it \
+                     with --force",
                     spec.profiles.display()
                 ));
             }

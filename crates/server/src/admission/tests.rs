@@ -72,8 +72,8 @@ struct Server {
 impl Server {
     fn new(admission: &str, cores: &[u32], rates: &[(&'static str, f64)]) -> Server {
         let text = format!(
-            "apiVersion: tailwater.dev/v1alpha1\nkind: Server\nmetadata: {{name: s}}\nspec:\n  cores: 1\n  ports: [{{name: \
-             a, traffic: bursty}}]\n{admission}"
+            "apiVersion: tailwater.dev/v1alpha1\nkind: Server\nmetadata: {{name: s}}\nspec:\n  cores: 1\n  \
+             ports: [{{name: a, traffic: bursty}}]\n{admission}"
         );
         let document = Document::parse(&text, "s.yaml", DESCRIPTION).unwrap();
         Server {
@@ -178,7 +178,7 @@ fn a_chain_that_does_not_fit_is_refused_with_what_binds_and_nothing_changes() {
     ];
     assert!(server.admit(both).is_err());
     assert_eq!(server.current, before);
-    // What was said to fit does.
+    // A chain of the size that was said to fit is admitted.
     server.apply("web", "latency: 1ms, throughput: 620kpps").unwrap();
     assert_eq!(server.place("web").1, Promise::Promised);
 }

@@ -292,8 +292,8 @@ impl LiveMachine {
     }
 }
 
-/// Checks that a chain writes no file that a running one writes, but for functions that it keeps from that one: both run
-/// for a moment.
+/// Checks that a chain writes no file that a running one writes, but for functions that it keeps from that one: both
+/// run for a moment.
 fn check_outputs(spec: &ChainSpec, other: &RunningChain, kept: &[KeptFunction]) -> Result<(), Refusal> {
     let written = |spec: &ChainSpec| -> Vec<PathBuf> {
         let is_kept = |name: &str| kept.iter().any(|kept| kept.name() == name);

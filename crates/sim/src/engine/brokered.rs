@@ -4,6 +4,7 @@ use super::tree::NEVER;
 use std::ops::Range;
 use tailwater_policy::broker::{
     BrokerConfig, BrokerCore, ChainLoad, ChainNumber, CoreBroker, Lease, LeastSlackBroker, LendPlan, QueueBacklog,
+    RateAverages,
 };
 
 /// Part of a core's state that the broker of its server sees.
@@ -33,14 +34,6 @@ impl Default for Brokered {
     }
 }
 
-/// Load of a chain, as averages.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct MeasuredLoad {
-    pub offered: u64,
-    pub short: f64,
-    pub long: f64,
-}
-
 /// Broker of a server.
 pub(crate) struct ServerBroker {
     pub broker: Box<dyn CoreBroker>,
@@ -57,7 +50,7 @@ pub(crate) struct ServerBroker {
 #[derive(Default)]
 pub(crate) struct Brokers {
     pub servers: Vec<ServerBroker>,
-    pub loads: Vec<MeasuredLoad>,
+    pub rates: Vec<RateAverages>,
     pub measured: u64,
 }
 

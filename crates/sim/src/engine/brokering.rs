@@ -6,7 +6,7 @@
 //! releases it once it has completed its packets. Only then can the next lease's dispatcher use it.
 
 use super::Engine;
-use super::brokered::{MeasuredLoad, ServerBroker};
+use super::brokered::ServerBroker;
 use super::chain_state::Steering;
 use super::core::Core;
 use super::dispatch::Dispatch;
@@ -14,16 +14,10 @@ use super::tree::NEVER;
 use std::ops::Range;
 use tailwater_net::Nanos;
 use tailwater_policy::broker::{
-    BrokerCore, ChainCores, ChainLoad, ChainNumber, CoreNumber, CorePlan, CoreUse, Lease, LendView, QueueBacklog,
-    ResizeView,
+    BrokerCore, ChainCores, ChainLoad, ChainNumber, CoreNumber, CorePlan, CoreUse, Lease, LendView, MEASURE_INTERVAL,
+    QueueBacklog, REQUEST_INTERVAL, RateAverages, ResizeView, is_urgent,
 };
 
-/// Interval in nanoseconds at which a dispatcher with an urgent backlog requests a core again.
-const AGAIN: u64 = 5_000;
-/// Interval in nanoseconds at which the chains' loads are measured, and the time constants of both averages.
-const MEASURE: u64 = 1_000_000;
-const SHORT: f64 = 100e6;
-const LONG: f64 = 1e9;
 /// Delivered packets from which on the measured time per packet is used instead of the model's.
 const ENOUGH: u64 = 1_000;
 
@@ -43,9 +37,11 @@ impl Engine<'_> {
         }
         let core = &self.cores[number];
         let waited = now.saturating_sub(core.brokered.oldest.min(now));
-        // Less than half of the objective is left for what waits.
-        if waited > self.chains[chain].meter.slo.0 / 2 && now >= core.brokered.again && !self.has_free(number) {
-            self.cores[number].brokered.again = now + AGAIN;
+        if is_urgent(Nanos(waited), self.chains[chain].meter.slo)
+            && now >= core.brokered.again
+            && !self.has_free(number)
+        {
+            self.cores[number].brokered.again = now + REQUEST_INTERVAL.0;
             self.request(number, 1, None, now);
         }
     }
@@ -113,7 +109,7 @@ impl Engine<'_> {
         let server = usize::from(self.cores[number].server);
         let mut brokers = std::mem::take(&mut self.brokers);
         let own = &mut brokers.servers[server];
-        self.see(own, &brokers.loads, now);
+        self.see(own, &brokers.rates, now);
         let local = (number - own.cores.start) as CoreNumber;
         if let Some(queue) = own.queues.iter_mut().find(|queue| queue.core == local) {
             queue.wants = wants;
@@ -147,11 +143,11 @@ impl Engine<'_> {
     }
 
     /// Fills in the broker's view of a server.
-    fn see(&self, own: &mut ServerBroker, loads: &[MeasuredLoad], now: u64) {
+    fn see(&self, own: &mut ServerBroker, rates: &[RateAverages], now: u64) {
         let start = own.cores.start;
         own.loads.clear();
         own.loads
-            .extend(own.chains.iter().map(|chain| self.load(*chain, loads)));
+            .extend(own.chains.iter().map(|chain| self.load(*chain, rates)));
         let mut uses = std::mem::take(&mut own.uses);
         uses.clear();
         uses.extend(own.cores.clone().map(|core| BrokerCore {
@@ -217,8 +213,8 @@ impl Engine<'_> {
         nanos.max(1)
     }
 
-    fn load(&self, chain: usize, loads: &[MeasuredLoad]) -> ChainLoad {
-        let measured = loads.get(chain).copied().unwrap_or_default();
+    fn load(&self, chain: usize, rates: &[RateAverages]) -> ChainLoad {
+        let measured = rates.get(chain).copied().unwrap_or_default();
         let cores = self.packet_time(chain) as f64 / 1e9;
         ChainLoad {
             objective: self.chains[chain].meter.slo,
@@ -232,20 +228,15 @@ impl Engine<'_> {
     /// Updates the averages of the chains' packet rates.
     fn measure_loads(&mut self, now: u64) {
         let elapsed = now.saturating_sub(self.brokers.measured);
-        if elapsed < MEASURE {
+        if elapsed < MEASURE_INTERVAL.0 {
             return;
         }
         self.brokers.measured = now;
-        self.brokers.loads.resize(self.chains.len(), MeasuredLoad::default());
-        for (load, chain) in self.brokers.loads.iter_mut().zip(&self.chains) {
-            let offered = chain.meter.total.offered + chain.meter.window.offered;
+        self.brokers.rates.resize(self.chains.len(), RateAverages::default());
+        for (rates, chain) in self.brokers.rates.iter_mut().zip(&self.chains) {
             // Counters begin again after the warm-up.
-            let rate = offered.saturating_sub(load.offered) as f64 * 1e9 / elapsed as f64;
-            load.offered = offered;
-            // At first, the averages cover the time since the start.
-            let weight = |time: f64| (elapsed as f64 / time.min(now as f64)).min(1.0);
-            load.short += (rate - load.short) * weight(SHORT);
-            load.long += (rate - load.long) * weight(LONG);
+            let offered = chain.meter.total.offered + chain.meter.window.offered;
+            rates.add(offered, Nanos(elapsed), Nanos(now));
         }
     }
 
@@ -275,7 +266,7 @@ impl Engine<'_> {
         let server = usize::from(self.cores[near].server);
         let mut brokers = std::mem::take(&mut self.brokers);
         let own = &mut brokers.servers[server];
-        self.see(own, &brokers.loads, now);
+        self.see(own, &brokers.rates, now);
         let dedicated = |chain: usize| {
             let is_its = |core: &&BrokerCore| core.usage == CoreUse::Dedicated(chain as ChainNumber);
             own.uses.iter().filter(is_its).count() as u16

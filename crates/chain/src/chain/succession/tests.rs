@@ -171,7 +171,7 @@ fn chains_with_other_keys_cannot_succeed() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Whatever the lists are, and whenever one succeeds another: each function has counted exactly the packets that
+    /// With any lists, and at any time of a succession: each function has counted exactly the packets that
     /// came while it was in the chain since it entered.
     #[test]
     fn each_function_counts_what_came_while_it_was_there(

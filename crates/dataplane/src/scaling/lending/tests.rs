@@ -98,7 +98,7 @@ fn an_overloaded_chain_yields() {
     let (flood, calm) = (pool.borrower(OBJECTIVE, 1), pool.borrower(OBJECTIVE, 1));
     let mut now = Nanos::from_millis(1);
     for _ in 0..3_000 {
-        now += MEASURE;
+        now += MEASURE_INTERVAL;
         // 5 cores of load.
         flood.received(5_000);
         publish(&flood, 2_000, 100_000, now);

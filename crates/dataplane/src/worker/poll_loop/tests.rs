@@ -4,11 +4,15 @@ use crate::clock::Clock;
 use crate::port::{PortQueue, PortSender};
 use crate::telemetry::{Window, windows};
 use crate::worker::WorkerConfig;
+use crate::worker::processing::ChainProcessing;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use tailwater_api::WhenOverloaded;
 use tailwater_chain::batch::Batch;
 use tailwater_chain::buffer::BufferPool;
+use tailwater_chain::chain::Chain;
+use tailwater_chain::function::{FlowStates, FunctionProperties, NetworkFunction};
+use tailwater_chain::rig::{ChainRig, INPUT};
 
 /// Calls in order, shared by a queue and a processing.
 type Calls = Arc<Mutex<Vec<&'static str>>>;
@@ -31,6 +35,10 @@ impl PortQueue for OnePacket {
 
     fn received_before(&self) -> Nanos {
         Nanos::MAX
+    }
+
+    fn leave_out_hashes(&mut self) {
+        self.0.lock().unwrap().push("leave out hashes");
     }
 
     fn stop(&mut self) {
@@ -119,6 +127,17 @@ impl Processing for Scripted {
     }
 }
 
+fn config() -> WorkerConfig {
+    WorkerConfig {
+        slo: Nanos::from_millis(1),
+        when_overloaded: WhenOverloaded::InOrder,
+        window: Nanos::from_secs(100),
+        start: Nanos::ZERO,
+        batch: 32,
+        late: Default::default(),
+    }
+}
+
 /// Result of a run.
 struct Ran {
     calls: Vec<&'static str>,
@@ -130,14 +149,6 @@ struct Ran {
 /// Runs the processing that `script` makes of the default: a port that has ended, and no work.
 fn run(script: impl FnOnce(&mut Scripted), stop: impl Fn() -> bool) -> Ran {
     let (calls, clock) = (Calls::default(), Clock::start());
-    let config = WorkerConfig {
-        slo: Nanos::from_millis(1),
-        when_overloaded: WhenOverloaded::InOrder,
-        window: Nanos::from_secs(100),
-        start: Nanos::ZERO,
-        batch: 32,
-        late: Default::default(),
-    };
     let (mut senders, receiver) = windows(1, 0);
     let queue = Box::new(OnePacket(Arc::clone(&calls)));
     let mut processing = Scripted {
@@ -153,7 +164,7 @@ fn run(script: impl FnOnce(&mut Scripted), stop: impl Fn() -> bool) -> Ran {
     };
     script(&mut processing);
     let worker = PollLoop {
-        context: QueueContext::new(queue, clock, config, senders.remove(0)),
+        context: QueueContext::new(queue, clock, config(), senders.remove(0)),
         processing,
     };
     let failed = AtomicBool::new(false);
@@ -166,6 +177,58 @@ fn run(script: impl FnOnce(&mut Scripted), stop: impl Fn() -> bool) -> Ran {
         died,
         failed: failed.load(Ordering::Relaxed),
         total,
+    }
+}
+
+/// Function that reads RSS hashes if told so.
+struct Reads(bool);
+
+impl NetworkFunction for Reads {
+    fn kind(&self) -> &'static str {
+        "Reads"
+    }
+
+    fn properties(&self) -> FunctionProperties {
+        FunctionProperties {
+            reads_hash: self.0,
+            ..FunctionProperties::HEADERS_ONLY
+        }
+    }
+
+    fn process(&mut self, _: &mut Batch, _: &mut FlowStates<'_>) {}
+}
+
+/// Hashes are left out for a lone worker whose chain looks no flow up and has no function that reads them, and whose
+/// late packets are not discarded before they are parsed.
+#[test]
+fn a_worker_says_at_its_start_whether_hashes_matter() {
+    let functions = |reads| vec![("reads".to_owned(), Box::new(Reads(reads)) as Box<dyn NetworkFunction>)];
+    let stateless = |reads| Chain::new(functions(reads), None, INPUT);
+    let with_flows = || ChainRig::new(vec![Box::new(Reads(false))], INPUT).chain;
+    let (in_order, fresh) = (WhenOverloaded::InOrder, WhenOverloaded::ServeFresh);
+    for (chain, when_overloaded, left_out) in [
+        (stateless(false), in_order, true),
+        (stateless(true), in_order, false),
+        (stateless(false), fresh, false),
+        (with_flows(), in_order, false),
+    ] {
+        let calls = Calls::default();
+        let config = WorkerConfig {
+            when_overloaded,
+            ..config()
+        };
+        let (mut senders, _receiver) = windows(1, 0);
+        let mut worker = PollLoop {
+            processing: ChainProcessing::new(chain, BufferPool::new(64, 64).unwrap(), config.batch),
+            context: QueueContext::new(
+                Box::new(OnePacket(Arc::clone(&calls))),
+                Clock::start(),
+                config,
+                senders.remove(0),
+            ),
+        };
+        worker.begin();
+        assert_eq!(calls.lock().unwrap().contains(&"leave out hashes"), left_out);
     }
 }
 

@@ -1,0 +1,132 @@
+//! Auxiliary cores that chains share.
+
+use crate::common::alone;
+use crate::common::mappers::{random_flows, random_leases, random_splits};
+use crate::rig::*;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tailwater_chain::batch::Batch;
+use tailwater_chain::function::{FlowStates, NetworkFunction};
+use tailwater_dataplane::cores;
+use tailwater_dataplane::scaling::ScalingConfig;
+use tailwater_dataplane::shared_port::Unmatched;
+use tailwater_handover::park::Mode;
+use tailwater_net::Nanos;
+
+/// Function that counts packets that come after a later one of their flow, or again.
+struct InOrder(Arc<AtomicU64>);
+
+impl NetworkFunction for InOrder {
+    fn kind(&self) -> &'static str {
+        "InOrder"
+    }
+
+    fn state_bytes(&self) -> usize {
+        size_of::<u64>()
+    }
+
+    fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {
+        for i in 0..batch.len() {
+            let number = batch.frame(i)[42..46]
+                .try_into()
+                .map(u32::from_be_bytes)
+                .expect("four bytes");
+            let next = flows.state::<u64>(batch.packet(i));
+            if u64::from(number) < *next {
+                self.0.fetch_add(1, Ordering::Relaxed);
+            }
+            *next = u64::from(number) + 1;
+        }
+    }
+}
+
+/// Chains whose mappers move their flows at random, in three ways, share auxiliary cores: each packet passes once, in
+/// the order of its flow, and the cores are lent to all of them.
+#[test]
+fn auxiliary_cores_are_lent_to_several_chains() {
+    let _alone = alone();
+    const PACKETS: u32 = 200_000;
+    let available = cores::available();
+    let auxiliary = available[..(available.len() - 1).min(2)].to_vec();
+    if auxiliary.is_empty() {
+        println!("skipped: this needs two cores");
+        return;
+    }
+    let helpers = auxiliary.len();
+    // More than the dedicated core can do by itself.
+    let trace = trace(4, Nanos(5_000), PACKETS);
+    let server = Server::with_auxiliary(trace, 1, auxiliary, (false, Unmatched::Drop));
+    let wrong = Arc::<AtomicU64>::default();
+    let run = |network, scaling| {
+        let wrong = Arc::clone(&wrong);
+        let make = move || -> Box<dyn NetworkFunction> { Box::new(InOrder(Arc::clone(&wrong))) };
+        let last = own_function("in-order", make);
+        let functions = "{accounting: }, {synthetic: {cycles: 6000}}";
+        server.run_with(network, functions, 1, (Some(last), Some(scaling)))
+    };
+    let in_pool = |scaling: ScalingConfig| ScalingConfig {
+        auxiliary: available[..helpers].to_vec(),
+        buffers: 512,
+        ..scaling
+    };
+    let chains = [
+        run("10.0.0.0/16", in_pool(random_flows(1, helpers, Mode::Sleep))),
+        run("10.1.0.0/16", in_pool(random_leases(2, helpers, Mode::Sleep, 0))),
+        run("10.2.0.0/16", in_pool(random_splits(3, helpers, Mode::Sleep, 3))),
+    ];
+    server.await_received(u64::from(PACKETS));
+    let reports = chains.map(|chain| chain.drain().unwrap());
+    assert_eq!(wrong.load(Ordering::Relaxed), 0, "packets out of order");
+    for report in &reports {
+        assert_books(report);
+        assert_eq!(report.packets.dropped_by_nf, 0);
+        let scaling = report.scaling.as_ref().unwrap();
+        assert!(scaling.activated > 0, "{scaling:?}");
+        assert!(scaling.packets_offloaded > 0, "{scaling:?}");
+        assert_eq!(report.flows.as_ref().map(|flows| flows.opened), Some(50));
+    }
+    server.host.stop();
+    let offered: u64 = reports.iter().map(|report| report.packets.offered).sum();
+    let counts = server.port.counts();
+    assert_eq!(counts.received, offered + counts.unmatched + counts.lost, "{counts:?}");
+}
+
+#[test]
+fn a_panic_on_an_auxiliary_core_ends_only_that_chain() {
+    let _alone = alone();
+    let available = cores::available();
+    if available.len() < 2 {
+        println!("skipped: this needs two cores");
+        return;
+    }
+    let trace = trace(2, Nanos(4_000), 3_000);
+    let server = Server::with_auxiliary(trace, 1, available[..1].to_vec(), (true, Unmatched::Drop));
+    let in_pool = |seed| ScalingConfig {
+        auxiliary: available[..1].to_vec(),
+        buffers: 512,
+        ..random_flows(seed, 1, Mode::Sleep)
+    };
+    let functions = "{synthetic: {cycles: 12000}}";
+    let other = server.run_with("10.1.0.0/16", functions, 1, (None, Some(in_pool(1))));
+    let dying = server.run_with("10.0.0.0/16", functions, 1, (Some(dies_after(100)), Some(in_pool(2))));
+    let received = server.port.counts().received;
+    server.await_received(received + 20_000);
+    let error = dying.drain().unwrap_err();
+    let report = error.report().unwrap();
+    assert_books(report);
+    let of_dead = report.packets.offered;
+    let received = server.port.counts().received;
+    server.await_received(received + 10_000);
+    let other = other.drain().unwrap();
+    assert_books(&other);
+    assert!(
+        other
+            .scaling
+            .as_ref()
+            .is_some_and(|scaling| scaling.packets_offloaded > 0)
+    );
+    server.host.stop();
+    let counts = server.port.counts();
+    let offered = of_dead + other.packets.offered;
+    assert_eq!(counts.received, offered + counts.unmatched + counts.lost, "{counts:?}");
+}

@@ -1,0 +1,286 @@
+//! A server with one port, and chains on it.
+
+use std::net::Ipv4Addr;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use tailwater_chain::batch::Batch;
+use tailwater_chain::function::{FlowStates, NetworkFunction};
+use tailwater_dataplane::clock::Clock;
+use tailwater_dataplane::core_host::{CoreHost, HostConfig};
+use tailwater_dataplane::port::round_robin;
+use tailwater_dataplane::report::RunReport;
+use tailwater_dataplane::run::ReconfigureCell;
+use tailwater_dataplane::scaling::ScalingConfig;
+use tailwater_dataplane::shared_port::{ChainPort, SharedPort, SharedPortConfig, Unmatched, Withdrawal};
+use tailwater_dataplane::trace_nic::{TraceNic, TraceNicConfig};
+use tailwater_dataplane::{RunConfig, RunControl, RunError, RunPlan, cores, run_hosted};
+use tailwater_functions::own::OwnFunction;
+use tailwater_functions::spec::{ChainSpec, FunctionSpec};
+use tailwater_handover::park::Mode;
+use tailwater_net::builder::FrameBuilder;
+use tailwater_net::toeplitz::RssHasher;
+use tailwater_net::{FlowKey, Nanos, protocol};
+use tailwater_policy::broker::{BrokerConfig, LeastSlackBroker};
+use tailwater_policy::turns::TurnShare;
+use tailwater_traffic::{LoadOptions, Notice, Packet, PacketSource, Trace, TrafficError};
+
+/// Longest wait for something that happens soon.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Packets of equal spacing to `10.N.0.0/16`, where N is the remainder of their number, and of 50 flows each.
+pub struct ToNetworks {
+    networks: u8,
+    spacing: Nanos,
+    left: u32,
+    number: u32,
+    frame: Vec<u8>,
+}
+
+impl PacketSource for ToNetworks {
+    fn next_packet(&mut self) -> Result<Option<Packet<'_>>, TrafficError> {
+        if self.left == 0 {
+            return Ok(None);
+        }
+        self.left -= 1;
+        let number = self.number;
+        self.number += 1;
+        let network = (number % u32::from(self.networks)) as u8;
+        let flow = number / u32::from(self.networks) % 50;
+        let destination = Ipv4Addr::new(10, network, 0, 1);
+        let source = Ipv4Addr::new(192, 0, 2, flow as u8);
+        let key = FlowKey::v4(source, destination, protocol::UDP, 1000 + flow as u16, 53);
+        self.frame = FrameBuilder::new(&key)
+            .payload(&number.to_be_bytes())
+            .to_vec()
+            .expect("a short frame");
+        Ok(Some(Packet {
+            timestamp: Nanos(u64::from(number) * self.spacing.0),
+            data: &self.frame,
+            wire_length: self.frame.len() as u32,
+        }))
+    }
+
+    fn notices(&self) -> Vec<Notice> {
+        Vec::new()
+    }
+
+    fn name(&self) -> &str {
+        "networks"
+    }
+}
+
+pub fn trace(networks: u8, spacing: Nanos, packets: u32) -> Trace {
+    let mut source = ToNetworks {
+        networks,
+        spacing,
+        left: packets,
+        number: 0,
+        frame: Vec::new(),
+    };
+    Trace::load(&mut source, &LoadOptions::default()).unwrap()
+}
+
+/// Server with one port.
+pub struct Server {
+    pub host: Arc<CoreHost>,
+    pub port: Arc<SharedPort>,
+    pub cores: Vec<usize>,
+}
+
+/// Chain that runs.
+pub struct Running {
+    pub thread: JoinHandle<Result<RunReport, RunError>>,
+    pub stop: Arc<AtomicBool>,
+    pub withdrawal: Withdrawal,
+    pub reconfigure: Arc<ReconfigureCell>,
+}
+
+impl Running {
+    pub fn drain(self) -> Result<RunReport, RunError> {
+        self.withdrawal.withdraw();
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().expect("a chain's thread")
+    }
+}
+
+impl Server {
+    /// `repeated`: the trace is repeated until the server stops.
+    pub fn start(trace: Trace, workers: usize, repeated: bool, unmatched: Unmatched) -> Server {
+        Server::with_auxiliary(trace, workers, Vec::new(), (repeated, unmatched))
+    }
+
+    /// Same, with cores that all chains share.
+    pub fn with_auxiliary(
+        trace: Trace,
+        workers: usize,
+        auxiliary: Vec<usize>,
+        (repeated, unmatched): (bool, Unmatched),
+    ) -> Server {
+        let available = cores::available();
+        let cores: Vec<usize> = available.iter().rev().copied().take(workers).collect();
+        let clock = Clock::start();
+        let host = HostConfig {
+            cores: cores.clone(),
+            nap: None,
+            auxiliary,
+            park: Mode::Sleep,
+            broker: Box::new(LeastSlackBroker::new(BrokerConfig::default())),
+        };
+        let host = CoreHost::start(host, clock.clone()).unwrap();
+        let queues = cores.len() as u16;
+        let config = TraceNicConfig {
+            ring: 1 << 16,
+            duration: repeated.then_some(Nanos::from_secs(3600)),
+            ..TraceNicConfig::default()
+        };
+        let rss = RssHasher::default();
+        let key = *rss.key();
+        let nic = TraceNic::new(trace, rss, queues, &round_robin(queues), config, clock).unwrap();
+        let config = SharedPortConfig {
+            name: "east".to_owned(),
+            pollers: queues,
+            senders: 64,
+            buffers: 48 << 10,
+            ring: 1024,
+            unmatched,
+            rss_key: key,
+        };
+        let port = host.open_port(Box::new(nic), config).unwrap();
+        Server { host, port, cores }
+    }
+
+    /// Starts a chain that gets the packets to one network, on the first `workers` cores.
+    pub fn run(&self, network: &str, functions: &str, workers: usize) -> Running {
+        self.run_with(network, functions, workers, (None, None))
+    }
+
+    /// Same, with a last function, and with auxiliary cores.
+    pub fn run_with(
+        &self,
+        network: &str,
+        functions: &str,
+        workers: usize,
+        (last, scaling): (Option<FunctionSpec>, Option<ScalingConfig>),
+    ) -> Running {
+        self.succeed(network, functions, workers, (last, scaling), None)
+    }
+
+    /// Same, in the place of another chain.
+    pub fn succeed(
+        &self,
+        network: &str,
+        functions: &str,
+        workers: usize,
+        (last, scaling): (Option<FunctionSpec>, Option<ScalingConfig>),
+        replaced: Option<&Running>,
+    ) -> Running {
+        // Leases of auxiliary cores last for twice the objective.
+        let objective = if scaling.is_some() { "1ms" } else { "250ms" };
+        let text = format!(
+            "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {{name: test}}\nspec:\n  \
+             match: {{destinations: [{network}]}}\n  slo: {{latency: {objective}}}\n  functions: [{functions}]\n"
+        );
+        let mut spec = ChainSpec::parse(&text, "test", Path::new(".")).unwrap_or_else(|error| panic!("{error}"));
+        spec.functions.extend(last);
+        let cores = self.cores[..workers].to_vec();
+        let config = RunConfig {
+            scaling,
+            ..RunConfig::new(cores)
+        };
+        let plan = RunPlan::new(spec, config).unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let (host, stopped) = (Arc::clone(&self.host), Arc::clone(&stop));
+        let mut port = ChainPort::new(&self.port, &plan.spec().match_);
+        if let Some(replaced) = replaced {
+            let reconfigure = replaced.reconfigure.get().expect("a chain that runs");
+            port = port.replacing(replaced.withdrawal.clone(), reconfigure.kept_by(plan.spec()));
+        }
+        let reconfigure = Arc::<ReconfigureCell>::default();
+        let cell = Arc::clone(&reconfigure);
+        let withdrawal = port.withdrawal();
+        let thread = std::thread::spawn(move || {
+            let share = TurnShare {
+                objective: plan.spec().slo.budget(),
+                weight: 1,
+            };
+            let control = RunControl::new(&stopped).with_reconfigure(&cell);
+            run_hosted(&plan, (&mut port, &host), share, control)
+        });
+        let began = Instant::now();
+        while !withdrawal.is_live() {
+            assert!(began.elapsed() < PATIENCE, "the chain has not started");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Running {
+            thread,
+            stop,
+            withdrawal,
+            reconfigure,
+        }
+    }
+
+    /// Waits until the port has received so many packets.
+    pub fn await_received(&self, packets: u64) {
+        let began = Instant::now();
+        while self.port.counts().received < packets {
+            assert!(began.elapsed() < PATIENCE, "{:?}", self.port.counts());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.host.stop();
+    }
+}
+
+/// Function that panics after some packets.
+pub struct Dies(u32);
+
+impl NetworkFunction for Dies {
+    fn kind(&self) -> &'static str {
+        "Dies"
+    }
+
+    fn process(&mut self, batch: &mut Batch, _: &mut FlowStates<'_>) {
+        self.0 = self.0.checked_sub(batch.len() as u32).expect("on purpose");
+    }
+}
+
+pub fn dies_after(packets: u32) -> FunctionSpec {
+    let make = move || -> Box<dyn NetworkFunction> { Box::new(Dies(packets)) };
+    own_function("dies", make)
+}
+
+pub fn assert_books(report: &RunReport) {
+    let packets = &report.packets;
+    assert_eq!(
+        packets.offered,
+        packets.delivered + packets.dropped_by_nf + packets.lost,
+        "{packets:?}"
+    );
+}
+
+/// Asserts that packets were lost at most while other programs had the core.
+pub fn assert_few_lost(report: &RunReport) {
+    assert!(
+        report.packets.lost * 20 < report.packets.offered,
+        "{:?}",
+        report.packets
+    );
+}
+
+/// Function of a test, by its name in reports.
+pub fn own_function(name: &str, make: impl Fn() -> Box<dyn NetworkFunction> + Send + Sync + 'static) -> FunctionSpec {
+    FunctionSpec {
+        name: name.to_owned(),
+        config: OwnFunction::new("Own", make).into(),
+        files: Vec::new(),
+        branch: None,
+        on_failure: Default::default(),
+    }
+}
