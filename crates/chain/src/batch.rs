@@ -213,7 +213,8 @@ impl Batch {
         let memory = self.memory.view();
         let mut stay = 0;
         for place in 0..self.packets.len() {
-            let (packet, frame) = self.packets[place].split(memory);
+            let slot = &mut self.packets[place];
+            let (packet, frame) = slot.split(memory);
             debug_assert!(packet.rest == 0, "an incomplete frame");
             let Some(choice) = choose(frame) else {
                 self.packets.swap(stay, place);
@@ -229,7 +230,7 @@ impl Batch {
                 ..
             } = *packet;
             let arrived = Arrived {
-                buffer: self.packets[place].buffer.lend(),
+                buffer: slot.buffer.lend(),
                 start,
                 length,
                 hash: Some(rss_hash),

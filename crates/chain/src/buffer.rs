@@ -386,6 +386,18 @@ impl BufferPool {
         self.forget_sent(1);
     }
 
+    /// Same for this number of the pool's buffers.
+    #[inline]
+    pub fn dismiss_all(&mut self, buffers: usize) {
+        self.forget_sent(buffers);
+    }
+
+    /// Takes over this number of buffers that another pool of the same memory [released](BufferPool::dismiss).
+    #[inline]
+    pub fn admit_all(&mut self, buffers: usize) {
+        self.add_held(buffers);
+    }
+
     /// Takes over a buffer that another pool of the same memory [released](BufferPool::dismiss).
     ///
     /// # Panics

@@ -56,6 +56,13 @@ impl<T> Shared<T> {
         let first = count.min(back.len());
         (&back[..first], &front[..count - first])
     }
+
+    /// The slot of this number.
+    #[inline(always)]
+    fn slot(&self, number: usize) -> &Slot<T> {
+        let slots = &self.slots.0;
+        &slots[number & (slots.len() - 1)]
+    }
 }
 
 impl<T> Drop for Shared<T> {
@@ -94,6 +101,7 @@ pub fn ring<T: Send>(size: usize) -> (Producer<T>, Consumer<T>) {
         shared: shared.clone(),
         tail: 0,
         head: 0,
+        unpublished: 0,
     };
     let consumer = Consumer {
         shared,
@@ -111,6 +119,8 @@ pub struct Producer<T> {
     tail: usize,
     /// Consumer's counter when last read.
     head: usize,
+    /// Items put behind the tail, which the consumer does not see yet.
+    unpublished: usize,
 }
 
 impl<T> Producer<T> {
@@ -128,6 +138,13 @@ impl<T> Producer<T> {
     /// `wanted`.
     #[inline(always)]
     pub fn room(&mut self, wanted: usize) -> usize {
+        debug_assert!(self.unpublished == 0, "items were put and not flushed");
+        self.free(wanted)
+    }
+
+    /// Same, whatever has been put there.
+    #[inline(always)]
+    fn free(&mut self, wanted: usize) -> usize {
         let room = self.size() - self.tail.wrapping_sub(self.head);
         if room >= wanted {
             return room;
@@ -146,13 +163,39 @@ impl<T> Producer<T> {
         if self.room(1) == 0 {
             return Err(item);
         }
-        let (slot, _) = self.shared.span(self.tail, 1);
         // SAFETY: there is room for one, so the slot at the tail is ours.
-        slot[0].with_mut(|slot| unsafe {
+        self.shared.slot(self.tail).with_mut(|slot| unsafe {
             (*slot).write(item);
         });
         self.publish(1);
         Ok(())
+    }
+
+    /// Puts one item behind those in the ring. The consumer sees it after [`flush`](Self::flush), before which nothing
+    /// may be pushed.
+    ///
+    /// # Errors
+    /// Returns the item, if the ring is full.
+    #[inline]
+    pub fn put(&mut self, item: T) -> Result<(), T> {
+        if self.free(self.unpublished + 1) <= self.unpublished {
+            return Err(item);
+        }
+        // SAFETY: there is room for one more than those put before, so the slot behind them is ours.
+        self.shared
+            .slot(self.tail.wrapping_add(self.unpublished))
+            .with_mut(|slot| unsafe {
+                (*slot).write(item);
+            });
+        self.unpublished += 1;
+        Ok(())
+    }
+
+    /// Passes the items that were [put](Self::put) to the consumer, by one store.
+    #[inline]
+    pub fn flush(&mut self) {
+        let count = std::mem::take(&mut self.unpublished);
+        self.publish(count);
     }
 
     /// Pushes the first items of a batch, up to the room in the ring. Returns their number. One store publishes them
@@ -261,6 +304,8 @@ impl<T> Producer<T> {
 
 impl<T> Drop for Producer<T> {
     fn drop(&mut self) {
+        // So that no item is forgotten.
+        self.flush();
         // Release: a consumer that sees the flag sees every item pushed before.
         self.shared.producer_gone.store(true, Ordering::Release);
     }

@@ -110,6 +110,26 @@ fn ring_iterators() {
 }
 
 #[test]
+fn ring_items_put_and_flushed() {
+    check(7, || {
+        transfer(
+            4,
+            7,
+            |producer, items| {
+                let put = items.take(3).take_while(|item| producer.put(*item).is_ok()).count();
+                producer.flush();
+                put
+            },
+            |consumer| {
+                let mut popped = Vec::new();
+                consumer.pop_each(3, |item| popped.push(item));
+                popped
+            },
+        );
+    });
+}
+
+#[test]
 fn ring_closed_by_its_producer_is_popped_to_the_end() {
     check(9, || {
         let (mut producer, mut consumer) = ring(2);

@@ -45,6 +45,8 @@ impl Progress {
 pub(crate) struct Outlet {
     to: Producer<Delivered>,
     back: Consumer<Buffer>,
+    /// Packets delivered and not passed on yet.
+    delivered: usize,
     /// Packets that found the ring full and are not counted at `missed` yet.
     lost: u64,
     /// Where the chain counts packets that never reached it.
@@ -59,7 +61,7 @@ pub(crate) struct Inbox {
     from: Vec<From>,
     /// Index of the poller taken from first.
     first: usize,
-    taken: Vec<Delivered>,
+    taken: Vec<Arrived>,
     arrivals: Vec<Nanos>,
     /// Buffers that each poller's pool began with: a buffer goes back to its own.
     share: u32,
@@ -90,6 +92,7 @@ pub(crate) fn connect(
         let outlet = Outlet {
             to,
             back,
+            delivered: 0,
             lost: 0,
             missed: Arc::clone(missed),
             has_hash,
@@ -106,15 +109,15 @@ pub(crate) fn connect(
         from,
         first: 0,
         taken: Vec::with_capacity(MAX_BATCH),
-        arrivals: Vec::new(),
+        arrivals: Vec::with_capacity(MAX_BATCH),
         share,
     };
     (outlets, inbox)
 }
 
 impl Outlet {
-    /// Passes a packet to the chain, or counts it as lost if the chain's ring is full. Returns `false` if the chain has
-    /// ended, and nobody counts the packet.
+    /// Passes a packet to the chain, which gets it with the next [flush](Self::flush), or counts it as lost if the
+    /// chain's ring is full. Returns `false` if the chain has ended, and nobody counts the packet.
     #[inline]
     pub(crate) fn deliver(&mut self, packet: Arrived, arrival: Nanos, pool: &mut BufferPool) -> bool {
         // Its worker has panicked, and takes no more packets.
@@ -126,24 +129,35 @@ impl Outlet {
             hash: packet.hash.filter(|_| self.has_hash),
             ..packet
         };
-        pool.dismiss(&packet.buffer);
-        if let Err(Delivered { packet, .. }) = self.to.push(Delivered { packet, arrival }) {
-            pool.admit(&packet.buffer);
-            pool.give(packet.buffer);
-            self.lost += 1;
+        match self.to.put(Delivered { packet, arrival }) {
+            Ok(()) => self.delivered += 1,
+            Err(Delivered { packet, .. }) => {
+                pool.give(packet.buffer);
+                self.lost += 1;
+            }
         }
         true
+    }
+
+    /// Lets the chain see the packets that were delivered, and its worker own their buffers.
+    #[inline]
+    pub(crate) fn flush(&mut self, pool: &mut BufferPool) {
+        pool.dismiss_all(std::mem::take(&mut self.delivered));
+        self.to.flush();
     }
 
     /// Takes back buffers, and reports losses. Returns the number of packets that are lost because the worker has
     /// ended, and that nobody else counts.
     #[inline]
     pub(crate) fn settle(&mut self, pool: &mut BufferPool) -> u64 {
-        while self.back.pop_each(MAX_BATCH, |buffer| {
-            pool.admit(&buffer);
-            pool.give(buffer);
-        }) == MAX_BATCH
-        {}
+        loop {
+            let ready = self.back.ready(MAX_BATCH);
+            pool.admit_all(ready);
+            self.back.pop_each(ready, |buffer| pool.give(buffer));
+            if ready < MAX_BATCH {
+                break;
+            }
+        }
         if self.lost > 0 {
             self.missed.fetch_add(std::mem::take(&mut self.lost), Ordering::Relaxed);
         }
@@ -195,25 +209,24 @@ impl Receiver for Inbox {
     fn receive(&mut self, pool: &mut BufferPool, most: usize) -> usize {
         self.give_back(pool);
         self.taken.clear();
+        self.arrivals.clear();
         let (pollers, most) = (self.from.len(), most.min(MAX_BATCH));
+        let (taken, arrivals) = (&mut self.taken, &mut self.arrivals);
         for i in 0..pollers {
             let ring = &mut self.from[(self.first + i) % pollers].ring;
-            let taken = &mut self.taken;
-            ring.pop_each(most - taken.len(), |delivered| {
-                pool.admit(&delivered.packet.buffer);
-                taken.push(delivered);
+            ring.pop_each(most - taken.len(), |Delivered { packet, arrival }| {
+                taken.push(packet);
+                arrivals.push(arrival);
             });
         }
         self.first = if self.first + 1 < pollers { self.first + 1 } else { 0 };
-        self.arrivals.clear();
-        self.arrivals
-            .extend(self.taken.iter().map(|delivered| delivered.arrival));
+        pool.admit_all(self.taken.len());
         self.taken.len()
     }
 
     #[inline]
     fn packets(&mut self) -> impl ExactSizeIterator<Item = Arrived> {
-        self.taken.drain(..).map(|delivered| delivered.packet)
+        self.taken.drain(..)
     }
 
     #[inline]

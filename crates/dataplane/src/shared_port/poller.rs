@@ -173,13 +173,13 @@ impl Poller {
             counters,
             ..
         } = self;
-        let rules = &**rules;
+        let (rules, mut to) = (&**rules, 0u64);
         let choose = |frame: &[u8]| rules.chain_of(frame);
         let mut delivered = self.batch.len() as u64;
         self.batch
             .hand_over(choose, |slot, packet, arrival| match &mut outlets[slot] {
                 Some(outlet) => {
-                    *fed |= 1 << slot;
+                    to |= 1 << slot;
                     if !outlet.home.deliver(packet, arrival, pool) {
                         add(&counters.lost, 1);
                         delivered -= 1;
@@ -190,6 +190,14 @@ impl Poller {
                     pool.give(packet.buffer);
                 }
             });
+        *fed |= to;
+        while to != 0 {
+            let slot = to.trailing_zeros() as usize;
+            to &= to - 1;
+            if let Some(outlet) = &mut outlets[slot] {
+                outlet.home.flush(pool);
+            }
+        }
         add(&counters.delivered, delivered - self.batch.len() as u64);
         if !self.batch.is_empty() {
             self.pass_unmatched();

@@ -10,6 +10,7 @@ enum Call {
     Push,
     PushSlice(usize),
     PushFrom(usize),
+    Put(usize),
     Pop,
     PopSlice(usize),
     PopEach(usize),
@@ -20,6 +21,7 @@ fn call() -> impl Strategy<Value = Call> {
         Just(Call::Push),
         (0..40_usize).prop_map(Call::PushSlice),
         (0..40_usize).prop_map(Call::PushFrom),
+        (0..40_usize).prop_map(Call::Put),
         Just(Call::Pop),
         (0..40_usize).prop_map(Call::PopSlice),
         (0..40_usize).prop_map(Call::PopEach),
@@ -62,6 +64,15 @@ proptest! {
                     prop_assert_eq!(producer.push_from(&mut rest), count.min(free));
                     prop_assert_eq!(rest.len(), count - count.min(free));
                     count.min(free)
+                }
+                Call::Put(count) => {
+                    let items = batch(count);
+                    let put = items.iter().take_while(|item| producer.put(**item).is_ok()).count();
+                    prop_assert_eq!(put, count.min(free));
+                    // Nobody sees them before.
+                    prop_assert_eq!(consumer.ready(size), oracle.len());
+                    producer.flush();
+                    put
                 }
                 Call::Pop => {
                     prop_assert_eq!(consumer.pop(), oracle.pop_front());

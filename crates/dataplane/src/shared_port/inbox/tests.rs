@@ -25,6 +25,7 @@ fn deliver(outlet: &mut Outlet, pool: &mut BufferPool, frames: &[&[u8]]) {
         |_| Some(()),
         |(), packet, arrival| assert!(outlet.deliver(packet, arrival, pool)),
     );
+    outlet.flush(pool);
 }
 
 #[test]
