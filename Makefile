@@ -59,6 +59,7 @@ soak: ## stress test: 1,000 random changes of a loaded server's chains and 50 ki
 	@tools/deps.sh build
 	@LIVE_OPERATIONS=1000 LIVE_SEED=$(or $(SEED),1) cargo test --release --locked -p tailwater-server --test live -- --nocapture
 	@KILLS=50 cargo test --release --locked -p tailwater --test serve_killed -- --nocapture
+	@EXCHANGE_SECONDS=$$(($(MINUTES) * 60)) cargo test --release --locked -p tailwater-dataplane --test many_chains exchange -- --nocapture
 	@SOAK_MINUTES=$(MINUTES) SOAK_SEED=$(SEED) cargo test --release --locked -p tailwater-sim --test cliffs -- search --nocapture
 	@SOAK_MINUTES=$(MINUTES) SOAK_SEED=$(SEED) cargo test --release --locked -p tailwater-dataplane --test soak
 

@@ -170,7 +170,7 @@ fn chains_are_admitted_by_their_profiles_or_by_force() {
     let promises = || -> Vec<(String, String)> {
         let chains = folder.chains();
         let of = |chain: &Value| {
-            assert_eq!(number(&chain["placement"]["core"]), core as u64);
+            assert_eq!(chain["placement"]["cores"], serde_json::json!([core]));
             let text = |value: &Value| value.as_str().unwrap().to_owned();
             (
                 text(&chain["placement"]["promise"]),

@@ -82,7 +82,7 @@ pub fn run_hosted(
         share,
         only: only_fed.then(|| port.slot()),
         ends: port.ends().clone(),
-        succession: port.succession().filter(|_| config.cores.len() == 1).cloned(),
+        succession: port.succession().cloned(),
     };
     on_port(plan, port, host.clock().clone(), control, Some(on_host))
 }

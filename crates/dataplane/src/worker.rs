@@ -28,11 +28,10 @@ use crate::port::PortQueue;
 use crate::scaling::buckets::Buckets;
 use crate::scaling::dispatch::Dispatch;
 use crate::scaling::helping::HelpingEnds;
-use crate::shared_port::succession::{Estate, RunEnds};
+use crate::shared_port::succession::{Inheritance, RunEnds};
 use crate::telemetry::WindowSender;
 use hosted::{Hosted, HostedWorker};
 use processing::ChainProcessing;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::Sender;
 use tailwater_chain::buffer::BufferPool;
@@ -115,15 +114,15 @@ impl Worker {
             .unwrap_or_else(|| panic!("{}", died.unwrap_or_default()))
     }
 
-    /// Lets a thread run the worker in turns with others. It sends its results at its end.
-    /// With a `predecessor`, it waits for that one's estate before it processes a packet.
+    /// Lets a thread run the worker, which has this number in its run, in turns with others. It sends its results at its
+    /// end. With an `inheritance`, it waits for that before it processes a packet.
     pub(crate) fn hosted(
         self,
-        ends: RunEnds,
+        of_run: (RunEnds, usize),
         results: Sender<Finished>,
-        predecessor: Option<Arc<Estate>>,
+        inheritance: Option<Inheritance>,
     ) -> Box<dyn Hosted> {
-        Box::new(HostedWorker::new(self.0, ends, results, predecessor))
+        Box::new(HostedWorker::new(self.0, of_run, results, inheritance))
     }
 
     /// Like [`run`](Worker::run). If the worker panics, sets `failed` and counts its packets as lost.

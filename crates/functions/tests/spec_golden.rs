@@ -201,6 +201,7 @@ fn minimal_spec_has_the_documented_defaults() {
         (PacketAction::Drop, PacketAction::Pass)
     );
     assert_eq!(spec.packets.batch, 32);
+    assert_eq!(spec.cores, None);
 }
 
 #[test]
@@ -270,6 +271,7 @@ fn full_spec_keeps_every_field() {
         (PacketAction::Pass, PacketAction::Drop)
     );
     assert_eq!(spec.packets.batch, 64);
+    assert_eq!(spec.cores, Some(2));
 }
 
 #[test]

@@ -99,7 +99,8 @@ impl AppliedChain {
 
     /// Returns `true` if this chain can become the other while its functions keep their state.
     pub fn is_changeable_to(&self, other: &AppliedChain) -> bool {
-        self.name == other.name && self.functions == other.functions && self.takes_same_packets(other)
+        let is_as_wide = self.settings.cores.unwrap_or(1) == other.settings.cores.unwrap_or(1);
+        self.name == other.name && self.functions == other.functions && is_as_wide && self.takes_same_packets(other)
     }
 
     /// Returns `true` if both process the same packets.

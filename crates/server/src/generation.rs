@@ -6,7 +6,7 @@
 use crate::chain::{AppliedChain, Manifest, Origin};
 use crate::configuration::Configuration;
 use rustix::fs::{FlockOperation, flock};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
@@ -45,9 +45,23 @@ pub struct StoredChain {
     pub drained: bool,
     /// Source of the chain.
     pub origin: Origin,
-    /// Core that it ran on; absent in older files.
-    #[serde(default)]
-    pub core: Option<u32>,
+    /// Cores that it ran on; in older files one, `null` or absent.
+    #[serde(default, alias = "core", deserialize_with = "cores")]
+    pub cores: Vec<u32>,
+}
+
+/// Reads a list of cores, or the one core of an older file.
+fn cores<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u32>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Cores {
+        List(Vec<u32>),
+        Older(Option<u32>),
+    }
+    Ok(match Cores::deserialize(deserializer)? {
+        Cores::List(cores) => cores,
+        Cores::Older(core) => core.into_iter().collect(),
+    })
 }
 
 impl From<&AppliedChain> for StoredChain {
@@ -58,7 +72,7 @@ impl From<&AppliedChain> for StoredChain {
             forced: chain.forced,
             drained: chain.drained,
             origin: chain.origin,
-            core: chain.placement.core,
+            cores: chain.placement.cores.clone(),
         }
     }
 }

@@ -59,7 +59,7 @@ impl<M: Machine, S: Store> Manager<M, S> {
                     let parsed = AppliedChain {
                         forced: chain.forced,
                         drained: chain.drained,
-                        placement: admission::Placement::on(chain.core),
+                        placement: admission::Placement::on(chain.cores),
                         ..parsed
                     };
                     let parsed = self.admit_again(parsed, now);

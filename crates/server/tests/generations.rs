@@ -45,7 +45,7 @@ fn generation(number: u64, bytes: usize) -> StoredGeneration {
         forced: number.is_multiple_of(2),
         drained: false,
         origin: Origin::Applied,
-        core: None,
+        cores: Vec::new(),
     };
     StoredGeneration {
         number,
@@ -128,4 +128,20 @@ fn a_folder_has_one_server() {
     assert_eq!(StateFolder::open(&folder.0).unwrap_err().kind(), ErrorKind::WouldBlock);
     drop(first);
     folder.open();
+}
+
+/// A file of an earlier version names one core of a chain, or none.
+#[test]
+fn cores_of_older_files_are_read() {
+    let chain = |core: &str| {
+        let text = format!(
+            r#"{{"name":"a","manifest":{{"source":"a","path":null,"yaml":""}},"forced":false,"drained":false,
+            "origin":"Applied"{core}}}"#
+        );
+        serde_json::from_str::<StoredChain>(&text).unwrap().cores
+    };
+    assert_eq!(chain(""), [0_u32; 0]);
+    assert_eq!(chain(r#","core":null"#), [0_u32; 0]);
+    assert_eq!(chain(r#","core":3"#), [3]);
+    assert_eq!(chain(r#","cores":[3,1]"#), [3, 1]);
 }

@@ -24,10 +24,13 @@ const FIELDS: &[&str] = &[
     "whenOverloaded",
     "flows",
     "packets",
+    "cores",
     "port",
     "ports",
     "state",
 ];
+/// Maximum number of dedicated cores.
+const MAX_CORES: u64 = 64;
 /// Maximum number of entries in a list of `match`.
 const MAX_MATCHES: usize = 1024;
 
@@ -48,6 +51,8 @@ pub struct ChainSettings {
     pub flows: FlowsSpec,
     /// Input policy for packets.
     pub packets: PacketsSpec,
+    /// Number of dedicated cores, if the spec names it.
+    pub cores: Option<u16>,
     /// Name of the server's port that the chain's packets arrive on, if the spec names one. Used by `tailwater serve`
     /// only.
     pub port: Option<String>,
@@ -137,6 +142,10 @@ impl<'d> ChainNode<'d> {
             when_overloaded: optional(&spec, "whenOverloaded", WhenOverloaded::parse)?,
             flows: optional(&spec, "flows", flows)?,
             packets: optional(&spec, "packets", packets)?,
+            cores: match spec.optional("cores") {
+                Some(node) => Some(node.whole(1..=MAX_CORES)? as u16),
+                None => None,
+            },
             port: port.map(|node| label(&node)).transpose()?,
             ports,
             state,

@@ -167,13 +167,19 @@ fn none() -> String {
     "-".to_owned()
 }
 
+/// Numbers of cores: `1,2`.
+fn numbers(cores: &[u32]) -> String {
+    let numbers: Vec<String> = cores.iter().map(u32::to_string).collect();
+    numbers.join(",")
+}
+
 /// Dedicated cores, and auxiliary ones in use: `1,2+0.5`.
 fn core_list(cores: &message::Cores) -> String {
-    let numbers: Vec<String> = cores.dedicated.iter().map(u32::to_string).collect();
+    let numbers = numbers(&cores.dedicated);
     match cores.auxiliary {
-        auxiliary if auxiliary >= 0.05 => format!("{}+{auxiliary:.1}", numbers.join(",")),
+        auxiliary if auxiliary >= 0.05 => format!("{numbers}+{auxiliary:.1}"),
         _ if numbers.is_empty() => none(),
-        _ => numbers.join(","),
+        _ => numbers,
     }
 }
 
@@ -212,11 +218,13 @@ fn json_line(document: &impl Serialize) -> Result<String, CliError> {
         .map_err(not_json)
 }
 
-/// Core and promise on a line, such as `core 1, none: no spec.slo.throughput`.
+/// Cores and promise on a line, such as `core 1, none: no spec.slo.throughput`.
 pub fn placement(placement: &message::Placement) -> String {
-    match placement.core {
-        Some(core) => format!("core {core}, {}", promise(placement)),
-        None => promise(placement),
+    let promise = promise(placement);
+    match &*placement.cores {
+        [] => promise,
+        [core] => format!("core {core}, {promise}"),
+        cores => format!("cores {}, {promise}", numbers(cores)),
     }
 }
 
@@ -224,13 +232,17 @@ pub fn placement(placement: &message::Placement) -> String {
 /// `none: no spec.slo.throughput`.
 fn promise(placement: &message::Placement) -> String {
     let mut text = view::promise(placement.promise()).to_owned();
-    if let (Some(share), Some(core), Some(rate)) = (placement.share, placement.core, placement.packets_per_second) {
+    if let (Some(share), Some(rate)) = (placement.share, placement.packets_per_second) {
+        let of = match &*placement.cores {
+            [core] => format!("core {core}"),
+            cores => format!("each of cores {}", numbers(cores)),
+        };
         let latency = Nanos(placement.latency_nanos.unwrap_or_default());
         let cost = Nanos(placement.cost_nanos.unwrap_or_default().round() as u64);
         let rate = short(rate);
         let _ = write!(
             text,
-            ": {share:.2} of core {core} for {rate} packets per second, predicted latency {latency}, {cost} a packet"
+            ": {share:.2} of {of} for {rate} packets per second, predicted latency {latency}, {cost} a packet"
         );
     }
     if !placement.reason.is_empty() {

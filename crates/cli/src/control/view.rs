@@ -34,7 +34,7 @@ pub struct ChainView {
 
 #[derive(Debug, Serialize)]
 struct PlacementView {
-    core: Option<u32>,
+    cores: Vec<u32>,
     promise: &'static str,
     reason: String,
     share: Option<f64>,
@@ -149,8 +149,8 @@ impl From<&message::Chain> for ChainView {
 
 fn placement(placement: message::Placement) -> PlacementView {
     PlacementView {
-        core: placement.core,
         promise: promise(placement.promise()),
+        cores: placement.cores,
         share: placement.share,
         latency_nanoseconds: placement.latency_nanos,
         cost_nanoseconds: placement.cost_nanos,

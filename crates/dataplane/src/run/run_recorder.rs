@@ -20,7 +20,7 @@ use crate::run::error::{RunError, Unrecorded};
 use crate::run::plan::RunConfig;
 use crate::run::progress::Progress;
 use crate::scaling::counters::{BucketCounters, ServerReport};
-use crate::shared_port::succession::Heir;
+use crate::shared_port::succession::{Heir, RunEnds};
 use crate::telemetry::WindowReceiver;
 use crate::timeline::add_reasons;
 use crate::worker::finished::Finished;
@@ -64,7 +64,7 @@ pub(super) struct RunRecorder<'r> {
     pub(super) factory: ChainFactory,
     /// Destination of function times, if functions were timed.
     pub(super) notes: Option<&'r BatchRecorder>,
-    /// Successor's estate, once there is one, of a chain beside others.
+    /// Estates for a successor, once there is one, of a chain beside others.
     pub(super) heir: Option<Heir>,
 }
 
@@ -166,8 +166,7 @@ impl RunRecorder<'_> {
         chains.iter_mut().flatten().for_each(Chain::take_all_back);
         let flows = makers.flow_report(&chains, left);
         let last = finish(chains, reasons.len(), &mut deaths);
-        let estate = self.heir.as_ref().and_then(|heir| heir.get());
-        let (isolation, exported) = makers.finish(estate.map_or(&[], |estate| estate.kept()));
+        let (isolation, exported) = makers.finish(RunEnds::kept(self.heir.as_ref()));
         let recorded = recorded.map(drop).map_err(Unrecorded::from);
         let recorded = recorded.and(exported.map_err(Unrecorded::from));
         let mut packets = collector.packets(&reasons, config.not_matched);

@@ -147,7 +147,7 @@ impl WorkerThreads {
                     let AnyWorker::Ordinary(worker) = worker else {
                         unreachable!("matched above");
                     };
-                    workers.push(host(on_host, core, *worker));
+                    workers.push(host(on_host, (core, workers.len()), *worker));
                     continue;
                 }
                 let stopped = || stop.load(Ordering::Relaxed) || flags.failed().load(Ordering::Relaxed);
@@ -219,12 +219,12 @@ struct Threads<'scope, 'env> {
 /// Worker that has started, with its name.
 type NamedWorker<'scope> = (String, Started<'scope>);
 
-/// Gives a worker its turns on a core.
-fn host<'scope>(on_host: &OnHost<'_>, core: usize, worker: Worker) -> NamedWorker<'scope> {
+/// Gives the worker of this number its turns on a core.
+fn host<'scope>(on_host: &OnHost<'_>, (core, number): (usize, usize), worker: Worker) -> NamedWorker<'scope> {
     let (results, result) = channel();
-    let predecessor = on_host.succession.as_ref();
-    let predecessor = predecessor.map(|succession| Arc::clone(&succession.estate));
-    let worker = worker.hosted(on_host.ends.clone(), results, predecessor);
+    let succession = on_host.succession.as_ref();
+    let inheritance = succession.map(|succession| succession.of(number));
+    let worker = worker.hosted((on_host.ends.clone(), number), results, inheritance);
     // Without such a core the worker is dropped, and with it the sender of results.
     let only = on_host.only.as_ref();
     let only = only.and_then(|(port, slot)| Some((*port, *slot.get()?)));

@@ -110,12 +110,13 @@ impl ChainPort {
         self.held = Some(buffers);
     }
 
-    /// Takes the place of another chain of the same port, on the same core: the first packet that this one gets is the
-    /// first that the other one does not get. The other chain's run ends then. It leaves its functions `kept`, which
-    /// this chain has, too, with their flows' state.
+    /// Takes the place of another chain of the same port with `workers` of its own, on the same cores or others: the
+    /// first packet that this one gets is the first that the other one does not get. The other chain's run ends then.
+    /// If it has as many workers, it leaves its functions `kept`, which this chain has, too, with their flows' state.
     #[must_use]
-    pub fn replacing(mut self, replaced: Withdrawal, kept: Vec<KeptFunction>) -> ChainPort {
-        self.replaced = Some((replaced, Succession::new(kept)));
+    pub fn replacing(mut self, replaced: Withdrawal, kept: Vec<KeptFunction>, workers: u16) -> ChainPort {
+        let before = replaced.ends.workers.get().copied().unwrap_or_default();
+        self.replaced = Some((replaced, Succession::new(kept, workers, before)));
         self
     }
 
@@ -177,6 +178,7 @@ impl Port for ChainPort {
         self.reserved = reserved;
         // It is opened once.
         let _ = self.slot.set(slot);
+        let _ = self.ends.workers.set(need.workers);
         let missed = Arc::<AtomicU64>::default();
         let has_hash = same_key(&need.rss_key, &shared.config.rss_key);
         let sizes = (ring, of_worker as usize);
@@ -262,7 +264,7 @@ impl Port for ChainPort {
         let changes: Vec<_> = changes.into_iter().flatten().collect();
         if let Some((replaced, succession)) = replaced {
             // A chain has one successor.
-            let _ = replaced.ends.heir.set(Arc::clone(&succession.estate));
+            let _ = replaced.ends.heir.set(Arc::clone(&succession.estates));
         }
         let over = replaced.map(|(replaced, _)| &replaced.ends.flags);
         self.shared.set_live(&changes, over);

@@ -4,8 +4,7 @@ use super::config::LONGEST_DRAIN;
 use super::finished::Finished;
 use super::poll_loop::{LoopTimes, PollLoop, Processing, Turn};
 use crate::panics::catch_panic;
-use crate::shared_port::succession::{Estate, LONGEST_WAIT, RunEnds};
-use std::sync::Arc;
+use crate::shared_port::succession::{Inheritance, LONGEST_WAIT, RunEnds};
 use std::sync::mpsc::Sender;
 use tailwater_chain::chain::Chain;
 use tailwater_net::Nanos;
@@ -54,29 +53,32 @@ pub(crate) struct HostedWorker<P> {
     phase: Phase,
     died: Option<String>,
     ends: RunEnds,
+    /// Number of the worker in its run.
+    number: usize,
     results: Sender<Finished>,
-    /// Predecessor's estate that the worker waits for, and the time until which it does.
-    awaits: Option<(Arc<Estate>, Nanos)>,
+    /// Inheritance that the worker waits for, and the time until which it does.
+    awaits: Option<(Inheritance, Nanos)>,
 }
 
 impl<P: Processing> HostedWorker<P> {
-    /// Hosts a worker, which sends its results at its end.
+    /// Hosts the worker of this number in its run, which sends its results at its end.
     pub(crate) fn new(
         mut worker: PollLoop<P>,
-        ends: RunEnds,
+        (ends, number): (RunEnds, usize),
         results: Sender<Finished>,
-        predecessor: Option<Arc<Estate>>,
+        inheritance: Option<Inheritance>,
     ) -> HostedWorker<P> {
         let mut times = worker.begin();
         // Among others it has a part of the core only, and a successor waits for what it has.
         times.drain = times.drain.max(LONGEST_DRAIN);
         HostedWorker {
-            awaits: predecessor.map(|estate| (estate, Nanos::MAX)),
+            awaits: inheritance.map(|inheritance| (inheritance, Nanos::MAX)),
             times,
             worker: Some(worker),
             phase: Phase::Works,
             died: None,
             ends,
+            number,
             results,
         }
     }
@@ -107,7 +109,7 @@ impl<P: Processing> HostedWorker<P> {
     /// more to wait for.
     #[cold]
     fn inherit(&mut self) -> bool {
-        let (Some((estate, until)), Some(worker)) = (&mut self.awaits, &mut self.worker) else {
+        let (Some((inheritance, until)), Some(worker)) = (&mut self.awaits, &mut self.worker) else {
             return true;
         };
         let now = self.times.now;
@@ -115,8 +117,8 @@ impl<P: Processing> HostedWorker<P> {
             return false;
         }
         *until = (*until).min(now + LONGEST_WAIT);
-        match estate.take() {
-            Some(Some(chain)) => worker.processing.succeed(chain, estate.kept()),
+        match inheritance.take() {
+            Some(Some(chain)) => worker.processing.succeed(chain, inheritance.kept()),
             Some(None) => {}
             None if now < *until && !self.ends.flags.are_set() => return false,
             None => {}
@@ -162,8 +164,9 @@ impl<P: Processing> HostedWorker<P> {
                 worker.discard(self.times.now);
             }
             let mut finished = worker.finish(self.died.take());
-            if let Some(estate) = self.ends.heir.get() {
-                let chain = finished.chains.pop().filter(|_| finished.died.is_none());
+            if let Some(estate) = self.ends.heir.get().and_then(|estates| estates.get(self.number)) {
+                let chain = estate.takes_chain().then(|| finished.chains.pop()).flatten();
+                let chain = chain.filter(|_| finished.died.is_none());
                 finished.left = chain.as_ref().and_then(Chain::flow_counters);
                 estate.leave(chain.map(|mut chain| {
                     chain.take_all_back();

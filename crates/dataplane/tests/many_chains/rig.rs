@@ -165,15 +165,15 @@ impl Server {
         workers: usize,
         (last, scaling): (Option<FunctionSpec>, Option<ScalingConfig>),
     ) -> Running {
-        self.succeed(network, functions, workers, (last, scaling), None)
+        self.succeed(network, functions, &self.cores[..workers], (last, scaling), None)
     }
 
-    /// Same, in the place of another chain.
+    /// Same, on these of the server's cores and in the place of another chain.
     pub fn succeed(
         &self,
         network: &str,
         functions: &str,
-        workers: usize,
+        cores: &[usize],
         (last, scaling): (Option<FunctionSpec>, Option<ScalingConfig>),
         replaced: Option<&Running>,
     ) -> Running {
@@ -185,10 +185,9 @@ impl Server {
         );
         let mut spec = ChainSpec::parse(&text, "test", Path::new(".")).unwrap_or_else(|error| panic!("{error}"));
         spec.functions.extend(last);
-        let cores = self.cores[..workers].to_vec();
         let config = RunConfig {
             scaling,
-            ..RunConfig::new(cores)
+            ..RunConfig::new(cores.to_vec())
         };
         let plan = RunPlan::new(spec, config).unwrap();
         let stop = Arc::new(AtomicBool::new(false));
@@ -196,7 +195,8 @@ impl Server {
         let mut port = ChainPort::new(&self.port, &plan.spec().match_);
         if let Some(replaced) = replaced {
             let reconfigure = replaced.reconfigure.get().expect("a chain that runs");
-            port = port.replacing(replaced.withdrawal.clone(), reconfigure.kept_by(plan.spec()));
+            let kept = reconfigure.kept_by(plan.spec());
+            port = port.replacing(replaced.withdrawal.clone(), kept, cores.len() as u16);
         }
         let reconfigure = Arc::<ReconfigureCell>::default();
         let cell = Arc::clone(&reconfigure);

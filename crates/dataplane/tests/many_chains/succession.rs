@@ -4,11 +4,17 @@ use crate::common::alone;
 use crate::rig::*;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use tailwater_chain::batch::Batch;
 use tailwater_chain::function::{FlowStates, NetworkFunction};
 use tailwater_dataplane::report::RunReport;
 use tailwater_dataplane::shared_port::Unmatched;
+use tailwater_functions::spec::FunctionSpec;
 use tailwater_net::Nanos;
+
+/// Packets of the trace: more than arrive until a test ends that does not repeat it.
+const PACKETS: u32 = 400_000;
+const NAT: &str = "{nat: {external: [203.0.113.0/28]}}";
 
 /// Packets behind a translation: the external port of each of the 50 flows of a network, and its last packet.
 #[derive(Default)]
@@ -35,10 +41,18 @@ impl NetworkFunction for Observer {
             let before = seen.flows.insert(number / 2 % 50, (port, number));
             if let Some((before, last)) = before {
                 seen.moved += u64::from(before != port);
-                seen.overtaken += u64::from(last >= number);
+                // A repeated trace begins with 0 again.
+                seen.overtaken += u64::from(number <= last && last - number < PACKETS / 2);
             }
         }
     }
+}
+
+/// Last function of a chain, which records what it translates.
+fn observer(translated: &Arc<Mutex<Translated>>) -> FunctionSpec {
+    let translated = Arc::clone(translated);
+    let make = move || -> Box<dyn NetworkFunction> { Box::new(Observer(Arc::clone(&translated))) };
+    own_function("observer", make)
 }
 
 /// Functions are inserted, removed and reordered while packets pass: each packet passes one list, in order, and
@@ -46,16 +60,9 @@ impl NetworkFunction for Observer {
 #[test]
 fn functions_come_and_go_and_flows_stay() {
     let _alone = alone();
-    // More than arrive until the test ends.
-    const PACKETS: u32 = 400_000;
-    const NAT: &str = "{nat: {external: [203.0.113.0/28]}}";
     let server = Server::start(trace(2, Nanos(20_000), PACKETS), 1, false, Unmatched::Drop);
     let translated = Arc::<Mutex<Translated>>::default();
-    let observer = || {
-        let translated = Arc::clone(&translated);
-        let make = move || -> Box<dyn NetworkFunction> { Box::new(Observer(Arc::clone(&translated))) };
-        Some(own_function("observer", make))
-    };
+    let observer = || Some(observer(&translated));
     let lists = [
         format!("{NAT}, {{accounting: }}"),
         format!("{{acl: {{default: allow, rules: [{{action: deny, protocol: tcp}}]}}}}, {NAT}, {{accounting: }}"),
@@ -70,7 +77,7 @@ fn functions_come_and_go_and_flows_stay() {
         let packets = if number % 3 == 0 { 0 } else { 2_500 };
         server.await_received(server.port.counts().received + packets);
         let list = &lists[number % lists.len()];
-        let next = server.succeed("10.0.0.0/16", list, 1, (observer(), None), Some(&current));
+        let next = server.succeed("10.0.0.0/16", list, &server.cores, (observer(), None), Some(&current));
         reports.push(std::mem::replace(&mut current, next).drain().unwrap());
     }
     server.await_received(server.port.counts().received + 2_500);
@@ -98,4 +105,82 @@ fn functions_come_and_go_and_flows_stay() {
     assert_few_lost(&steady);
     let lost: u64 = reports.iter().map(|report| report.packets.lost).sum();
     assert!(lost * 20 < offered, "{lost} of {offered}");
+}
+
+/// Two chains exchange their cores while packets pass: connections keep their translation, and no packet is overtaken.
+/// `EXCHANGE_SECONDS` is the time for which they do, once a second.
+#[test]
+fn chains_exchange_cores_and_flows_stay() {
+    let _alone = alone();
+    const NETWORKS: [&str; 2] = ["10.0.0.0/16", "10.1.0.0/16"];
+    let seconds = std::env::var("EXCHANGE_SECONDS").ok().map(|text| text.parse::<u64>());
+    let seconds = seconds.map(|seconds| seconds.expect("EXCHANGE_SECONDS is a number"));
+    let server = Server::start(trace(2, Nanos(20_000), PACKETS), 2, true, Unmatched::Drop);
+    let [one, two] = [server.cores[0], server.cores[1]];
+    let translated: [Arc<Mutex<Translated>>; 2] = Default::default();
+    let start = |chain: usize, core: usize, before: Option<&Running>| {
+        let last = (Some(observer(&translated[chain])), None);
+        server.succeed(NETWORKS[chain], NAT, &[core], last, before)
+    };
+    let mut current = [start(0, one, None), start(1, two, None)];
+    let mut ended: [Vec<RunReport>; 2] = Default::default();
+    for number in 0..seconds.unwrap_or(8) {
+        match seconds {
+            Some(_) => std::thread::sleep(Duration::from_secs(1)),
+            None => server.await_received(server.port.counts().received + 2_500),
+        }
+        let cores = if number % 2 == 0 { [two, one] } else { [one, two] };
+        // Both move before the first one has left.
+        let next = [0, 1].map(|chain| start(chain, cores[chain], Some(&current[chain])));
+        for (before, ended) in std::mem::replace(&mut current, next).into_iter().zip(&mut ended) {
+            let report = before.drain().unwrap();
+            assert_books(&report);
+            ended.push(report);
+        }
+    }
+    server.await_received(server.port.counts().received + 2_500);
+    for (last, ended) in current.into_iter().zip(&mut ended) {
+        ended.push(last.drain().unwrap());
+    }
+    server.host.stop();
+    for (ended, translated) in ended.iter().zip(&translated) {
+        let last = ended.last().and_then(|report| report.flows).unwrap();
+        assert_eq!((last.active, last.opened), (50, 0), "the last one has all flows");
+        let seen = translated.lock().unwrap();
+        assert_eq!((seen.flows.len(), seen.moved, seen.overtaken), (50, 0, 0));
+        let sum = |count: fn(&RunReport) -> u64| ended.iter().map(count).sum::<u64>();
+        assert!(sum(|report| report.packets.lost) * 20 < sum(|report| report.packets.offered));
+    }
+    let offered: u64 = ended.iter().flatten().map(|report| report.packets.offered).sum();
+    let counts = server.port.counts();
+    assert_eq!(counts.received, offered + counts.unmatched + counts.lost, "{counts:?}");
+}
+
+/// A chain on two cores is succeeded by others on as many, on fewer, and on more.
+#[test]
+fn a_chain_on_several_cores_is_succeeded() {
+    let _alone = alone();
+    let server = Server::start(trace(2, Nanos(20_000), PACKETS), 2, false, Unmatched::Drop);
+    let [one, two] = [server.cores[0], server.cores[1]];
+    let translated = Arc::<Mutex<Translated>>::default();
+    let start = |cores: &[usize], before: Option<&Running>| {
+        let last = (Some(observer(&translated)), None);
+        server.succeed("10.0.0.0/16", NAT, cores, last, before)
+    };
+    let mut current = start(&[one, two], None);
+    // Buckets of different numbers of workers are not passed over.
+    for (cores, opened) in [(&[two, one][..], 0), (&[one], 50), (&[two], 0), (&[one, two], 50)] {
+        server.await_received(server.port.counts().received + 2_500);
+        let next = start(cores, Some(&current));
+        assert_books(&std::mem::replace(&mut current, next).drain().unwrap());
+        server.await_received(server.port.counts().received + 2_500);
+        let next = start(cores, Some(&current));
+        let report = std::mem::replace(&mut current, next).drain().unwrap();
+        assert_books(&report);
+        assert_eq!(report.flows.map(|flows| flows.opened), Some(opened), "{cores:?}");
+        let seen = translated.lock().unwrap();
+        assert_eq!((seen.flows.len(), seen.overtaken), (50, 0), "{cores:?}");
+        assert!(seen.moved == 0 || cores != [two, one], "{}", seen.moved);
+    }
+    assert_books(&current.drain().unwrap());
 }

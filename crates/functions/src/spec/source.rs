@@ -133,8 +133,10 @@ impl FixedParts {
             ("the branches of classifiers", self.branches == other.branches),
             ("spec.match", before.match_ == after.match_),
             ("spec.slo", before.slo == after.slo),
+            ("spec.whenOverloaded", before.when_overloaded == after.when_overloaded),
             ("spec.flows", before.flows == after.flows),
             ("spec.packets", before.packets == after.packets),
+            ("spec.cores", before.cores == after.cores),
             ("spec.ports", before.ports == after.ports),
             ("spec.state", before.state == after.state),
         ];

@@ -296,3 +296,28 @@ fn a_function_by_itself_is_read_with_its_own_files_and_no_others() {
     }
     std::fs::remove_dir_all(&folder).unwrap();
 }
+
+/// Found when `whenOverloaded` was changed on a server: it was reported as changed, and had no effect.
+#[test]
+fn settings_that_cannot_change_during_a_run_are_found() {
+    let with = |settings: &str| {
+        let text = format!(
+            "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {{name: a}}\nspec:\n  slo: {{latency: 1ms}}\n  \
+             functions: [{{forward: }}]\n{settings}"
+        );
+        ChainSpec::parse(&text, "a.yaml", Path::new(".")).unwrap()
+    };
+    let before = with("");
+    assert!(before.check_unchanged(&with("")).is_ok());
+    for (part, settings) in [
+        ("spec.match", "  match: {protocols: [tcp]}\n"),
+        ("spec.whenOverloaded", "  whenOverloaded: serve-fresh\n"),
+        ("spec.flows", "  flows: {capacity: 1024}\n"),
+        ("spec.packets", "  packets: {batch: 8}\n"),
+        ("spec.cores", "  cores: 2\n"),
+        ("spec.ports", "  ports: {entry: net_null0}\n"),
+    ] {
+        let error = before.check_unchanged(&with(settings)).unwrap_err().to_string();
+        assert!(error.contains(&format!("expected {part} as at the start")), "{error}");
+    }
+}

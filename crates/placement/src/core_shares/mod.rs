@@ -1,14 +1,14 @@
-//! Chains that share the cores of one server: admission, and the core of each.
+//! Chains that share the cores of one server: admission, and the cores of each.
 //!
-//! Unlike an instance of a [plan](crate::plan), a chain here has a share of one core and no cache partition. The inputs
-//! are the same curves, and a denial has the same [reasons](Reason) and [alternatives](Nearest).
+//! Unlike an instance of a [plan](crate::plan), a chain here has a share of cores and no cache partition. The inputs are
+//! the same curves, and a denial has the same [reasons](Reason) and [alternatives](Nearest).
 //!
 //! The prediction, for a chain with a promise beside all others with one:
 //! - its cache is its part by the [model](crate::contention) of a shared cache, and its rate on a whole core follows
 //!   from its curve there, with the [discount](crate::slo::ISOLATED) of isolation;
-//! - its share of a core is its throughput by that rate;
+//! - its share of a core is its throughput by that rate; a chain on several cores has its share in equal parts;
 //! - its latency is that of its curve at the load of its core, plus one batch of each other chain on that core, since
-//!   turns are not interrupted.
+//!   turns are not interrupted; the worst of its cores counts.
 //!
 //! Chains without a promise get the time that is left; they count by their number only. The prediction knows neither
 //! their cache nor their batches.
@@ -25,6 +25,7 @@ use crate::admit::{HALVINGS, Nearest, Reason};
 use crate::check::Violation;
 use crate::demand::Unfit;
 use crate::plan::Resource;
+use std::cmp::Ordering;
 use std::sync::Arc;
 use tailwater_net::Nanos;
 
@@ -39,14 +40,28 @@ pub struct SharedCores {
     pub headroom: f64,
 }
 
+/// Chain that wants cores.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted<'c> {
+    /// Name.
+    pub name: &'c str,
+    /// Number of cores.
+    pub cores: usize,
+    /// Promise, if it wants one.
+    pub claim: Option<&'c Arc<Claim>>,
+    /// Cores that it has now, if it runs.
+    pub before: &'c [u32],
+}
+
 /// Reason why a chain is not admitted, with the figures that a message needs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Refused {
     /// Reason.
     pub reason: Reason,
-    /// Share of a core that the chain needs beside the others.
+    /// Share that the chain needs of each of its cores beside the others.
     pub share: f64,
-    /// Core with the most room, and the share of it that can still be promised.
+    /// Of the cores with the most room, as many as the chain wants, the one with the least, and the share of it that
+    /// can still be promised.
     pub core: u32,
     /// Free share of that core.
     pub free: f64,
@@ -57,67 +72,67 @@ pub struct Refused {
 }
 
 impl SharedCores {
-    /// Returns the core for a chain. The others stay where they are. `before` is the core that it has now: it stays
-    /// there if it fits. Otherwise, a chain with a promise gets the core with the least promised time, and one without
-    /// it the core with the fewest chains; the first of several.
+    /// Returns the cores for a chain. The others stay where they are, and so does the chain where it fits. Otherwise, a
+    /// chain with a promise gets the cores with the least promised time on which it fits, and one without it those with
+    /// the fewest chains; the first of several. Of more than one core, only neighbours in the order of promised time are
+    /// tried together.
     ///
     /// # Errors
-    /// With a promise: no core keeps it, and those of the others.
+    /// With a promise: no cores keep it, and those of the others.
     ///
     /// # Panics
-    /// Without cores.
-    pub fn admit(
-        &self,
-        others: &[Occupant],
-        name: &str,
-        claim: Option<&Arc<Claim>>,
-        before: Option<u32>,
-    ) -> Result<u32, Box<Refused>> {
-        let before = before.filter(|core| self.cores.contains(core));
-        let Some(claim) = claim else {
-            return Ok(before.unwrap_or_else(|| self.lightest(others)));
+    /// If it wants no core, or more than there are.
+    pub fn admit(&self, others: &[Occupant], wanted: Wanted<'_>) -> Result<Vec<u32>, Box<Refused>> {
+        assert!(
+            (1..=self.cores.len()).contains(&wanted.cores),
+            "as many cores as there are"
+        );
+        let kept = wanted.before.iter().copied().filter(|core| self.cores.contains(core));
+        let kept: Vec<u32> = kept.take(wanted.cores).collect();
+        let Some(claim) = wanted.claim else {
+            return Ok(filled(kept, wanted.cores, self.by_chains(others)));
         };
         if let Some(least) = beyond_curves(claim) {
-            return Err(Box::new(self.refused(
-                others,
-                name,
-                claim,
-                Reason::Unfit(Unfit::Latency { least }),
-            )));
+            let reason = Reason::Unfit(Unfit::Latency { least });
+            return Err(Box::new(self.refused(others, wanted, claim, reason)));
         }
-        let fits = |core: u32| self.violations(&with(others, name, claim, core)).is_empty();
-        if let Some(core) = before.filter(|core| fits(*core)) {
-            return Ok(core);
-        }
-        let mut cores: Vec<(f64, usize, u32)> = self.cores.iter().map(|&core| self.load(others, core)).collect();
-        // Stable: of equal cores the first.
-        cores.sort_by(|one, two| one.0.total_cmp(&two.0).then(one.1.cmp(&two.1)));
-        match cores.iter().find(|(.., core)| fits(*core)) {
-            Some((.., core)) => Ok(*core),
-            None => Err(Box::new(self.refused(others, name, claim, Reason::Room(Vec::new())))),
-        }
-    }
-
-    /// Core with the fewest chains; of several the one with the least promised time, then the first.
-    fn lightest(&self, others: &[Occupant]) -> u32 {
-        let mut lightest: Option<(f64, usize, u32)> = None;
-        for &core in &self.cores {
-            let next = self.load(others, core);
-            if lightest.is_none_or(|best| (next.1, next.0) < (best.1, best.0)) {
-                lightest = Some(next);
+        let fits = |cores: &[u32]| self.violations(&with(others, wanted.name, claim, cores)).is_empty();
+        let by_time = self.by_time(others);
+        if !kept.is_empty() {
+            let first = filled(kept, wanted.cores, by_time.clone());
+            if fits(&first) {
+                return Ok(first);
             }
         }
-        lightest.map_or_else(|| unreachable!("a server has a core"), |(.., core)| core)
+        match by_time.windows(wanted.cores).find(|cores| fits(cores)) {
+            Some(cores) => Ok(cores.to_vec()),
+            None => Err(Box::new(self.refused(others, wanted, claim, Reason::Room(Vec::new())))),
+        }
     }
 
-    /// Promised time of a core, the number of its chains, and the core.
-    fn load(&self, others: &[Occupant], core: u32) -> (f64, usize, u32) {
-        let here = predicted(self.cache_bytes, others).into_iter().zip(others);
-        let here: Vec<f64> = here
-            .filter(|(_, other)| other.core == core)
-            .map(|(predicted, _)| predicted.map_or(0.0, |predicted| predicted.share))
-            .collect();
-        (here.iter().sum(), here.len(), core)
+    /// Cores in the order of their promised time; of equal ones the one with fewer chains, then the first.
+    fn by_time(&self, others: &[Occupant]) -> Vec<u32> {
+        self.ordered(others, |one, two| one.0.total_cmp(&two.0).then(one.1.cmp(&two.1)))
+    }
+
+    /// Cores in the order of their number of chains; of equal ones the one with less promised time, then the first.
+    fn by_chains(&self, others: &[Occupant]) -> Vec<u32> {
+        self.ordered(others, |one, two| one.1.cmp(&two.1).then(one.0.total_cmp(&two.0)))
+    }
+
+    /// Cores in the order of their promised time and number of chains. Stable.
+    fn ordered(&self, others: &[Occupant], order: impl Fn(&(f64, usize), &(f64, usize)) -> Ordering) -> Vec<u32> {
+        let predicted = predicted(self.cache_bytes, others);
+        let load = |core: u32| {
+            let here = predicted.iter().zip(others);
+            let here = here.filter(|(_, other)| other.cores.contains(&core));
+            here.fold((0.0, 0), |(time, chains), (predicted, _)| {
+                (time + predicted.map_or(0.0, |predicted| predicted.share), chains + 1)
+            })
+        };
+        let mut cores: Vec<((f64, usize), u32)> = self.cores.iter().map(|&core| (load(core), core)).collect();
+        cores.sort_by(|one, two| order(&one.0, &two.0));
+        cores.into_iter().map(|(_, core)| core).collect()
     }
 
     /// Returns the promises that are not kept with these chains, by the prediction: throughput on a core whose promised
@@ -148,11 +163,10 @@ impl SharedCores {
         violations
     }
 
-    fn refused(&self, others: &[Occupant], name: &str, claim: &Arc<Claim>, reason: Reason) -> Refused {
-        let loads = self.cores.iter().map(|&core| self.load(others, core));
-        let roomiest = loads.min_by(|one, two| one.0.total_cmp(&two.0));
-        let (_, _, core) = roomiest.unwrap_or_else(|| unreachable!("a server has a core"));
-        let chains = with(others, name, claim, core);
+    fn refused(&self, others: &[Occupant], wanted: Wanted<'_>, claim: &Arc<Claim>, reason: Reason) -> Refused {
+        let mut roomiest = self.by_time(others);
+        roomiest.truncate(wanted.cores);
+        let chains = with(others, wanted.name, claim, &roomiest);
         let own = predicted(self.cache_bytes, &chains).pop().flatten();
         let (share, load) = own.map_or((0.0, 0.0), |own| (own.share, own.core_load));
         // The others need a bit more beside it.
@@ -166,19 +180,20 @@ impl SharedCores {
                 reason => reason,
             },
             share,
-            core,
+            core: roomiest.last().copied().unwrap_or_default(),
             free,
             violation: violations.into_iter().next().filter(|_| !exceeds),
-            nearest: self.nearest(others, name, claim),
+            nearest: self.nearest(others, wanted, claim),
         }
     }
 
     /// Returns the same promise with less throughput, or with more latency, that would be admitted.
-    fn nearest(&self, others: &[Occupant], name: &str, claim: &Claim) -> Vec<Nearest> {
+    fn nearest(&self, others: &[Occupant], wanted: Wanted<'_>, claim: &Claim) -> Vec<Nearest> {
+        let by_time = self.by_time(others);
         let fits = |claim: Claim| {
             let claim = Arc::new(claim);
-            let core = |&core: &u32| self.violations(&with(others, name, &claim, core)).is_empty();
-            beyond_curves(&claim).is_none() && self.cores.iter().any(core)
+            let on = |cores: &[u32]| self.violations(&with(others, wanted.name, &claim, cores)).is_empty();
+            beyond_curves(&claim).is_none() && by_time.windows(wanted.cores).any(on)
         };
         let mut found = Vec::new();
         let (mut low, mut high) = (0.0, claim.throughput);
@@ -215,6 +230,16 @@ impl SharedCores {
     }
 }
 
+/// Adds cores in this order, up to a number.
+fn filled(mut cores: Vec<u32>, number: usize, order: Vec<u32>) -> Vec<u32> {
+    for core in order {
+        if cores.len() < number && !cores.contains(&core) {
+            cores.push(core);
+        }
+    }
+    cores
+}
+
 /// Longest objective that a chain can have.
 const MOST_LATENCY: Nanos = Nanos::from_secs(10);
 
@@ -224,11 +249,11 @@ fn beyond_curves(claim: &Claim) -> Option<Nanos> {
     (least > claim.latency).then_some(least)
 }
 
-/// The chains with one more on a core, which is last.
-fn with(others: &[Occupant], name: &str, claim: &Arc<Claim>, core: u32) -> Vec<Occupant> {
+/// The chains with one more on these cores, which is last.
+fn with(others: &[Occupant], name: &str, claim: &Arc<Claim>, cores: &[u32]) -> Vec<Occupant> {
     let new = Occupant {
         name: name.to_owned(),
-        core,
+        cores: cores.to_vec(),
         claim: Some(Arc::clone(claim)),
     };
     others.iter().cloned().chain([new]).collect()

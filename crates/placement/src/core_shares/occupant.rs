@@ -15,13 +15,13 @@ pub struct Claim {
     pub curves: Arc<Curves>,
 }
 
-/// Chain on a core.
+/// Chain on one core or several, of which each gets the same part of its packets.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Occupant {
     /// Name, unique on the server.
     pub name: String,
-    /// Number of its core.
-    pub core: u32,
+    /// Numbers of its cores.
+    pub cores: Vec<u32>,
     /// Promise, if it has one.
     pub claim: Option<Arc<Claim>>,
 }

@@ -13,6 +13,35 @@ fn cores(cores: &[u32]) -> SharedCores {
     }
 }
 
+/// Admission of chains with one core.
+trait OneCore {
+    fn one(
+        &self,
+        others: &[Occupant],
+        name: &str,
+        claim: Option<&Arc<Claim>>,
+        before: Option<u32>,
+    ) -> Result<u32, Box<Refused>>;
+}
+
+impl OneCore for SharedCores {
+    fn one(
+        &self,
+        others: &[Occupant],
+        name: &str,
+        claim: Option<&Arc<Claim>>,
+        before: Option<u32>,
+    ) -> Result<u32, Box<Refused>> {
+        let wanted = Wanted {
+            name,
+            cores: 1,
+            claim,
+            before: before.as_slice(),
+        };
+        self.admit(others, wanted).map(|cores| cores[0])
+    }
+}
+
 /// Chain that processes `rate` packets per second on a whole core, with any cache.
 fn claim(throughput: f64, rate: f64, latency: Nanos) -> Arc<Claim> {
     let load = vec![
@@ -40,7 +69,7 @@ fn share(share: f64) -> Arc<Claim> {
 fn on(core: u32, name: &str, claim: Option<Arc<Claim>>) -> Occupant {
     Occupant {
         name: name.to_owned(),
-        core,
+        cores: vec![core],
         claim,
     }
 }
@@ -50,7 +79,7 @@ fn without_a_promise_the_first_core_with_the_fewest_chains_is_chosen() {
     let server = cores(&[3, 1, 2]);
     let choose = |used: &[u32]| {
         let others: Vec<Occupant> = used.iter().map(|&core| on(core, "other", None)).collect();
-        server.admit(&others, "a", None, None).expect("a core")
+        server.one(&others, "a", None, None).expect("a core")
     };
     assert_eq!(choose(&[]), 3);
     assert_eq!(choose(&[3]), 1);
@@ -63,10 +92,10 @@ fn without_a_promise_the_first_core_with_the_fewest_chains_is_chosen() {
         on(1, "b", Some(share(0.2))),
         on(2, "c", Some(share(0.3))),
     ];
-    assert_eq!(server.admit(&others, "d", None, None), Ok(1));
+    assert_eq!(server.one(&others, "d", None, None), Ok(1));
     // It stays where it is; a core that is gone is none.
-    assert_eq!(server.admit(&others, "d", None, Some(3)), Ok(3));
-    assert_eq!(server.admit(&others, "d", None, Some(9)), Ok(1));
+    assert_eq!(server.one(&others, "d", None, Some(3)), Ok(3));
+    assert_eq!(server.one(&others, "d", None, Some(9)), Ok(1));
 }
 
 #[test]
@@ -79,7 +108,7 @@ fn a_promise_gets_the_core_with_the_least_promised_time() {
         on(3, "d", None),
         on(3, "e", None),
     ];
-    let admit = |part, before| server.admit(&others, "new", Some(&share(part)), before).ok();
+    let admit = |part, before| server.one(&others, "new", Some(&share(part)), before).ok();
     assert_eq!(admit(0.2, None), Some(3));
     assert_eq!(admit(0.8, None), Some(3));
     // It stays as long as it fits.
@@ -92,10 +121,8 @@ fn a_promise_gets_the_core_with_the_least_promised_time() {
 fn promises_fill_a_core_up_to_its_headroom() {
     let server = cores(&[1]);
     let others = [on(1, "a", Some(share(0.59)))];
-    assert_eq!(server.admit(&others, "b", Some(&share(0.31)), None), Ok(1));
-    let refused = server
-        .admit(&others, "b", Some(&share(0.62)), None)
-        .expect_err("no room");
+    assert_eq!(server.one(&others, "b", Some(&share(0.31)), None), Ok(1));
+    let refused = server.one(&others, "b", Some(&share(0.62)), None).expect_err("no room");
     assert_eq!((refused.reason, refused.core), (Reason::Room(vec![Resource::Cores]), 1));
     assert!((refused.share - 0.62).abs() < 1e-9 && (refused.free - 0.31).abs() < 1e-9);
     assert_eq!(refused.violation, None);
@@ -130,8 +157,8 @@ fn a_chain_is_refused_that_would_be_late_or_make_another_late() {
     let tight = claim(0.3e6, 1e6, Nanos::from_micros(60));
     let others = [on(1, "a", Some(Arc::clone(&tight)))];
     // 10 us at a load of 0.5, and 32 us of the other chain.
-    assert_eq!(server.admit(&others, "b", Some(&share(0.2)), None), Ok(1));
-    let refused = server.admit(&others, "b", Some(&share(0.55)), None).expect_err("late");
+    assert_eq!(server.one(&others, "b", Some(&share(0.2)), None), Ok(1));
+    let refused = server.one(&others, "b", Some(&share(0.55)), None).expect_err("late");
     assert_eq!(refused.reason, Reason::Room(vec![Resource::Quiet]));
     let Some(Violation::Latency { slo, target, .. }) = &refused.violation else {
         panic!("{refused:?}");
@@ -141,7 +168,7 @@ fn a_chain_is_refused_that_would_be_late_or_make_another_late() {
     assert!(matches!(refused.nearest[..], [Nearest::Throughput(_)]), "{refused:?}");
     // The other way round, its own objective binds.
     let others = [on(1, "a", Some(share(0.55)))];
-    let refused = server.admit(&others, "b", Some(&tight), None).expect_err("late");
+    let refused = server.one(&others, "b", Some(&tight), None).expect_err("late");
     assert!(matches!(&refused.violation, Some(Violation::Latency { slo, .. }) if slo == "b"));
     let Some(Nearest::Latency(later)) = refused.nearest.last().copied() else {
         panic!("{refused:?}");
@@ -150,13 +177,13 @@ fn a_chain_is_refused_that_would_be_late_or_make_another_late() {
         latency: later,
         ..(*tight).clone()
     };
-    assert_eq!(server.admit(&others, "b", Some(&Arc::new(relaxed)), None), Ok(1));
+    assert_eq!(server.one(&others, "b", Some(&Arc::new(relaxed)), None), Ok(1));
 }
 
 #[test]
 fn an_objective_below_the_curve_fits_nowhere() {
     let refused = cores(&[1, 2])
-        .admit(&[], "a", Some(&claim(1.0, 1e6, Nanos::from_micros(9))), None)
+        .one(&[], "a", Some(&claim(1.0, 1e6, Nanos::from_micros(9))), None)
         .expect_err("below");
     let least = Nanos::from_micros(10);
     assert_eq!(refused.reason, Reason::Unfit(Unfit::Latency { least }));
@@ -217,32 +244,93 @@ prop_compose! {
     }
 }
 
+fn wanted<'c>(claim: Option<&'c Arc<Claim>>, cores: usize, before: &'c [u32]) -> Wanted<'c> {
+    Wanted {
+        name: "wide",
+        cores,
+        claim,
+        before,
+    }
+}
+
+#[test]
+fn a_chain_on_several_cores_has_its_share_in_equal_parts() {
+    let server = cores(&[1, 2, 3]);
+    let mut chains = vec![on(1, "a", Some(share(0.5))), on(2, "b", None), on(2, "c", None)];
+    // 1.6 of a core, as 0.8 of each of two.
+    let claim = share(1.6);
+    assert_eq!(server.admit(&chains, wanted(Some(&claim), 2, &[])), Ok(vec![3, 2]));
+    let refused = server
+        .admit(&chains, wanted(Some(&claim), 3, &[]))
+        .expect_err("0.53 of core 1");
+    assert_eq!(
+        (refused.core, &refused.reason),
+        (1, &Reason::Room(vec![Resource::Cores]))
+    );
+    assert!((refused.share - 1.6 / 3.0).abs() < 1e-9 && (refused.free - 0.4).abs() < 1e-9);
+    chains.push(Occupant {
+        name: "wide".to_owned(),
+        cores: vec![3, 2],
+        claim: Some(claim),
+    });
+    chains.push(on(2, "d", Some(share(0.1))));
+    let all = predicted(1000, &chains);
+    let of = |at: usize| all[at].expect("a promise");
+    assert!((of(3).share - 0.8).abs() < 1e-9 && (of(3).core_load - 0.9).abs() < 1e-9);
+    assert!((of(4).core_load - 0.9).abs() < 1e-9);
+    // The worst of its cores: 50 us at a load of 0.9, and a batch of the other chain.
+    assert!(of(3).latency.0.abs_diff(82_000) <= 2, "{}", of(3).latency);
+    // Cores that it has stay; of fewer, the first.
+    let alone = &chains[..1];
+    assert_eq!(server.admit(alone, wanted(None, 2, &[2, 3])), Ok(vec![2, 3]));
+    assert_eq!(server.admit(alone, wanted(None, 1, &[2, 3])), Ok(vec![2]));
+    assert_eq!(server.admit(alone, wanted(None, 3, &[3])), Ok(vec![3, 2, 1]));
+    assert_eq!(server.admit(alone, wanted(Some(&share(0.2)), 2, &[1])), Ok(vec![1, 2]));
+}
+
 proptest! {
-    /// Chains come one by one. No promise is broken, a refused chain fits on no core, what is told as nearest fits, and
-    /// the same again is decided the same.
+    /// Chains come one by one. No promise is broken, a refused chain fits on none of the cores that are tried, what is
+    /// told as nearest fits, and the same again is decided the same.
     #[test]
     fn whatever_comes_promises_are_kept(
-        claims in prop::collection::vec(prop::option::weighted(0.8, any_claim()), 1..12),
+        claims in prop::collection::vec((prop::option::weighted(0.8, any_claim()), 1usize..4), 1..12),
         number in 1u32..5,
     ) {
         let server = cores(&(0..number).collect::<Vec<_>>());
         let mut chains: Vec<Occupant> = Vec::new();
-        for (number, claim) in claims.iter().enumerate() {
+        for (number, (claim, cores)) in claims.iter().enumerate() {
             let name = format!("chain-{number}");
-            let found = server.admit(&chains, &name, claim.as_ref(), None);
-            prop_assert_eq!(&found, &server.admit(&chains, &name, claim.as_ref(), None));
+            let wanted = Wanted {
+                name: &name,
+                cores: *cores.min(&server.cores.len()),
+                claim: claim.as_ref(),
+                before: &[],
+            };
+            let found = server.admit(&chains, wanted);
+            prop_assert_eq!(&found, &server.admit(&chains, wanted));
             match found {
-                Ok(core) => {
-                    chains.push(on(core, &name, claim.clone()));
+                Ok(cores) => {
+                    let distinct: std::collections::BTreeSet<_> = cores.iter().collect();
+                    prop_assert_eq!(distinct.len(), wanted.cores);
+                    chains.push(Occupant {
+                        name: name.clone(),
+                        cores: cores.clone(),
+                        claim: claim.clone(),
+                    });
                     prop_assert_eq!(server.violations(&chains), vec![]);
                     // It stays if it comes again.
                     let others = &chains[..chains.len() - 1];
-                    prop_assert_eq!(server.admit(others, &name, claim.as_ref(), Some(core)), Ok(core));
+                    let again = Wanted {
+                        before: &cores,
+                        ..wanted
+                    };
+                    prop_assert_eq!(server.admit(others, again), Ok(cores.clone()));
                 }
                 Err(refused) => {
                     let claim = claim.as_ref().expect("a promise");
-                    for &core in &server.cores {
-                        let fits = server.violations(&with(&chains, &name, claim, core)).is_empty();
+                    let by_time = server.by_time(&chains);
+                    for cores in by_time.windows(wanted.cores) {
+                        let fits = server.violations(&with(&chains, &name, claim, cores)).is_empty();
                         prop_assert!(!fits || beyond_curves(claim).is_some());
                     }
                     for nearest in refused.nearest {
@@ -251,7 +339,12 @@ proptest! {
                             Nearest::Throughput(throughput) => other.throughput = throughput,
                             Nearest::Latency(latency) => other.latency = latency,
                         }
-                        prop_assert!(server.admit(&chains, &name, Some(&Arc::new(other)), None).is_ok());
+                        let other = Arc::new(other);
+                        let nearest = Wanted {
+                            claim: Some(&other),
+                            ..wanted
+                        };
+                        prop_assert!(server.admit(&chains, nearest).is_ok());
                     }
                 }
             }

@@ -1,4 +1,4 @@
-//! Admission of chains: each gets a core, and a promise if its profile says that it fits beside the others.
+//! Admission of chains: each gets its cores, and a promise if its profile says that it fits beside the others.
 //!
 //! The decision is [`SharedCores`]'. This module finds what it needs: the chains' objectives, their profiles, and the
 //! cores that they have. Chains that do not change stay on their cores.
@@ -17,7 +17,7 @@ use crate::request::Applied;
 use std::sync::Arc;
 use tailwater_api::Throughput;
 use tailwater_api::server::{AdmissionSpec, Unprofiled};
-use tailwater_placement::core_shares::{Claim, Occupant, SharedCores, predicted, weight};
+use tailwater_placement::core_shares::{Claim, Occupant, SharedCores, Wanted, predicted, weight};
 
 /// Reason of a forced chain.
 const FORCED: &str = "applied with --force";
@@ -94,8 +94,8 @@ pub(crate) fn admit_stored(
     let (placement, lost) = match admission.place(&chain, Some(&before), &occupants) {
         Ok(placement) => (placement, None),
         Err(reason) => {
-            let core = admission.core_of(&before, &occupants);
-            (admission.without(core, Promise::None, &reason), Some(reason))
+            let cores = admission.cores_of(&before, &occupants);
+            (admission.without(cores, Promise::None, &reason), Some(reason))
         }
     };
     chain.placement = placement;
@@ -119,10 +119,11 @@ pub(crate) fn tell(next: &Configuration, applied: &mut [Applied]) {
 
 /// A chain as the decision takes it.
 fn occupant(chain: &Arc<AppliedChain>) -> Option<Occupant> {
-    Some(Occupant {
+    let Placement { cores, claim, .. } = &chain.placement;
+    (!cores.is_empty()).then(|| Occupant {
         name: chain.name.clone(),
-        core: chain.placement.core?,
-        claim: chain.placement.claim.clone(),
+        cores: cores.clone(),
+        claim: claim.clone(),
     })
 }
 
@@ -147,18 +148,25 @@ impl<'m, M: Machine> Admission<'m, M> {
         })
     }
 
-    /// Returns the core and the promise of a chain; `before` is what it was.
+    /// Returns the cores and the promise of a chain; `before` is what it was.
     fn place(
         &self,
         chain: &AppliedChain,
         before: Option<&AppliedChain>,
         others: &[Occupant],
     ) -> Result<Placement, String> {
-        let core = before.and_then(|before| before.placement.core);
+        let wanted = self.wanted(chain, before);
+        let there_are = self.shared.cores.len();
+        if usize::from(chain.settings.cores.unwrap_or(1)) > there_are {
+            return Err(format!(
+                "spec.cores: expected at most {there_are}, the cores of the server, found {}",
+                chain.settings.cores.unwrap_or(1)
+            ));
+        }
         let rest = |promise, reason: &str| {
-            let core = self.shared.admit(others, &chain.name, None, core);
-            let core = core.map_err(|refused| refusal::text(&refused, None))?;
-            Ok(self.without(core, promise, reason))
+            let cores = self.shared.admit(others, wanted);
+            let cores = cores.map_err(|refused| refusal::text(&refused, wanted))?;
+            Ok(self.without(cores, promise, reason))
         };
         if chain.forced {
             return rest(Promise::None, FORCED);
@@ -199,28 +207,43 @@ impl<'m, M: Machine> Admission<'m, M> {
             latency: chain.settings.slo.budget(),
             curves,
         });
-        match self.shared.admit(others, &chain.name, Some(&claim), core) {
-            Ok(core) => Ok(Placement {
-                core: Some(core),
+        let wanted = Wanted {
+            claim: Some(&claim),
+            ..wanted
+        };
+        match self.shared.admit(others, wanted) {
+            Ok(cores) => Ok(Placement {
+                cores,
                 promise: Promise::Promised,
                 reason: String::new(),
-                claim: Some(claim),
+                claim: Some(Arc::clone(&claim)),
                 predicted: None,
                 weight: 1,
             }),
-            Err(refused) => Err(refusal::text(&refused, Some(&claim))),
+            Err(refused) => Err(refusal::text(&refused, wanted)),
         }
     }
 
-    /// Core of a chain without a promise.
-    fn core_of(&self, before: &AppliedChain, others: &[Occupant]) -> u32 {
-        let core = self.shared.admit(others, &before.name, None, before.placement.core);
-        core.unwrap_or(self.shared.cores[0])
+    /// What a chain without a promise wants, of the cores that there are.
+    fn wanted<'c>(&self, chain: &'c AppliedChain, before: Option<&'c AppliedChain>) -> Wanted<'c> {
+        let cores = usize::from(chain.settings.cores.unwrap_or(1));
+        Wanted {
+            name: &chain.name,
+            cores: cores.min(self.shared.cores.len()),
+            claim: None,
+            before: before.map_or(&[], |before| &before.placement.cores),
+        }
     }
 
-    fn without(&self, core: u32, promise: Promise, reason: &str) -> Placement {
+    /// Cores of a chain without a promise.
+    fn cores_of(&self, before: &AppliedChain, others: &[Occupant]) -> Vec<u32> {
+        let cores = self.shared.admit(others, self.wanted(before, Some(before)));
+        cores.unwrap_or_else(|_| vec![self.shared.cores[0]])
+    }
+
+    fn without(&self, cores: Vec<u32>, promise: Promise, reason: &str) -> Placement {
         Placement {
-            core: Some(core),
+            cores,
             promise,
             reason: reason.to_owned(),
             weight: weight(None, self.shared.headroom),

@@ -1,4 +1,4 @@
-//! Core and promise of a chain.
+//! Cores and promise of a chain.
 
 use std::sync::Arc;
 use tailwater_placement::core_shares::{Claim, Predicted};
@@ -24,11 +24,11 @@ pub enum Promise {
     Unchecked,
 }
 
-/// Core and promise of a chain.
+/// Cores and promise of a chain.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Placement {
-    /// Number of its core, if it was decided.
-    pub core: Option<u32>,
+    /// Numbers of its cores; none before they are decided.
+    pub cores: Vec<u32>,
     /// Promise.
     pub promise: Promise,
     /// Reason of a missing promise: one line, possibly empty.
@@ -37,15 +37,15 @@ pub struct Placement {
     pub claim: Option<Arc<Claim>>,
     /// Prediction beside the other chains, for a promise.
     pub predicted: Option<Predicted>,
-    /// Weight among the chains of its core; 0 if it was not decided.
+    /// Weight among the chains of each of its cores; 0 if it was not decided.
     pub weight: u32,
 }
 
 impl Placement {
     /// Placement of a stored chain, which is decided anew.
-    pub(crate) fn on(core: Option<u32>) -> Placement {
+    pub(crate) fn on(cores: Vec<u32>) -> Placement {
         Placement {
-            core,
+            cores,
             ..Placement::default()
         }
     }

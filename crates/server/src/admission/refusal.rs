@@ -3,14 +3,19 @@
 use std::fmt::Write as _;
 use tailwater_placement::admit::{Nearest, Reason};
 use tailwater_placement::check::Violation;
-use tailwater_placement::core_shares::{Claim, Refused};
+use tailwater_placement::core_shares::{Refused, Wanted};
 use tailwater_placement::demand::Unfit;
 
 /// One line, without the chain's name.
-pub(super) fn text(refused: &Refused, claim: Option<&std::sync::Arc<Claim>>) -> String {
+pub(super) fn text(refused: &Refused, wanted: Wanted<'_>) -> String {
     let Refused { share, core, free, .. } = refused;
+    let claim = wanted.claim;
     let throughput = claim.map_or(0.0, |claim| claim.throughput);
-    let needs = format!("needs {share:.2} of a core at {}", rate(throughput));
+    let of = match wanted.cores {
+        1 => "a core".to_owned(),
+        cores => format!("each of {cores} cores"),
+    };
+    let needs = format!("needs {share:.2} of {of} at {}", rate(throughput));
     let mut text = match (&refused.reason, &refused.violation) {
         (Reason::Unfit(Unfit::Latency { least }), _) => {
             let latency = claim.map(|claim| claim.latency).unwrap_or_default();

@@ -119,8 +119,49 @@ impl Server {
 
     fn place(&self, name: &str) -> (u32, Promise, &str) {
         let placement = self.placement(name);
-        (placement.core.unwrap(), placement.promise, &placement.reason)
+        (placement.cores[0], placement.promise, &placement.reason)
     }
+}
+
+/// Chain on several cores.
+fn wide(server: &Server, cores: u16, slo: &str) -> AppliedChain {
+    let mut chain = server.chain("wide", slo);
+    chain.settings.cores = Some(cores);
+    chain
+}
+
+#[test]
+fn a_chain_on_several_cores_is_promised_its_part_of_each() {
+    const SLO: &str = "latency: 1ms, throughput: 1Mpps";
+    let mut server = Server::new(ADMISSION, &[1, 2, 3], &[("wide", 1e6), ("a", 1e6)]);
+    server.apply("a", "latency: 1ms, throughput: 300kpps").unwrap();
+    server.admit(vec![wide(&server, 2, SLO)]).unwrap();
+    assert_eq!(server.placement("wide").cores, [2, 3]);
+    let share = |server: &Server| server.placement("wide").predicted.unwrap().share;
+    assert!((share(&server) - 0.5).abs() < 1e-9, "{}", share(&server));
+    let refused = server.admit(vec![wide(&server, 2, "latency: 1ms, throughput: 2Mpps")]);
+    assert_eq!(
+        refused.unwrap_err(),
+        "chain \"wide\": needs 1.00 of each of 2 cores at 2Mpps, 0.90 is free on core 3: at most 1.79Mpps would fit"
+    );
+    assert_eq!(
+        server.admit(vec![wide(&server, 4, SLO)]).unwrap_err(),
+        "chain \"wide\": spec.cores: expected at most 3, the cores of the server, found 4"
+    );
+    // On fewer cores it stays on one of those that it has, on more it gets another one.
+    server.admit(vec![wide(&server, 1, "latency: 1ms")]).unwrap();
+    assert_eq!(server.placement("wide").cores, [2]);
+    server.admit(vec![wide(&server, 3, SLO)]).unwrap();
+    assert_eq!(server.placement("wide").cores, [2, 3, 1]);
+    // A server that starts with fewer cores runs it on those, without a promise.
+    server.machine.cores = vec![1];
+    let stored = AppliedChain::clone(&server.current.chains["wide"]);
+    let (chain, lost) = admit_stored(&server.machine, server.spec.admission.as_ref(), &server.current, stored);
+    assert_eq!(
+        (chain.placement.cores, chain.placement.promise),
+        (vec![1], Promise::None)
+    );
+    assert!(lost.unwrap().starts_with("spec.cores: expected at most 1"));
 }
 
 const ADMISSION: &str = "  admission: {profiles: /p}\n";
@@ -310,7 +351,7 @@ fn a_resumed_chain_keeps_its_core_and_loses_its_promise_if_it_does_not_fit() {
     let mut server = Server::new(ADMISSION, &[1, 2], &[("a", 1e6), ("b", 1e6), ("c", 1e6)]);
     let resume = |server: &mut Server, name: &str, core| {
         let chain = AppliedChain {
-            placement: Placement::on(Some(core)),
+            placement: Placement::on(vec![core]),
             ..server.chain(name, SLO)
         };
         let (chain, lost) = admit_stored(&server.machine, server.spec.admission.as_ref(), &server.current, chain);

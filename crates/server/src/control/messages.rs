@@ -95,7 +95,7 @@ fn placement(placement: &Placement) -> message::Placement {
     };
     let predicted = placement.predicted.as_ref();
     message::Placement {
-        core: placement.core,
+        cores: placement.cores.clone(),
         promise: promise.into(),
         reason: placement.reason.clone(),
         share: predicted.map(|predicted| predicted.share),

@@ -40,9 +40,9 @@ pub struct ServerPort {
     pub config: SharedPortConfig,
 }
 
-/// Packets of a chain in its worker's own queue or on auxiliary cores, at most, for the first chains of a port. Further
-/// packets wait in its ring. For later chains than these the port's buffers might not suffice: they use no auxiliary
-/// cores.
+/// Packets of a worker in its own queue or on auxiliary cores, at most, for chains with the first workers of a port.
+/// Further packets wait in its ring. For later ones than these the port's buffers might not suffice: they use no
+/// auxiliary cores.
 const OFFLOADED: [(usize, u32); 2] = [(4, 2048), (16, 512)];
 
 /// Makes the mappers by which a chain uses auxiliary cores; `None` if it does not.
@@ -156,8 +156,8 @@ impl LiveMachine {
         };
         let others = self.chains.values().filter(|other| Some(other.name()) != except);
         let beside = others.filter(|other| other.port() == chain.port && other.offloads());
-        let beside = beside.count();
-        let Some((_, buffers)) = OFFLOADED.into_iter().find(|(chains, _)| beside < *chains) else {
+        let workers = beside.map(|other| other.cores().len()).sum::<usize>() + chain.placement.cores.len();
+        let Some((_, buffers)) = OFFLOADED.into_iter().find(|(most, _)| workers <= *most) else {
             return Ok(None);
         };
         if spec.state.is_some() {
@@ -218,7 +218,7 @@ impl LiveMachine {
         }
         let config = RunConfig {
             scaling: self.scaling(chain, &spec, except)?,
-            ..RunConfig::new(vec![core_of(chain)?])
+            ..RunConfig::new(cores_of(chain)?)
         };
         RunPlan::new(spec, config).map_err(|error| Refusal::new(error.to_string()))
     }
@@ -312,10 +312,13 @@ fn check_outputs(spec: &ChainSpec, other: &RunningChain, kept: &[KeptFunction]) 
     }
 }
 
-/// Core that a chain was given.
-fn core_of(chain: &AppliedChain) -> Result<usize, Refusal> {
-    let core = chain.placement.core.and_then(|core| usize::try_from(core).ok());
-    core.ok_or_else(|| Refusal::new("it has no core"))
+/// Cores that a chain was given.
+fn cores_of(chain: &AppliedChain) -> Result<Vec<usize>, Refusal> {
+    let cores: Vec<usize> = chain.placement.cores.iter().map(|core| *core as usize).collect();
+    match cores.is_empty() {
+        true => Err(Refusal::new("it has no core")),
+        false => Ok(cores),
+    }
 }
 
 /// Reads a chain with its functions.
@@ -375,9 +378,9 @@ impl Machine for LiveMachine {
     }
 
     fn change(&mut self, chain: &AppliedChain) -> Result<(), Refusal> {
-        let (spec, core) = (read(chain)?, core_of(chain)?);
+        let (spec, cores) = (read(chain)?, cores_of(chain)?);
         let running = self.chains.get_mut(&chain.name);
-        let running = running.filter(|running| running.cores() == [core]);
+        let running = running.filter(|running| running.cores() == cores);
         match running.and_then(|running| running.change(&spec)) {
             Some(changed) => changed,
             // Its objective or another setting differs, or its functions cannot change while they run.

@@ -87,7 +87,8 @@ impl RunningChain {
         let (latest, reconfigure) = (Latest::default(), Arc::<ReconfigureCell>::default());
         let mut port = ChainPort::new(from.port, &plan.spec().match_);
         if let Some((replaced, kept)) = from.replaced {
-            port = port.replacing(replaced.withdrawal.clone(), kept);
+            let workers = plan.config().cores.len() as u16;
+            port = port.replacing(replaced.withdrawal.clone(), kept, workers);
         }
         let withdrawal = port.withdrawal();
         let share = TurnShare {

@@ -5,7 +5,7 @@ use crate::run::args::RunArgs;
 use crate::run::profiles;
 use tailwater_baselines::catalog::{Policy, epoch};
 use tailwater_dataplane::RunError;
-use tailwater_dataplane::cores::{available, default_core};
+use tailwater_dataplane::cores::available;
 use tailwater_functions::spec::ChainSpec;
 use tailwater_handover::park::Mode;
 use tailwater_policy::capacity::CapacityProfile;
@@ -39,7 +39,7 @@ impl Mapping {
         });
         let auxiliary = auxiliary.unwrap_or_default();
         let mut mapping = Mapping {
-            dedicated: dedicated_cores(args, &auxiliary)?,
+            dedicated: dedicated_cores(args, spec, &auxiliary)?,
             auxiliary,
             wait: args.wait,
             policy,
@@ -114,7 +114,7 @@ impl Mapping {
 }
 
 /// Returns the cores that receive packets, which are not auxiliary cores.
-fn dedicated_cores(args: &RunArgs, auxiliary: &[usize]) -> Result<Vec<usize>, CliError> {
+fn dedicated_cores(args: &RunArgs, spec: &ChainSpec, auxiliary: &[usize]) -> Result<Vec<usize>, CliError> {
     let wrong = |message: String| Err(CliError::Input(message));
     if auxiliary.len() > MAX_AUXILIARY_CORES {
         return wrong(format!(
@@ -124,14 +124,24 @@ fn dedicated_cores(args: &RunArgs, auxiliary: &[usize]) -> Result<Vec<usize>, Cl
     }
     let dedicated = match &args.cores {
         Some(cores) => cores.0.clone(),
-        None if auxiliary.is_empty() => vec![default_core()],
         None => {
-            let mut rest = available().into_iter().rev();
-            let free = rest.find(|core| !auxiliary.contains(core));
-            vec![free.ok_or_else(|| {
-                let message = "--auxiliary: expected at least one core left to receive packets, found none";
-                CliError::Input(message.to_owned())
-            })?]
+            // The first cores serve interrupts.
+            let rest = available().into_iter().rev();
+            let wanted = spec.cores.unwrap_or(1).into();
+            let free: Vec<usize> = rest.filter(|core| !auxiliary.contains(core)).take(wanted).collect();
+            match (free.len(), spec.cores) {
+                (0, _) => {
+                    return wrong(
+                        "--auxiliary: expected at least one core left to receive packets, found none".to_owned(),
+                    );
+                }
+                (left, Some(_)) if left < wanted => {
+                    return wrong(format!(
+                        "spec.cores: expected at most {left}, the cores that are left, found {wanted}"
+                    ));
+                }
+                _ => free,
+            }
         }
     };
     match dedicated.iter().find(|core| auxiliary.contains(core)) {
