@@ -141,10 +141,19 @@ impl Batch {
     /// Same as [`receive`](Batch::receive).
     #[inline]
     pub fn receive_all(&mut self, packets: impl ExactSizeIterator<Item = (Arrived, u32)>, arrival: Nanos) {
+        self.receive_timed(packets.map(move |(packet, rss_hash)| (packet, arrival, rss_hash)));
+    }
+
+    /// Adds packets that a device has received, each with its arrival time and RSS hash.
+    ///
+    /// # Panics
+    /// Same as [`receive`](Batch::receive).
+    #[inline]
+    pub fn receive_timed(&mut self, packets: impl ExactSizeIterator<Item = (Arrived, Nanos, u32)>) {
         assert!(packets.len() <= self.room(), "the batch is full");
         // Kept in registers, as in `fill`.
         let (pool, bytes) = (self.memory.pool(), self.memory.buffer_bytes());
-        self.packets.extend(packets.map(move |(packet, rss_hash)| {
+        self.packets.extend(packets.map(move |(packet, arrival, rss_hash)| {
             let Arrived {
                 buffer,
                 start,
@@ -205,30 +214,28 @@ impl Batch {
         }));
     }
 
-    /// Removes packets, in order: `choose` decides by a packet's frame, and those for which it returns a value are
-    /// passed to `to` with it, as they were received and with their arrival time. The others stay. All frames must be
-    /// complete.
+    /// Removes packets, in order: `choose` decides by a packet's index, and those for which it returns a value are passed
+    /// to `to` with it, as they were received and with their arrival time. The others stay. All frames must be complete.
     #[inline]
-    pub fn hand_over<C>(&mut self, mut choose: impl FnMut(&[u8]) -> Option<C>, mut to: impl FnMut(C, Arrived, Nanos)) {
-        let memory = self.memory.view();
+    pub fn hand_over<C>(&mut self, mut choose: impl FnMut(usize) -> Option<C>, mut to: impl FnMut(C, Arrived, Nanos)) {
         let mut stay = 0;
         for place in 0..self.packets.len() {
-            let slot = &mut self.packets[place];
-            let (packet, frame) = slot.split(memory);
-            debug_assert!(packet.rest == 0, "an incomplete frame");
-            let Some(choice) = choose(frame) else {
+            let Some(choice) = choose(place) else {
                 self.packets.swap(stay, place);
                 stay += 1;
                 continue;
             };
+            let slot = &mut self.packets[place];
             let Packet {
                 arrival,
                 rss_hash,
                 entry,
+                rest,
                 start,
                 length,
                 ..
-            } = *packet;
+            } = slot.packet;
+            debug_assert!(rest == 0, "an incomplete frame");
             let arrived = Arrived {
                 buffer: slot.buffer.lend(),
                 start,

@@ -38,8 +38,8 @@ pub trait Receiver: Send {
     /// their number, refused ones included. It is less than `most` only if no more had arrived.
     fn receive(&mut self, pool: &mut BufferPool, most: usize) -> usize;
 
-    /// Yields the packets received last, in order, once.
-    fn packets(&mut self) -> impl ExactSizeIterator<Item = Arrived>;
+    /// Yields the packets received last, in order, once. Each comes with its arrival time if the receiver has it.
+    fn packets(&mut self) -> impl ExactSizeIterator<Item = (Arrived, Option<Nanos>)>;
 
     /// Writes the arrival times of the packets that [`packets`](Receiver::packets) yields next, if the device
     /// timestamps packets. They lie between the two given times, the second of which is now. Returns `true` if they
@@ -357,12 +357,12 @@ impl<R: Receiver, S: Sender> DeviceQueue<R, S> {
             match &mut self.forwarding {
                 None => {
                     let mut missing = false;
-                    let hashed = receiver.packets().map(|packet| {
+                    let hashed = receiver.packets().map(|(packet, time)| {
                         missing |= packet.hash.is_none();
                         let hash = packet.hash.unwrap_or(0);
-                        (packet, hash)
+                        (packet, time.unwrap_or(arrival), hash)
                     });
-                    batch.receive_all(hashed, arrival);
+                    batch.receive_timed(hashed);
                     if timed {
                         let times = batch.iter_mut().skip(before).zip(&self.times);
                         times.for_each(|(packet, time)| packet.arrival = *time);
@@ -376,10 +376,10 @@ impl<R: Receiver, S: Sender> DeviceQueue<R, S> {
                     let lost = &mut received.lost_ring_full;
                     let packets = receiver.packets();
                     if timed {
-                        let timed = packets.zip(self.times.iter().copied());
+                        let timed = packets.map(|(packet, _)| packet).zip(self.times.iter().copied());
                         deal_out(timed, arrival, among, rss, (pool, batch), lost);
                     } else {
-                        let timed = packets.map(|packet| (packet, arrival));
+                        let timed = packets.map(|(packet, time)| (packet, time.unwrap_or(arrival)));
                         deal_out(timed, arrival, among, rss, (pool, batch), lost);
                     }
                 }

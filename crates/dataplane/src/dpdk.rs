@@ -68,8 +68,8 @@ impl Receiver for Receives {
     }
 
     #[inline]
-    fn packets(&mut self) -> impl ExactSizeIterator<Item = Arrived> {
-        self.queue.packets()
+    fn packets(&mut self) -> impl ExactSizeIterator<Item = (Arrived, Option<Nanos>)> {
+        self.queue.packets().map(|packet| (packet, None))
     }
 
     #[inline]

@@ -315,7 +315,7 @@ impl<T> Drop for Producer<T> {
 #[derive(Debug)]
 pub struct Consumer<T> {
     shared: Arc<Shared<T>>,
-    /// Own counter: the value stored in `shared.head`, except within a call.
+    /// Own counter: the value stored in `shared.head`, except within a call, and until taken slots are released.
     head: usize,
     /// Producer's counter when last read.
     tail: usize,
@@ -354,17 +354,32 @@ impl<T> Consumer<T> {
     /// Pops one item.
     #[inline]
     pub fn pop(&mut self) -> Option<T> {
+        let item = self.take()?;
+        self.release();
+        Some(item)
+    }
+
+    /// Pops one item. The producer gets its slot with the next [release](Self::release) or pop.
+    #[inline]
+    pub fn take(&mut self) -> Option<T> {
         if self.ready(1) == 0 {
             return None;
         }
-        let (slot, _) = self.shared.span(self.head, 1);
-        // SAFETY: one item is ready, so the slot at the head holds it and is ours. We return the slot before anybody
-        // could read it again.
-        let item = slot[0].with(|slot| unsafe { (*slot).assume_init_read() });
+        // SAFETY: an item is ready, so the slot at the head holds one and is ours. The head, past which nothing is read
+        // again, moves on.
+        let item = self
+            .shared
+            .slot(self.head)
+            .with(|slot| unsafe { (*slot).assume_init_read() });
         self.head = self.head.wrapping_add(1);
-        // Release: the item is out of its slot before the producer writes there.
-        self.shared.head.0.store(self.head, Ordering::Release);
         Some(item)
+    }
+
+    /// Gives the slots of items that were [taken](Self::take) back to the producer, by one store.
+    #[inline]
+    pub fn release(&mut self) {
+        // Release: the items are out of their slots before the producer writes there.
+        self.shared.head.0.store(self.head, Ordering::Release);
     }
 
     /// Pops items into the beginning of `into`, as many as are ready and fit. Returns their number. One store returns
@@ -420,6 +435,8 @@ impl<T> Consumer<T> {
 
 impl<T> Drop for Consumer<T> {
     fn drop(&mut self) {
+        // Items that were taken are no longer in their slots.
+        self.release();
         self.shared.consumer_gone.store(true, Ordering::Release);
     }
 }

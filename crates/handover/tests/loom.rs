@@ -110,7 +110,7 @@ fn ring_iterators() {
 }
 
 #[test]
-fn ring_items_put_and_flushed() {
+fn ring_items_put_and_taken() {
     check(7, || {
         transfer(
             4,
@@ -121,9 +121,9 @@ fn ring_items_put_and_flushed() {
                 put
             },
             |consumer| {
-                let mut popped = Vec::new();
-                consumer.pop_each(3, |item| popped.push(item));
-                popped
+                let taken = (0..3).map_while(|_| consumer.take()).collect();
+                consumer.release();
+                taken
             },
         );
     });

@@ -327,8 +327,8 @@ impl Receiver for Refilled {
     }
 
     #[inline]
-    fn packets(&mut self) -> impl ExactSizeIterator<Item = Arrived> {
-        self.rx.packets()
+    fn packets(&mut self) -> impl ExactSizeIterator<Item = (Arrived, Option<Nanos>)> {
+        self.rx.packets().map(|packet| (packet, None))
     }
 
     fn ring(&self) -> usize {

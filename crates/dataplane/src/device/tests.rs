@@ -91,8 +91,8 @@ impl Receiver for FakeQueue {
         count
     }
 
-    fn packets(&mut self) -> impl ExactSizeIterator<Item = Arrived> {
-        self.2.drain(..)
+    fn packets(&mut self) -> impl ExactSizeIterator<Item = (Arrived, Option<Nanos>)> {
+        self.2.drain(..).map(|packet| (packet, None))
     }
 
     fn arrivals(&mut self, between: [Nanos; 2], into: &mut Vec<Nanos>) -> bool {
@@ -365,8 +365,8 @@ impl Receiver for Frames {
         count
     }
 
-    fn packets(&mut self) -> impl ExactSizeIterator<Item = Arrived> {
-        self.1.drain(..)
+    fn packets(&mut self) -> impl ExactSizeIterator<Item = (Arrived, Option<Nanos>)> {
+        self.1.drain(..).map(|packet| (packet, None))
     }
 
     fn ring(&self) -> usize {

@@ -59,10 +59,11 @@ pub(crate) struct Outlet {
 #[derive(Debug)]
 pub(crate) struct Inbox {
     from: Vec<From>,
-    /// Index of the poller taken from first.
+    /// Index of the poller taken from first, and from which the next packet is taken.
     first: usize,
-    taken: Vec<Arrived>,
-    arrivals: Vec<Nanos>,
+    next: usize,
+    /// Packets that were promised, and not taken yet.
+    promised: usize,
     /// Buffers that each poller's pool began with: a buffer goes back to its own.
     share: u32,
 }
@@ -73,6 +74,8 @@ struct From {
     ring: Consumer<Delivered>,
     back: Producer<Buffer>,
     progress: Arc<Progress>,
+    /// Packets of this ring that were promised, and not taken yet.
+    promised: usize,
 }
 
 /// Connects one worker, which holds at most `held` buffers, with pollers by rings of `size` packets. `share` is the
@@ -101,6 +104,7 @@ pub(crate) fn connect(
             ring: from,
             back: give,
             progress: Arc::clone(progress),
+            promised: 0,
         };
         (outlet, from)
     });
@@ -108,8 +112,8 @@ pub(crate) fn connect(
     let inbox = Inbox {
         from,
         first: 0,
-        taken: Vec::with_capacity(MAX_BATCH),
-        arrivals: Vec::with_capacity(MAX_BATCH),
+        next: 0,
+        promised: 0,
         share,
     };
     (outlets, inbox)
@@ -204,36 +208,67 @@ impl Inbox {
     }
 }
 
+/// Packets that were promised. Their slots go back to the pollers at its end.
+struct Promised<'i>(&'i mut Inbox);
+
+impl Iterator for Promised<'_> {
+    /// With the port's own arrival time, or a bound of it.
+    type Item = (Arrived, Option<Nanos>);
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        let Inbox {
+            from, next, promised, ..
+        } = &mut *self.0;
+        if *promised == 0 {
+            return None;
+        }
+        while from[*next].promised == 0 {
+            *next = if *next + 1 < from.len() { *next + 1 } else { 0 };
+        }
+        let from = &mut from[*next];
+        *promised -= 1;
+        from.promised -= 1;
+        let Delivered { packet, arrival } = from.ring.take()?;
+        Some((packet, Some(arrival)))
+    }
+
+    #[inline]
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.0.promised, Some(self.0.promised))
+    }
+}
+
+impl ExactSizeIterator for Promised<'_> {}
+
+impl Drop for Promised<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.from.iter_mut().for_each(|from| from.ring.release());
+    }
+}
+
 impl Receiver for Inbox {
     #[inline]
     fn receive(&mut self, pool: &mut BufferPool, most: usize) -> usize {
         self.give_back(pool);
-        self.taken.clear();
-        self.arrivals.clear();
-        let (pollers, most) = (self.from.len(), most.min(MAX_BATCH));
-        let (taken, arrivals) = (&mut self.taken, &mut self.arrivals);
+        debug_assert!(self.promised == 0, "packets that were promised are taken before others");
+        let (pollers, mut left) = (self.from.len(), most.min(MAX_BATCH));
+        self.next = self.first;
         for i in 0..pollers {
-            let ring = &mut self.from[(self.first + i) % pollers].ring;
-            ring.pop_each(most - taken.len(), |Delivered { packet, arrival }| {
-                taken.push(packet);
-                arrivals.push(arrival);
-            });
+            let from = &mut self.from[(self.first + i) % pollers];
+            from.promised = from.ring.ready(left).min(left);
+            left -= from.promised;
+            self.promised += from.promised;
         }
         self.first = if self.first + 1 < pollers { self.first + 1 } else { 0 };
-        pool.admit_all(self.taken.len());
-        self.taken.len()
+        pool.admit_all(self.promised);
+        self.promised
     }
 
     #[inline]
-    fn packets(&mut self) -> impl ExactSizeIterator<Item = Arrived> {
-        self.taken.drain(..)
-    }
-
-    #[inline]
-    fn arrivals(&mut self, _: [Nanos; 2], into: &mut Vec<Nanos>) -> bool {
-        // The port's own times, or bounds of them.
-        std::mem::swap(&mut self.arrivals, into);
-        true
+    fn packets(&mut self) -> impl ExactSizeIterator<Item = (Arrived, Option<Nanos>)> {
+        Promised(self)
     }
 
     fn ring(&self) -> usize {

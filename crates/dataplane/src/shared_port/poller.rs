@@ -90,6 +90,9 @@ pub(crate) struct Poller {
     ended: bool,
 }
 
+/// Slot that no chain has.
+const NOBODY: u8 = MAX_CHAINS as u8;
+
 /// Turns between visits of chains that get no packets.
 const SETTLE_INTERVAL: u32 = 64;
 
@@ -173,11 +176,17 @@ impl Poller {
             counters,
             ..
         } = self;
+        // First the choices, then the packets: each loop keeps what it needs in registers.
         let (rules, mut to) = (&**rules, 0u64);
-        let choose = |frame: &[u8]| rules.chain_of(frame);
+        let (mut chosen, mut place) = ([NOBODY; MAX_BATCH], 0);
+        self.batch.for_each(|_, frame| {
+            chosen[place] = rules.chain_of(frame).unwrap_or(NOBODY);
+            place += 1;
+        });
+        let choose = |place: usize| Some(chosen[place]).filter(|slot| *slot != NOBODY);
         let mut delivered = self.batch.len() as u64;
         self.batch
-            .hand_over(choose, |slot, packet, arrival| match &mut outlets[slot] {
+            .hand_over(choose, |slot, packet, arrival| match &mut outlets[usize::from(slot)] {
                 Some(outlet) => {
                     to |= 1 << slot;
                     if !outlet.home.deliver(packet, arrival, pool) {

@@ -6,6 +6,7 @@
 //! searched without unpredictable branches. A field that no chain restricts costs nothing.
 
 use ipnet::IpNet;
+use std::hint::select_unpredictable;
 use std::net::IpAddr;
 use tailwater_api::chain::Match;
 use tailwater_net::ethernet;
@@ -94,7 +95,7 @@ impl ChainRules {
     /// matched by that header, whatever follows it. Other malformed frames and those without IP match only chains that
     /// list no prefix or protocol.
     #[inline]
-    pub fn chain_of(&self, frame: &[u8]) -> Option<usize> {
+    pub fn chain_of(&self, frame: &[u8]) -> Option<u8> {
         const HEADERS: usize = ethernet::HEADER + V4_HEADER;
         let Some(head) = frame.first_chunk::<HEADERS>() else {
             return self.other_chain_of(frame);
@@ -113,7 +114,7 @@ impl ChainRules {
             chains &= vlans[0];
         }
         if chains & chains.wrapping_sub(1) == 0 {
-            return (chains != 0).then(|| chains.trailing_zeros() as usize);
+            return (chains != 0).then(|| chains.trailing_zeros() as u8);
         }
         self.most_specific(chains, v4(source), v4(destination))
     }
@@ -121,7 +122,7 @@ impl ChainRules {
     /// Same for frames other than untagged IPv4 without options.
     #[cold]
     #[inline(never)]
-    fn other_chain_of(&self, frame: &[u8]) -> Option<usize> {
+    fn other_chain_of(&self, frame: &[u8]) -> Option<u8> {
         let vlan = || tags(frame).map(|tag| tag.id).find(|id| *id != 0).unwrap_or(0);
         let by_vlan = |vlans: &[Chains; 4096]| vlans[usize::from(vlan()) % vlans.len()];
         let chains = self.all & self.vlans.as_deref().map_or(self.all, by_vlan);
@@ -136,7 +137,7 @@ impl ChainRules {
             let chains = chains & self.without_ip;
             let listing = chains & self.lists_vlans;
             let chains = if listing != 0 { listing } else { chains };
-            return (chains != 0).then(|| chains.trailing_zeros() as usize);
+            return (chains != 0).then(|| chains.trailing_zeros() as u8);
         };
         let protocols = self.protocols.as_deref();
         let protocols = protocols.map_or(self.all, |protocols| protocols[usize::from(fields.protocol)]);
@@ -146,7 +147,7 @@ impl ChainRules {
 
     /// Most specific of several chains that accept a packet.
     #[cold]
-    fn most_specific(&self, chains: Chains, source: IpAddr, destination: IpAddr) -> Option<usize> {
+    fn most_specific(&self, chains: Chains, source: IpAddr, destination: IpAddr) -> Option<u8> {
         let slots = (0..MAX_CHAINS).filter(|slot| chains >> slot & 1 == 1);
         let specific = |slot: &usize| {
             let lists = |set: Chains| set >> slot & 1;
@@ -158,7 +159,7 @@ impl ChainRules {
                 std::cmp::Reverse(*slot),
             )
         };
-        slots.max_by_key(specific)
+        slots.max_by_key(specific).map(|slot| slot as u8)
     }
 }
 
@@ -238,8 +239,8 @@ impl Prefixes {
 /// Chains by interval of addresses.
 #[derive(Clone, Debug)]
 struct Intervals<A> {
-    /// First addresses of all intervals but the first one, in order, filled up to a power of two minus one with copies
-    /// of the last. Empty if no chain restricts the field.
+    /// First addresses of all intervals, in order, filled up to a power of two with copies of the last. That of the first
+    /// one is not looked at. Empty if no chain restricts the field.
     firsts: Box<[A]>,
     /// Chains of each interval.
     chains: Box<[Chains]>,
@@ -273,7 +274,8 @@ impl<A: Copy + Ord> Intervals<A> {
             .collect();
         if let Some(last) = firsts.last().copied() {
             let (size, of_last) = ((firsts.len() + 1).next_power_of_two(), chains[firsts.len()]);
-            firsts.resize(size - 1, last);
+            firsts.insert(0, firsts[0]);
+            firsts.resize(size, last);
             chains.resize(size, of_last);
         }
         Intervals {
@@ -287,8 +289,8 @@ impl<A: Copy + Ord> Intervals<A> {
     fn find(&self, address: A) -> Chains {
         let (mut at, mut half) = (0, self.chains.len() / 2);
         while half > 0 {
-            // A conditional move: which half comes next is unpredictable.
-            at += if self.firsts[at + half - 1] <= address { half } else { 0 };
+            let next = at + half;
+            at = select_unpredictable(self.firsts[next] <= address, next, at);
             half /= 2;
         }
         self.chains[at]

@@ -95,8 +95,8 @@ impl Receiver for Queue {
         count
     }
 
-    fn packets(&mut self) -> impl ExactSizeIterator<Item = Arrived> {
-        self.2.drain(..)
+    fn packets(&mut self) -> impl ExactSizeIterator<Item = (Arrived, Option<Nanos>)> {
+        self.2.drain(..).map(|packet| (packet, None))
     }
 
     fn ring(&self) -> usize {

@@ -12,6 +12,7 @@ enum Call {
     PushFrom(usize),
     Put(usize),
     Pop,
+    Take(usize),
     PopSlice(usize),
     PopEach(usize),
 }
@@ -23,6 +24,7 @@ fn call() -> impl Strategy<Value = Call> {
         (0..40_usize).prop_map(Call::PushFrom),
         (0..40_usize).prop_map(Call::Put),
         Just(Call::Pop),
+        (0..40_usize).prop_map(Call::Take),
         (0..40_usize).prop_map(Call::PopSlice),
         (0..40_usize).prop_map(Call::PopEach),
     ]
@@ -76,6 +78,16 @@ proptest! {
                 }
                 Call::Pop => {
                     prop_assert_eq!(consumer.pop(), oracle.pop_front());
+                    0
+                }
+                Call::Take(count) => {
+                    let taken: Vec<u64> = (0..count).map_while(|_| consumer.take()).collect();
+                    prop_assert_eq!(taken.len(), count.min(oracle.len()));
+                    let expected: Vec<u64> = oracle.drain(..taken.len()).collect();
+                    prop_assert_eq!(&taken, &expected);
+                    // Their slots are not free yet.
+                    prop_assert_eq!(producer.room(size), free);
+                    consumer.release();
                     0
                 }
                 Call::PopSlice(count) => {

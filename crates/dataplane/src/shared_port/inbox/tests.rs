@@ -28,17 +28,20 @@ fn deliver(outlet: &mut Outlet, pool: &mut BufferPool, frames: &[&[u8]]) {
     outlet.flush(pool);
 }
 
+fn receive(inbox: &mut Inbox, batch: &mut Batch) {
+    let packets = inbox.packets();
+    batch.receive_timed(packets.map(|(packet, time)| (packet, time.expect("a time"), 7)));
+}
+
 #[test]
 fn packets_and_buffers_go_round() {
     let (mut outlet, mut inbox, missed, mut of_poller, mut of_worker) = ends(4);
     for _ in 0..20 {
         deliver(&mut outlet, &mut of_poller, &[b"one", b"two"]);
         assert_eq!(inbox.receive(&mut of_worker, 8), 2);
-        let mut times = Vec::new();
-        assert!(inbox.arrivals([Nanos(5), Nanos(9)], &mut times));
-        assert_eq!(times, [Nanos(0), Nanos(1)]);
         let mut batch = Batch::new(&of_worker, 8);
-        batch.receive_all(inbox.packets().map(|packet| (packet, 7)), Nanos(3));
+        receive(&mut inbox, &mut batch);
+        assert_eq!([0, 1].map(|i| batch.packet(i).arrival), [Nanos(0), Nanos(1)]);
         assert_eq!((batch.frame(0), batch.frame(1)), (&b"one"[..], &b"two"[..]));
         batch.release(&mut of_worker);
         inbox.reclaim(&mut of_worker);
@@ -82,7 +85,7 @@ fn buffers_come_back_though_the_poller_takes_them_late() {
         for _ in 0..packets {
             deliver(&mut outlet, &mut of_poller, &[b"a"]);
             assert_eq!(inbox.receive(&mut of_worker, 1), 1);
-            batch.receive_all(inbox.packets().map(|packet| (packet, 7)), Nanos(3));
+            receive(&mut inbox, &mut batch);
         }
         batch.release(&mut of_worker);
         inbox.reclaim(&mut of_worker);
