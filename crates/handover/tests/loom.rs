@@ -113,15 +113,15 @@ fn ring_iterators() {
 fn ring_items_put_and_taken() {
     check(7, || {
         transfer(
+            2,
             4,
-            7,
             |producer, items| {
-                let put = items.take(3).take_while(|item| producer.put(*item).is_ok()).count();
+                let put = items.take_while(|item| producer.put(*item).is_ok()).count();
                 producer.flush();
                 put
             },
             |consumer| {
-                let taken = (0..3).map_while(|_| consumer.take()).collect();
+                let taken = (0..2).map_while(|_| consumer.take()).collect();
                 consumer.release();
                 taken
             },

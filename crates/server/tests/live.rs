@@ -51,7 +51,11 @@ fn text(chain: usize, version: usize) -> String {
         5 => "[acl: {rulesFile: /nowhere/rules.yaml}]",
         _ => "[forward: {}]",
     };
-    let latency = if version == 4 { "20ms" } else { "10ms" };
+    // All cores of the server.
+    let (latency, cores) = match version {
+        4 => ("20ms", cores::available().len().min(2)),
+        _ => ("10ms", 1),
+    };
     let network = match version {
         // That of another chain of the same port.
         6 => (chain / PORTS.len() + 1) % CHAINS,
@@ -60,7 +64,8 @@ fn text(chain: usize, version: usize) -> String {
     let port = PORTS[chain % PORTS.len()];
     format!(
         "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {{name: c{chain}}}\nspec:\n  port: {port}\n  \
-         match: {{destinations: [10.{network}.0.0/16]}}\n  slo: {{latency: {latency}}}\n  functions: {functions}\n"
+         match: {{destinations: [10.{network}.0.0/16]}}\n  slo: {{latency: {latency}}}\n  cores: {cores}\n  \
+         functions: {functions}\n"
     )
 }
 
