@@ -82,7 +82,7 @@ check: ## formatting, lints, documentation, imports
 	cargo fmt --all --check
 	cargo fmt --manifest-path examples/functions/dns-filter/Cargo.toml --check
 	cargo clippy $$(tools/features.sh) --all-targets -- -D warnings
-	cargo clippy $$(tools/features.sh without) --all-targets -- -D warnings
+	cargo clippy $$(tools/features.sh without) --bins --test ports --test place --test built_without -- -D warnings
 	cargo clippy --locked --manifest-path examples/functions/dns-filter/Cargo.toml --all-targets -- -D warnings
 	$(LINTED) RUSTDOCFLAGS="-D warnings" cargo doc $$(tools/features.sh) --no-deps
 	@tools/check-links.sh
