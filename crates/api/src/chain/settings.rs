@@ -3,6 +3,7 @@
 use crate::document::{Document, Metadata};
 use crate::error::SpecError;
 use crate::flows::{FlowsSpec, PacketsSpec, flows, packets};
+use crate::isolation::IsolationSpec;
 use crate::located::{Fields, Located};
 use crate::port_name::PortName;
 use crate::ports::{PortsSpec, port_taken, ports_of};
@@ -27,6 +28,7 @@ const FIELDS: &[&str] = &[
     "port",
     "ports",
     "state",
+    "isolation",
 ];
 /// Maximum number of entries in a list of `match`.
 const MAX_MATCHES: usize = 1024;
@@ -55,6 +57,8 @@ pub struct ChainSettings {
     pub ports: Option<PortsSpec>,
     /// External store of flow state that outlives this server, if any.
     pub state: Option<StateSpec>,
+    /// Isolation of the functions in processes of their own.
+    pub isolation: IsolationSpec,
 }
 
 /// Traffic that a chain processes: a packet must match every list that is not empty.
@@ -104,6 +108,14 @@ impl<'d> ChainNode<'d> {
         &self.metadata.name
     }
 
+    /// Reads the isolation of the functions, which decides how these are read.
+    ///
+    /// # Errors
+    /// If it is invalid.
+    pub fn isolation(&self) -> Result<IsolationSpec, SpecError> {
+        optional(&self.spec, "isolation", IsolationSpec::parse)
+    }
+
     /// Returns the list of functions, to be [visited](super::visit).
     ///
     /// # Errors
@@ -140,6 +152,7 @@ impl<'d> ChainNode<'d> {
             port: port.map(|node| label(&node)).transpose()?,
             ports,
             state,
+            isolation: optional(&spec, "isolation", IsolationSpec::parse)?,
         })
     }
 }

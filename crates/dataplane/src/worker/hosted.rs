@@ -163,7 +163,9 @@ impl<P: Processing> HostedWorker<P> {
             }
             let mut finished = worker.finish(self.died.take());
             if let Some(estate) = self.ends.heir.get() {
-                let chain = finished.chains.pop().filter(|_| finished.died.is_none());
+                // Processes of functions end in their own run, which may take its time, and not on this core.
+                let chain = finished.chains.pop_if(|chain| !chain.has_isolated_functions());
+                let chain = chain.filter(|_| finished.died.is_none());
                 finished.left = chain.as_ref().and_then(Chain::flow_counters);
                 estate.leave(chain.map(|mut chain| {
                     chain.take_all_back();
