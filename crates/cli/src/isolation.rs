@@ -66,6 +66,14 @@ impl Request {
         }
     }
 
+    /// Words for processes instead of containers.
+    fn processes(&self) -> &'static str {
+        match self.mode_of_spec {
+            true => "spec.isolation process",
+            false => "--isolation process",
+        }
+    }
+
     fn without(&self) -> &'static str {
         match self.without_of_spec {
             true => "spec.isolation.without",
@@ -331,13 +339,15 @@ fn confined(request: &Request) -> Result<Option<Confined>, CliError> {
     let container = match request.spec.mode {
         IsolationMode::Container if request.leaves_out(Defence::All) => {
             return wrong(format!(
-                "{mode}: container defences cannot be disabled: expected mode process with {without} all"
+                "{mode}: container defences cannot be disabled: expected {} with {without} all",
+                request.processes()
             ));
         }
         IsolationMode::Container => Some(ContainerRuntime::find().ok_or_else(|| {
             CliError::Input(format!(
                 "{mode} requires crun, which is not in the system's program directories: install it (apt-get \
-                 install crun), or use mode process"
+                 install crun), or use {}",
+                request.processes()
             ))
         })?),
         _ => None,
@@ -349,8 +359,8 @@ fn confined(request: &Request) -> Result<Option<Confined>, CliError> {
     }
     if !rustix::process::geteuid().is_root() {
         return wrong(format!(
-            "{mode}: confining functions requires root: run with sudo, or trust the functions with mode process and \
-             {without} all"
+            "{mode}: confining functions requires root: run with sudo, or trust the functions with {} {without} all",
+            request.processes()
         ));
     }
     let mut confinement = Confinement::full();

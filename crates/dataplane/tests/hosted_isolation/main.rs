@@ -13,12 +13,17 @@ use rustix::process::Signal;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
-use tailwater_dataplane::cores;
+use tailwater_dataplane::cores::{self, AvoidCores};
 use tailwater_dataplane::report::RunReport;
 use tailwater_dataplane::shared_port::Unmatched;
 use tailwater_isolation::program::run_function;
 use tailwater_isolation::server::IsolationReport;
 use tailwater_net::Nanos;
+use tailwater_traffic::Trace;
+
+/// Time between two packets. A chain's ring has room for what arrives in more than 100 ms, during which other programs
+/// may have the core.
+const SPACING: Nanos = Nanos(60_000);
 
 /// Packets of traffic whose flows stay the same: more than arrive until a test ends.
 const PACKETS: u32 = 300_000;
@@ -52,22 +57,34 @@ fn main() -> ExitCode {
         println!("skipped: real-time priority needs root, and a core for the other threads");
         return ExitCode::SUCCESS;
     }
+    // Of a test harness's arguments, only names of tests matter here.
+    let is_number = |argument: &&String| argument.parse::<u32>().is_ok();
     let filters: Vec<_> = arguments[1..]
         .iter()
-        .filter(|argument| !argument.starts_with('-'))
+        .filter(|argument| !argument.starts_with('-') && !is_number(argument))
         .collect();
+    let mut passed = 0;
     for (name, test) in TESTS {
         if filters.is_empty() || filters.iter().any(|filter| name.contains(filter.as_str())) {
-            let began = Instant::now();
             test();
-            println!("test {name} ... ok, {:.1} s", began.elapsed().as_secs_f64());
+            println!("test {name} ... ok");
+            passed += 1;
         }
     }
+    println!("test result: ok. {passed} passed; 0 failed; 0 ignored");
     ExitCode::SUCCESS
 }
 
 fn isolation(report: &RunReport) -> &IsolationReport {
     report.isolation.as_ref().expect("a chain with isolated functions")
+}
+
+/// Starts a server with one core, which the other threads avoid: a program that waits for a core at real-time priority
+/// gets 50 ms of it in each second.
+fn start(trace: Trace, repeated: bool) -> (Server, AvoidCores) {
+    let server = Server::start(trace, 1, repeated, Unmatched::Drop);
+    let elsewhere = AvoidCores::new(&server.cores);
+    (server, elsewhere)
 }
 
 /// Waits until the port has received so many packets more.
@@ -86,7 +103,7 @@ fn assert_all_booked(server: &Server, reports: &[&RunReport]) {
 
 /// Two isolated chains and a trusted one: each has exactly its packets, and the functions of each their turns only.
 fn share_a_core() {
-    let server = Server::start(trace(4, Nanos(20_000), PACKETS), 1, false, Unmatched::Drop);
+    let (server, _elsewhere) = start(trace(4, SPACING, PACKETS), false);
     let first = Isolated::start(
         &server,
         "10.0.0.0/16",
@@ -124,7 +141,7 @@ fn share_a_core() {
 
 /// A process is killed again and again. What is lost is in its chain's books, and no flow of it is.
 fn killed() {
-    let server = Server::start(trace(2, Nanos(20_000), PACKETS), 1, false, Unmatched::Drop);
+    let (server, _elsewhere) = start(trace(2, SPACING, PACKETS), false);
     let isolated = Isolated::start(&server, "10.0.0.0/16", "{nat: {external: [203.0.113.0/28]}}");
     let trusted = server.run("10.1.0.0/16", "{forward: }", 1);
     await_more(&server, 2_000);
@@ -139,7 +156,7 @@ fn killed() {
     assert_few_lost(&trusted);
     let function = &isolation(&isolated).functions[0];
     assert_eq!(function.restarts.ended, 3, "{function:?}");
-    assert!(isolated.packets.delivered > 2_000, "{:?}", isolated.packets);
+    assert!(isolated.packets.delivered > 1_000, "{:?}", isolated.packets);
     // The state outlives the process.
     let flows = isolated.flows.as_ref().unwrap();
     assert_eq!((flows.opened, flows.active), (50, 50));
@@ -148,7 +165,7 @@ fn killed() {
 /// A process that is stopped in its turn is replaced. One whose function takes the core for longer than its deadline
 /// with every batch is replaced each time.
 fn hangs() {
-    let server = Server::start(trace(3, Nanos(20_000), 3_000), 1, true, Unmatched::Drop);
+    let (server, _elsewhere) = start(trace(3, SPACING, 3_000), true);
     let stopped = Isolated::start(&server, "10.0.0.0/16", "{accounting: }");
     let spins = Isolated::start(&server, "10.1.0.0/16", "{synthetic: {cycles: 10000000}}");
     let trusted = server.run("10.2.0.0/16", "{forward: }", 1);
@@ -172,41 +189,38 @@ fn hangs() {
     assert!(trusted.packets.delivered > 1_000, "{:?}", trusted.packets);
 }
 
-/// Without a successor, packets wait for 250 ms. The other chains have the core meanwhile.
+/// Without a successor, packets wait for 250 ms, and are lost then until it is there. The other chains have the core
+/// meanwhile: what they would lose in that time is far more than what they may.
 fn holds() {
-    let server = Server::start(trace(2, Nanos(20_000), 3_000), 1, true, Unmatched::Drop);
-    let functions = "{accounting: , onFailure: hold}";
-    let isolated = Isolated::start(&server, "10.0.0.0/16", functions);
+    let (server, _elsewhere) = start(trace(2, SPACING, 3_000), true);
+    let isolated = Isolated::start(&server, "10.0.0.0/16", "{accounting: , onFailure: hold}");
     let trusted = server.run("10.1.0.0/16", "{forward: }", 1);
     await_more(&server, 1_000);
-    // Its program cannot be started any more, once the process that waits is gone, too.
+    // Its program cannot be started any more, and the process that waits is gone, too.
     isolated.remove_chain();
-    let before = isolated.await_process();
-    isolated.kill_waiting();
-    signal(before, Signal::KILL);
-    let delivered = || server.port.counts().received;
-    let (began, before) = (Instant::now(), delivered());
-    while began.elapsed() < Duration::from_millis(150) {
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    // The core polls the port all the time.
-    assert!(delivered() - before > 3_000, "{}", delivered() - before);
+    isolated.kill_all();
+    await_more(&server, 6_000);
     isolated.restore_chain();
+    // What arrives until a successor has started, which takes milliseconds, waits and is not lost.
+    for _ in 0..3 {
+        isolated.await_process();
+        await_more(&server, 1_000);
+        isolated.kill_all();
+    }
     isolated.await_process();
-    await_more(&server, 2_000);
+    await_more(&server, 1_000);
     let (isolated, trusted) = (isolated.running.drain().unwrap(), trusted.drain().unwrap());
     assert_all_booked(&server, &[&isolated, &trusted]);
     assert_few_lost(&trusted);
+    assert!(isolated.packets.delivered > 500, "{:?}", isolated.packets);
     let held = isolated.packets.reasons.get("accounting/held");
     assert!(held.is_some_and(|packets| *packets > 0), "{:?}", isolated.packets);
-    let late = trusted.latency_us.p99;
-    assert!(late < 100_000.0, "{late}");
-    assert!(isolated.packets.delivered > 500, "{:?}", isolated.packets);
+    assert!(isolated.packets.lost > 100, "{:?}", isolated.packets);
 }
 
 /// A trusted chain becomes an isolated one, that one another one, and the last one a trusted one again.
 fn replaced() {
-    let server = Server::start(trace(2, Nanos(20_000), 3_000), 1, true, Unmatched::Drop);
+    let (server, _elsewhere) = start(trace(2, SPACING, 3_000), true);
     let beside = server.run("10.1.0.0/16", "{forward: }", 1);
     let trusted = server.run("10.0.0.0/16", "{accounting: }", 1);
     await_more(&server, 1_000);
@@ -221,7 +235,7 @@ fn replaced() {
     );
     reports.push(first.running.drain().unwrap());
     await_more(&server, 1_000);
-    let third = server.start_plan(plan("10.0.0.0/16", "{accounting: }"), Some(&second.running));
+    let third = server.start_plan(plan(&server, "10.0.0.0/16", "{accounting: }"), Some(&second.running));
     reports.push(second.running.drain().unwrap());
     await_more(&server, 1_000);
     reports.push(third.drain().unwrap());

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
-use tailwater_dataplane::{RunConfig, RunPlan, cores};
+use tailwater_dataplane::{RunConfig, RunPlan};
 use tailwater_functions::spec::ChainSpec;
 use tailwater_isolation::server::{IsolationConfig, Launch, Program};
 
@@ -38,14 +38,10 @@ fn text(network: &str, functions: &str) -> String {
     )
 }
 
-fn core() -> usize {
-    *cores::available().last().expect("a core")
-}
-
 /// Plan of a trusted chain on the server's core.
-pub fn plan(network: &str, functions: &str) -> RunPlan {
+pub fn plan(server: &Server, network: &str, functions: &str) -> RunPlan {
     let spec = ChainSpec::parse(&text(network, functions), "test", Path::new("."));
-    RunPlan::new(spec.unwrap(), RunConfig::new(vec![core()])).unwrap()
+    RunPlan::new(spec.unwrap(), RunConfig::new(server.cores.clone())).unwrap()
 }
 
 impl Isolated {
@@ -71,7 +67,7 @@ impl Isolated {
                 Program::of_chain(&spec, &launch),
                 spec.slo.budget(),
             )),
-            ..RunConfig::new(vec![core()])
+            ..RunConfig::new(server.cores.clone())
         };
         let running = server.start_plan(RunPlan::new(spec, config).unwrap(), replaced);
         Isolated {
@@ -110,11 +106,11 @@ impl Isolated {
         }
     }
 
-    /// Kills the process that waits for a failure.
-    pub fn kill_waiting(&self) {
-        self.processes(false)
-            .into_iter()
-            .for_each(|process| signal(process, Signal::KILL));
+    /// Kills the process that takes turns, and before it the one that waits for that.
+    pub fn kill_all(&self) {
+        let waiting = self.processes(false);
+        let all = waiting.into_iter().chain(self.processes(true));
+        all.for_each(|process| signal(process, Signal::KILL));
     }
 
     /// Processes that take turns, or those that wait for that.
