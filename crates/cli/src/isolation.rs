@@ -124,8 +124,8 @@ pub fn not_in_a_file(path: &Path, request: &Request) -> CliError {
     ))
 }
 
-/// Same as [`read_file`], for a chain of a server: its text, the name of its source in messages, and the folder that its
-/// files are relative to. `file` is a new file for the processes.
+/// Same as [`read_file`], for a chain of a server: its text, the name of its source in messages, and the folder that
+/// its files are relative to. `file` is a new file for the processes.
 ///
 /// # Errors
 /// Same as [`read_file`]; also if the file cannot be written.

@@ -38,7 +38,8 @@ impl FunctionSpec {
 
     /// Reads one function, by its index in the [chain's list](super::ChainSpec::functions), of a spec that another
     /// process has read as a whole. Errors in and between other functions are not detected, and none of their files is
-    /// read, so the function's branch is unknown. A library is loaded without a trial. Files are relative to `base_dir`.
+    /// read, so the function's branch is unknown. A library is loaded without a trial. Files are relative to
+    /// `base_dir`.
     ///
     /// # Errors
     /// If there is no such function, or if it is invalid: the first problem, with its position.
