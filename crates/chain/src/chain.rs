@@ -110,6 +110,18 @@ impl Chain {
         remote.filter_map(|function| function.wanted_batch()).min()
     }
 
+    /// Returns `true` if a function runs in a process of its own.
+    pub fn has_isolated_functions(&self) -> bool {
+        self.stages.iter().any(|stage| stage.function.remote().is_some())
+    }
+
+    /// Returns `true` while packets have to wait for the process of an isolated function.
+    #[inline]
+    pub fn awaits_process(&self) -> bool {
+        let mut remote = self.stages.iter().filter_map(|stage| stage.function.remote());
+        remote.any(|function| function.awaits_process())
+    }
+
     /// Returns `true` if the chain looks flows up.
     pub fn has_flows(&self) -> bool {
         self.table.is_some()

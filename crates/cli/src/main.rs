@@ -13,6 +13,7 @@ mod files;
 mod function_process;
 mod html;
 mod input;
+mod isolation;
 mod matching;
 mod memory;
 #[cfg(feature = "metrics")]

@@ -1,6 +1,7 @@
 //! `tailwater serve`: one machine, many chains.
 
 mod args;
+mod isolation;
 mod offloading;
 mod ports;
 mod profiles;
@@ -13,6 +14,7 @@ use crate::metrics::{Endpoint, ServerPage, ServerSources};
 use crate::output::complain;
 use crate::signals::stop_on_signals;
 use crate::values::Cores;
+use isolation::isolating;
 use offloading::{offloading, policy};
 use ports::open;
 use profiles::ServerProfiles;
@@ -45,6 +47,10 @@ pub fn serve(args: &ServeArgs) -> Result<ExitCode, CliError> {
     let spec = read(&args.server)?;
     let paths = Paths::of(&spec, |name| std::env::var_os(name).map(PathBuf::from));
     let state = LockedState::lock(&paths).map_err(not_served)?;
+    if rustix::process::geteuid().is_root() {
+        // Remains of functions' processes that a killed server had. Every start of such a process removes them, too.
+        let _ = tailwater_confine::sweep();
+    }
     let stop = stop_on_signals()?;
     let endpoint = spec
         .metrics
@@ -68,6 +74,7 @@ pub fn serve(args: &ServeArgs) -> Result<ExitCode, CliError> {
                 .into(),
         ));
     }
+    let has_other_cores = cores::available().iter().any(|core| !cores.contains(core));
     let elsewhere = cores::AvoidCores::new(if is_left { &all } else { &cores });
     let clock = Clock::start();
     let ports = open(&spec, &cores, &clock)?;
@@ -88,6 +95,7 @@ pub fn serve(args: &ServeArgs) -> Result<ExitCode, CliError> {
         host.stop();
         failed(error)
     })?;
+    let machine = machine.isolating(isolating(paths.state.clone(), has_other_cores));
     let machine = with_profiles(machine.offloading(offloading(policy)), &spec, cores[0]);
     let ports = machine.ports();
     let sources = ServerSources {

@@ -194,11 +194,6 @@ impl DurableRun {
         Arc::clone(&self.health)
     }
 
-    /// Buffers that a worker needs for waiting packets.
-    pub(crate) fn buffers(&self) -> u32 {
-        self.spec.packets
-    }
-
     /// Creates one worker's keeper, and the main function of its store thread.
     pub(crate) fn connect(&mut self) -> (Keeper, impl FnOnce() + Send + 'static) {
         let (link, server): (_, Server) = link(entries(&self.spec), self.size.row_bytes, Arc::clone(&self.health));

@@ -9,7 +9,7 @@ use tailwater_chain::chain::Chain;
 use tailwater_chain::function::NetworkFunction;
 use tailwater_functions::build::{BuildError, ChainBuilder};
 use tailwater_functions::spec::{ChainSpec, FunctionSpec};
-use tailwater_isolation::server::{Isolation, IsolationConfig, IsolationError, IsolationReport};
+use tailwater_isolation::server::{Isolation, IsolationConfig, IsolationError, IsolationReport, SharedCore};
 use tailwater_net::Nanos;
 use tailwater_net::toeplitz::RssHasher;
 
@@ -21,7 +21,8 @@ pub(crate) struct Isolated {
 }
 
 impl Isolated {
-    /// Starts the programs of these parts' functions for workers on these cores, and waits until they are configured.
+    /// Starts the programs of these parts' functions for workers on these cores, and waits until they are configured. A
+    /// `shared` core is that of all workers.
     ///
     /// # Errors
     /// See [`Isolation::start`].
@@ -29,6 +30,7 @@ impl Isolated {
         config: &IsolationConfig,
         parts: &[ChainSpec],
         cores: &[usize],
+        shared: Option<&SharedCore>,
     ) -> Result<Isolated, IsolationError> {
         let program = |function: &FunctionSpec| {
             let mut programs = config.programs.iter();
@@ -44,6 +46,7 @@ impl Isolated {
                 connections,
                 followed: row.followed,
                 passed_by: row.passed_by,
+                shared_core: shared.cloned(),
                 ..config.clone()
             });
             rows.collect()
@@ -114,6 +117,11 @@ impl Isolated {
         let together = self.parts[part].iter();
         let functions = together.flat_map(|together| together.functions(worker.into()));
         functions.collect()
+    }
+
+    /// Moves the processes off the workers' cores: see [`Isolation::leave_cores`].
+    pub(crate) fn leave_cores(&self) {
+        self.parts.iter().flatten().for_each(Isolation::leave_cores);
     }
 
     /// Ends all processes, after their chains have been finished, and returns their report.

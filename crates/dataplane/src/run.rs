@@ -77,12 +77,19 @@ pub fn run_hosted(
         // A batch, and what it releases.
         port.limit_held(2 * u32::from(plan.spec().packets.batch));
     }
+    // Until all processes of the functions have ended, which is before this returns.
+    let real_time = match (&config.isolation, &config.cores[..]) {
+        (Some(_), [core]) => Some(host.real_time(*core).ok_or(RunError::NoAnswer { core: *core })?),
+        (Some(_), _) => return Err(RunError::IsolatedOnSeveralCores),
+        (None, _) => None,
+    };
     let on_host = OnHost {
         host,
         share,
         only: only_fed.then(|| port.slot()),
         ends: port.ends().clone(),
         succession: port.succession().cloned(),
+        shared_core: real_time.as_ref().map(|core| core.shared().clone()),
     };
     on_port(plan, port, host.clock().clone(), control, Some(on_host))
 }

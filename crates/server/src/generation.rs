@@ -16,6 +16,8 @@ use std::path::{Path, PathBuf};
 const FILE: &str = "generation";
 /// Start of the names of temporary files.
 const TEMPORARY: &str = ".generation.";
+/// Start of the names of files with chains, for the processes of their functions.
+pub const CHAIN_FILES: &str = ".chain.";
 /// Start of the first line, with the version of the format.
 const MAGIC: &str = "tailwater-generation-1";
 /// Largest file in bytes: a thousand chains of 1 MiB would be more than a server runs.
@@ -138,7 +140,7 @@ impl StateFolder {
         let mut removed = Vec::new();
         for entry in fs::read_dir(folder)?.flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
-            if name.starts_with(TEMPORARY) {
+            if name.starts_with(TEMPORARY) || name.starts_with(CHAIN_FILES) {
                 fs::remove_file(entry.path())?;
                 removed.push(name);
             }

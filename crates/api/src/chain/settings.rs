@@ -3,6 +3,7 @@
 use crate::document::{Document, Metadata};
 use crate::error::SpecError;
 use crate::flows::{FlowsSpec, PacketsSpec, flows, packets};
+use crate::isolation::IsolationSpec;
 use crate::located::{Fields, Located};
 use crate::port_name::PortName;
 use crate::ports::{PortsSpec, port_taken, ports_of};
@@ -28,6 +29,7 @@ const FIELDS: &[&str] = &[
     "port",
     "ports",
     "state",
+    "isolation",
 ];
 /// Maximum number of dedicated cores.
 const MAX_CORES: u64 = 64;
@@ -60,6 +62,8 @@ pub struct ChainSettings {
     pub ports: Option<PortsSpec>,
     /// External store of flow state that outlives this server, if any.
     pub state: Option<StateSpec>,
+    /// Isolation of the functions in processes of their own.
+    pub isolation: IsolationSpec,
 }
 
 /// Traffic that a chain processes: a packet must match every list that is not empty.
@@ -109,6 +113,14 @@ impl<'d> ChainNode<'d> {
         &self.metadata.name
     }
 
+    /// Reads the isolation of the functions, which decides how these are read.
+    ///
+    /// # Errors
+    /// If it is invalid.
+    pub fn isolation(&self) -> Result<IsolationSpec, SpecError> {
+        optional(&self.spec, "isolation", IsolationSpec::parse)
+    }
+
     /// Returns the list of functions, to be [visited](super::visit).
     ///
     /// # Errors
@@ -149,6 +161,7 @@ impl<'d> ChainNode<'d> {
             port: port.map(|node| label(&node)).transpose()?,
             ports,
             state,
+            isolation: optional(&spec, "isolation", IsolationSpec::parse)?,
         })
     }
 }

@@ -20,7 +20,8 @@ impl Chain {
     /// Returns `true` if this chain, which has not processed a packet, can [succeed](Chain::succeed) another one: both
     /// find flows by the same keys, and neither has branches, isolated functions or external state.
     pub fn can_succeed(&self, old: &Chain) -> bool {
-        let is_plain = |chain: &Chain| !chain.branches && !chain.isolated && chain.external_state.is_none();
+        let is_isolated = |chain: &Chain| chain.isolated || chain.has_isolated_functions();
+        let is_plain = |chain: &Chain| !chain.branches && !is_isolated(chain) && chain.external_state.is_none();
         let has_same_keys = match (&self.table, &old.table) {
             (Some(new), Some(old)) => new.has_keys_of(old),
             _ => true,

@@ -100,6 +100,10 @@ pub trait RemoteFunction {
     /// Maximum size of the next batch, if the process requires one. It may change with every batch.
     fn wanted_batch(&self) -> Option<usize>;
 
+    /// Returns `true` while packets have to wait for a successor of the process, and may: a later call allows them in
+    /// any case.
+    fn awaits_process(&self) -> bool;
+
     /// Size in bytes of the part of its state that can be stored externally.
     fn piece_bytes(&self) -> usize;
 

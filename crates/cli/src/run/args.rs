@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use tailwater_api::PortName;
+use tailwater_api::{IsolationMode, PortName};
 use tailwater_baselines::catalog::Policy;
 use tailwater_handover::park::Mode;
 use tailwater_net::Nanos;
@@ -120,9 +120,9 @@ pub struct RunArgs {
     #[arg(long, value_name = "FILE.pcap")]
     pub capture_out: Option<PathBuf>,
     /// Run each function in its own confined process or container (docs/how-to/isolate-functions.md)
-    #[arg(long, value_name = "none|process|container", default_value = "none")]
-    #[arg(hide_possible_values = true, conflicts_with = "auxiliary")]
-    pub isolation: Isolated,
+    /// [default: spec.isolation, or none]
+    #[arg(long, value_name = "none|process|container", hide_possible_values = true)]
+    pub isolation: Option<Isolated>,
     /// Disable defences of isolation: filter, groups, limits, namespaces, root, server, user; or all
     #[arg(long, value_name = "DEFENCE,...", value_delimiter = ',')]
     #[arg(hide_possible_values = true)]
@@ -160,4 +160,30 @@ pub enum Defence {
     Root,
     Server,
     User,
+}
+
+impl From<Isolated> for IsolationMode {
+    fn from(isolated: Isolated) -> IsolationMode {
+        match isolated {
+            Isolated::None => IsolationMode::None,
+            Isolated::Process => IsolationMode::Process,
+            Isolated::Container => IsolationMode::Container,
+        }
+    }
+}
+
+impl From<Defence> for tailwater_api::Defence {
+    fn from(defence: Defence) -> tailwater_api::Defence {
+        use tailwater_api::Defence as Of;
+        match defence {
+            Defence::All => Of::All,
+            Defence::Filter => Of::Filter,
+            Defence::Groups => Of::Groups,
+            Defence::Limits => Of::Limits,
+            Defence::Namespaces => Of::Namespaces,
+            Defence::Root => Of::Root,
+            Defence::Server => Of::Server,
+            Defence::User => Of::User,
+        }
+    }
 }

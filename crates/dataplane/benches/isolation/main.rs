@@ -364,7 +364,7 @@ fn as_function(arguments: &[String]) -> Option<Result<(), String>> {
         }
         [chain, place] if first == PROCESS => {
             let place = place.parse().unwrap_or(usize::MAX);
-            Some(run_function(Path::new(chain), place).map_err(|error| told(&error)))
+            Some(run_function(Path::new(chain), None, place).map_err(|error| told(&error)))
         }
         _ => None,
     }

@@ -1,6 +1,7 @@
 //! Loop of a core: orders, ports, and the workers' turns.
 
 use super::mailbox::{Order, Orders};
+use super::real_time::ThreadPriority;
 use crate::clock::Clock;
 use crate::shared_port::Poller;
 use crate::worker::hosted::{Feeds, Hosted, HostedTurn};
@@ -61,11 +62,12 @@ impl CoreLoop {
     /// Runs until it is to stop and all workers have ended, or the time for that is over.
     pub(super) fn run(mut self) {
         let mut now = self.clock.now();
+        let mut priority = ThreadPriority::default();
         // End of the last round, and of the last one with work.
         let (mut last, mut busy_at) = (now, now);
         while !self.stop_at.is_some_and(|at| self.order.is_empty() || now > at) {
             while let Some(order) = self.orders.next() {
-                self.obey(order);
+                self.obey(order, &mut priority);
                 // Orders take time off the turns, but not off the core.
                 last = self.clock.now();
                 now = last;
@@ -91,7 +93,7 @@ impl CoreLoop {
 
     /// Carries out an order.
     #[cold]
-    fn obey(&mut self, order: Order) {
+    fn obey(&mut self, order: Order, priority: &mut ThreadPriority) {
         match order {
             Order::Poll { port, poller } => self.pollers.push((port, poller)),
             Order::Change { port, change } => {
@@ -113,6 +115,7 @@ impl CoreLoop {
                 });
                 self.order.add(key, share);
             }
+            Order::RealTime { raise, done } => priority.change(raise, &done),
             Order::Stop => {
                 let at = self.clock.now() + LONGEST_STOP;
                 self.stop_at.get_or_insert(at);

@@ -26,6 +26,8 @@ pub(super) enum Order {
         share: TurnShare,
         feeds: Feeds,
     },
+    /// Run at the real-time priority of isolated functions, for one more of their chains or for one less.
+    RealTime { raise: bool, done: Sender<()> },
     /// End once all workers have ended. Ports are polled no more.
     Stop,
 }
@@ -35,6 +37,15 @@ pub(super) enum Order {
 pub(super) struct Mailbox<O> {
     orders: Sender<O>,
     pending: Arc<AtomicBool>,
+}
+
+impl<O> Clone for Mailbox<O> {
+    fn clone(&self) -> Mailbox<O> {
+        Mailbox {
+            orders: self.orders.clone(),
+            pending: Arc::clone(&self.pending),
+        }
+    }
 }
 
 /// Receiving end.
@@ -50,6 +61,7 @@ impl fmt::Debug for Order {
             Order::Poll { .. } => "Poll",
             Order::Change { .. } => "Change",
             Order::Run { .. } => "Run",
+            Order::RealTime { .. } => "RealTime",
             Order::Stop => "Stop",
         })
     }

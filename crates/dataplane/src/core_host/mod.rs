@@ -4,6 +4,7 @@
 //! - `core_loop`: the loop of a core.
 //! - `auxiliary_core`: the loop of an auxiliary core.
 //! - `mailbox`: orders to it, between two turns.
+//! - `real_time`: its priority while functions in processes of their own take turns with it.
 //!
 //! Workers on a core are those of any number of chains. Their order is decided by [`tailwater_policy::turns`], and the
 //! use of auxiliary cores by a [core broker](tailwater_policy::broker).
@@ -11,6 +12,7 @@
 mod auxiliary_core;
 mod core_loop;
 mod mailbox;
+mod real_time;
 
 use crate::clock::Clock;
 use crate::cores::CoreError;
@@ -24,6 +26,7 @@ use crate::worker::hosted::{Feeds, Hosted};
 use auxiliary_core::{AuxiliaryLoop, AuxiliaryOrder, HostedAuxiliary};
 use core_loop::CoreLoop;
 use mailbox::{Mailbox, Order, Orders, mailbox};
+use real_time::RealTimeCore;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, channel};
@@ -32,6 +35,7 @@ use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 use tailwater_handover::park::{Mode, Waker, park};
 use tailwater_handover::priority::Priority;
+use tailwater_isolation::server::SharedCore;
 use tailwater_net::Nanos;
 use tailwater_policy::broker::CoreBroker;
 use tailwater_policy::turns::TurnShare;
@@ -73,6 +77,8 @@ struct HostedCore<O> {
     mailbox: Mailbox<O>,
     /// Time for which the core worked on packets, in nanoseconds.
     busy: Arc<AtomicU64>,
+    /// The core as functions in processes of their own share it.
+    shared: SharedCore,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -104,6 +110,7 @@ impl<O> HostedCore<O> {
             number,
             mailbox,
             busy,
+            shared: SharedCore::default(),
             thread: Mutex::new(Some(thread)),
         })
     }
@@ -220,6 +227,13 @@ impl CoreHost {
             core.mailbox.send(Order::Poll { port: number, poller });
         }
         Ok(shared)
+    }
+
+    /// Gives a core's thread real-time priority, if that is permitted, for functions in processes of their own. Returns
+    /// `None` if there is no such core, or its thread does not answer.
+    pub(crate) fn real_time(&self, core: usize) -> Option<RealTimeCore> {
+        let core = self.cores.iter().find(|own| own.number == core)?;
+        RealTimeCore::raise(core.mailbox.clone(), core.shared.clone())
     }
 
     /// Gives a worker its turns on a core. Returns `false` if there is no such core.

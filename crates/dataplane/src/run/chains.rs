@@ -12,7 +12,7 @@ use tailwater_chain::flow_table::{FlowCounters, FlowTableMemory};
 use tailwater_functions::accounting::ExportError;
 use tailwater_functions::build::{ChainBuilder, KeptFunction, Reconfigure};
 use tailwater_functions::spec::ChainSpec;
-use tailwater_isolation::server::IsolationReport;
+use tailwater_isolation::server::{IsolationReport, SharedCore};
 use tailwater_net::Nanos;
 
 /// Factory of the instances.
@@ -34,17 +34,18 @@ pub(super) struct Instances {
 }
 
 impl ChainFactory {
-    /// Starts the processes of isolated functions. `origin` is the start of the run's clock, in wall-clock time.
+    /// Starts the processes of isolated functions, on a core that chains may share. `origin` is the start of the run's
+    /// clock, in wall-clock time.
     pub(super) fn new(
         spec: &ChainSpec,
-        config: &RunConfig,
+        (config, shared): (&RunConfig, Option<&SharedCore>),
         cuts: Cuts,
         origin: Nanos,
         kept: &[KeptFunction],
     ) -> Result<ChainFactory, RunError> {
         let parts = spec.parts();
         let isolation = config.isolation.as_ref();
-        let isolation = isolation.map(|isolation| Isolated::start(isolation, &parts, &config.cores));
+        let isolation = isolation.map(|isolation| Isolated::start(isolation, &parts, &config.cores, shared));
         let isolation = isolation.transpose()?;
         let rss = spec.rss();
         let makers = parts.iter().enumerate().map(|(number, part)| match &isolation {
@@ -59,6 +60,14 @@ impl ChainFactory {
             behind: makers.collect(),
             isolation,
         })
+    }
+
+    /// Moves the processes of isolated functions off cores whose threads go on with other chains. The workers have
+    /// ended.
+    pub(super) fn leave_cores(&self) {
+        if let Some(isolation) = &self.isolation {
+            isolation.leave_cores();
+        }
     }
 
     /// Returns `true` if functions run in processes of their own.

@@ -22,6 +22,15 @@ pub enum RunError {
     /// Offloading of flows and isolation of functions exclude each other.
     #[error("isolated functions share their worker's core: their flows cannot be offloaded to auxiliary cores")]
     IsolatedWithOffloading,
+    /// Isolated functions of a chain on several cores that it shares with other chains.
+    #[error("isolated functions beside other chains run on one core, found several")]
+    IsolatedOnSeveralCores,
+    /// A core of a server is unusable.
+    #[error("core {core} does not answer")]
+    NoAnswer {
+        /// Number of the core.
+        core: usize,
+    },
     /// A core is unusable.
     #[error(transparent)]
     Core(#[from] CoreError),

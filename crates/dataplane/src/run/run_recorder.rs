@@ -66,6 +66,8 @@ pub(super) struct RunRecorder<'r> {
     pub(super) notes: Option<&'r BatchRecorder>,
     /// Estates for a successor, once there is one, of a chain beside others.
     pub(super) heir: Option<Heir>,
+    /// The threads of the workers go on with other chains.
+    pub(super) shares_core: bool,
 }
 
 impl RunRecorder<'_> {
@@ -160,6 +162,9 @@ impl RunRecorder<'_> {
                 .iter()
                 .flatten()
                 .for_each(|chain| notes.add_times(chain.function_times()));
+        }
+        if self.shares_core {
+            makers.leave_cores();
         }
         // Before the remaining flows end.
         // An auxiliary core may have been away at its dispatcher's end.

@@ -55,8 +55,8 @@ pub(super) fn set_up<'r>(
     let origin = origin(clock.now());
     let succession = on_host.and_then(|on_host| on_host.succession.as_ref());
     let kept = succession.map_or(&[][..], |succession| &succession.kept);
-    let mut factory = ChainFactory::new(spec, config, cuts, origin, kept)?;
-    let mut durable = DurableRun::open(spec, factory.durable_functions(), origin)?;
+    let shared_core = on_host.and_then(|on_host| on_host.shared_core.as_ref());
+    let mut factory = ChainFactory::new(spec, (config, shared_core), cuts, origin, kept)?;
     let server = config.server.as_ref();
     let server = server.filter(|_| queues > 1 && port.reta_delay().is_some());
     let auxiliary = config.scaling.as_ref();
@@ -64,7 +64,7 @@ pub(super) fn set_up<'r>(
     let pools = port.open(&PortRequirements {
         workers: queues,
         auxiliary: auxiliary.len() as u16,
-        buffers: buffers(config, server.is_some(), durable.as_ref()),
+        buffers: buffers(config, server.is_some(), waiting(spec, &factory)),
         rss_key: *spec.rss().key(),
     })?;
     let attached = port.attached();
@@ -81,6 +81,8 @@ pub(super) fn set_up<'r>(
         });
     }
     let Instances { mut chains, mut behind } = factory.instances(&reta, &pools, &attached)?;
+    // A chain whose place this one takes cannot use the store from now on: little can fail after that.
+    let mut durable = DurableRun::open(spec, factory.durable_functions(), origin)?;
     let reasons = match external {
         Some(_) => Parts::reasons(
             spec,
@@ -201,6 +203,7 @@ pub(super) fn set_up<'r>(
         factory,
         notes,
         heir: on_host.map(|on_host| Arc::clone(&on_host.ends.heir)),
+        shares_core: on_host.is_some(),
     };
     Ok((threads, recorder))
 }
@@ -217,12 +220,18 @@ fn shared(on_host: Option<&OnHost<'_>>, port: &dyn Port, dispatchers: usize) -> 
 }
 
 /// Buffers that a worker may hold at a time: two batches, and packets offloaded, buffered or waiting for the store.
-fn buffers(config: &RunConfig, buckets_move: bool, kept: Option<&DurableRun>) -> u32 {
+fn buffers(config: &RunConfig, buckets_move: bool, waiting: u32) -> u32 {
     let batches = 2 * MAX_BATCH as u32;
     let scaling = config.scaling.as_ref();
     let handed = scaling.map_or(batches, |it| it.buffers.clamp(batches, MOST_BUFFERS));
     let moving = if buckets_move { server::BUFFERS } else { 0 };
-    handed.max(moving) + kept.map_or(0, DurableRun::buffers)
+    handed.max(moving) + waiting
+}
+
+/// Packets of a worker that wait for the store.
+fn waiting(spec: &ChainSpec, factory: &ChainFactory) -> u32 {
+    let state = spec.state.as_ref().filter(|_| factory.durable_functions().is_some());
+    state.map_or(0, |state| state.packets)
 }
 
 /// Dispatchers of the workers, and their helping sides.

@@ -20,7 +20,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, PoisonError};
 use std::thread::{Builder, Scope, ScopedJoinHandle};
 use tailwater_handover::priority::Priority;
-use tailwater_isolation::server::{PRIORITY, limit_worker};
+use tailwater_isolation::server::{PRIORITY, SharedCore, limit_worker};
 use tailwater_net::Nanos;
 use tailwater_policy::turns::TurnShare;
 
@@ -92,6 +92,8 @@ pub(crate) struct OnHost<'h> {
     pub(crate) ends: RunEnds,
     /// Inheritance of the chain, if it takes the place of another one.
     pub(crate) succession: Option<Succession>,
+    /// The core, if functions run in processes of their own.
+    pub(crate) shared_core: Option<SharedCore>,
 }
 
 /// Worker that has started.

@@ -165,7 +165,9 @@ impl<P: Processing> HostedWorker<P> {
             }
             let mut finished = worker.finish(self.died.take());
             if let Some(estate) = self.ends.heir.get().and_then(|estates| estates.get(self.number)) {
-                let chain = estate.takes_chain().then(|| finished.chains.pop()).flatten();
+                // Processes of functions end in their own run, which may take its time, and not on this core.
+                let passes = |chain: &mut Chain| estate.takes_chain() && !chain.has_isolated_functions();
+                let chain = finished.chains.pop_if(passes);
                 let chain = chain.filter(|_| finished.died.is_none());
                 finished.left = chain.as_ref().and_then(Chain::flow_counters);
                 estate.leave(chain.map(|mut chain| {

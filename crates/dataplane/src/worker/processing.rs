@@ -293,7 +293,11 @@ impl Processing for ChainProcessing {
         }
         let buckets = self.buckets.as_deref_mut();
         let (queue, pool) = (&mut *context.port, &mut self.pool);
-        let mut received = match self.dispatch.as_ref().is_none_or(|dispatch| dispatch.receives()) {
+        let receives = match &self.dispatch {
+            Some(dispatch) => dispatch.receives(),
+            None => !self.sized || !self.chain.awaits_process(),
+        };
+        let mut received = match receives {
             true => receive((queue, buckets), now, pool, &mut self.batch),
             // Packets stay in the ring. It is looked at all the same.
             false => self

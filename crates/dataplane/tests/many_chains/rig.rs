@@ -189,14 +189,21 @@ impl Server {
             scaling,
             ..RunConfig::new(cores.to_vec())
         };
-        let plan = RunPlan::new(spec, config).unwrap();
+        self.start_plan(RunPlan::new(spec, config).unwrap(), replaced)
+    }
+
+    /// Starts a plan, in the place of another chain if there is one.
+    pub fn start_plan(&self, plan: RunPlan, replaced: Option<&Running>) -> Running {
         let stop = Arc::new(AtomicBool::new(false));
         let (host, stopped) = (Arc::clone(&self.host), Arc::clone(&stop));
         let mut port = ChainPort::new(&self.port, &plan.spec().match_);
         if let Some(replaced) = replaced {
-            let reconfigure = replaced.reconfigure.get().expect("a chain that runs");
-            let kept = reconfigure.kept_by(plan.spec());
-            port = port.replacing(replaced.withdrawal.clone(), kept, cores.len() as u16);
+            // Isolated functions cannot be reconfigured, and keep nothing of other processes.
+            let reconfigure = replaced.reconfigure.get();
+            let kept = reconfigure.filter(|_| plan.config().isolation.is_none());
+            let kept = kept.map_or(Vec::new(), |reconfigure| reconfigure.kept_by(plan.spec()));
+            let workers = plan.config().cores.len() as u16;
+            port = port.replacing(replaced.withdrawal.clone(), kept, workers);
         }
         let reconfigure = Arc::<ReconfigureCell>::default();
         let cell = Arc::clone(&reconfigure);

@@ -57,8 +57,8 @@ pub enum BuildError {
     },
     /// A function's instances share data that instances in several processes cannot share.
     #[error(
-        "function {function} cannot be isolated: {what}; run it in the server process, trusted, with \
-         --isolation-except {function}"
+        "function {function} cannot be isolated: {what}; run it in the worker's process, trusted, with \
+         --isolation-except {function} or spec.isolation.except"
     )]
     Shares {
         /// Name of the function.

@@ -118,6 +118,20 @@ impl ChainSpec {
         ChainSpec::resolve(&document, base_dir, ExecutionMode::Isolated(apart))
     }
 
+    /// Same as [`parse`](ChainSpec::parse), for a chain whose functions run in processes of their own. No third-party
+    /// code is loaded here; `apart` examines it.
+    ///
+    /// # Errors
+    /// Same as [`parse`](ChainSpec::parse).
+    pub fn parse_apart(text: &str, name: &str, base_dir: &Path, apart: &dyn CodeExaminer) -> Result<Self, SpecError> {
+        let document = Document::parse(text, name, DESCRIPTION)?;
+        let spec = ChainSpec::resolve(&document, base_dir, ExecutionMode::Isolated(apart))?;
+        Ok(ChainSpec {
+            source: Source::default().with_parts(&spec.settings, &spec.functions, &spec.branches),
+            ..spec
+        })
+    }
+
     /// Parses the text of a spec. Errors call the file `name`; files that the spec names are relative to `base_dir`.
     ///
     /// # Errors

@@ -38,11 +38,12 @@ impl FunctionSpec {
 
     /// Reads one function, by its index in the [chain's list](super::ChainSpec::functions), of a spec that another
     /// process has read as a whole. Errors in and between other functions are not detected, and none of their files is
-    /// read, so the function's branch is unknown. A library is loaded without a trial.
+    /// read, so the function's branch is unknown. A library is loaded without a trial. Files are relative to
+    /// `base_dir`.
     ///
     /// # Errors
     /// If there is no such function, or if it is invalid: the first problem, with its position.
-    pub fn read_at(path: &Path, place: usize) -> Result<FunctionSpec, SpecError> {
+    pub fn read_at(path: &Path, base_dir: &Path, place: usize) -> Result<FunctionSpec, SpecError> {
         let document = Document::read(path, DESCRIPTION)?;
         let node = ChainNode::new(&document)?.functions()?;
         let mut items = Items(Vec::new());
@@ -51,7 +52,6 @@ impl FunctionSpec {
         let item = items
             .get(place)
             .ok_or_else(|| node.error(format!("expected functions[{place}], found {}", items.len())))?;
-        let base_dir = path.parent().unwrap_or(Path::new(""));
         let (_, function) = resolve(item, &Context::new(base_dir, ExecutionMode::InProcess))?;
         Ok(function)
     }

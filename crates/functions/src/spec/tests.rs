@@ -270,14 +270,19 @@ fn a_function_by_itself_is_read_with_its_own_files_and_no_others() {
     let [rules, key] = ["edge.rules", "key"].map(|file| folder.join(file));
     assert_eq!(all, [vec![rules.clone()], vec![key], vec![]]);
     for (place, function) in whole.functions.iter().enumerate() {
-        assert_eq!(&FunctionSpec::read_at(&chain, place).unwrap(), function);
+        assert_eq!(
+            &FunctionSpec::read_at(&chain, chain.parent().unwrap(), place).unwrap(),
+            function
+        );
     }
-    let none = FunctionSpec::read_at(&chain, 3).unwrap_err().to_string();
+    let none = FunctionSpec::read_at(&chain, chain.parent().unwrap(), 3)
+        .unwrap_err()
+        .to_string();
     assert!(none.contains("expected functions[3], found 3"), "{none}");
     // The second function needs no file of the first.
     std::fs::remove_file(&rules).unwrap();
     assert!(ChainSpec::read(&chain).is_err());
-    let secret = FunctionSpec::read_at(&chain, 1).unwrap();
+    let secret = FunctionSpec::read_at(&chain, chain.parent().unwrap(), 1).unwrap();
     assert_eq!(secret, whole.functions[1]);
     // Functions of branches have indices too. Read alone, a function does not record its branch.
     let text = "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {name: test}\nspec:\n  functions:\n  \
@@ -292,7 +297,10 @@ fn a_function_by_itself_is_read_with_its_own_files_and_no_others() {
     std::fs::remove_file(&rules).unwrap();
     for (place, function) in whole.functions.iter_mut().enumerate().skip(1) {
         assert_eq!(function.branch.take().is_some(), place < 4);
-        assert_eq!(&FunctionSpec::read_at(&chain, place).unwrap(), function);
+        assert_eq!(
+            &FunctionSpec::read_at(&chain, chain.parent().unwrap(), place).unwrap(),
+            function
+        );
     }
     std::fs::remove_dir_all(&folder).unwrap();
 }

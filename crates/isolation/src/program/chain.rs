@@ -10,17 +10,22 @@ use tailwater_net::toeplitz::RssHasher;
 use tailwater_sdk::program::{Configuration, ProgramError, Refusal};
 
 /// Runs the function at index `place` of the chain in a spec file, for the server at the other end of standard input,
-/// until the chain ends.
+/// until the chain ends. Files that the spec names are relative to `base_dir`, or to the spec's folder without one.
 ///
 /// # Errors
 /// As [`run`]; also if the spec has changed since the server read it.
-pub fn run_function(chain: &Path, place: usize) -> Result<(), ProgramError> {
-    run(|configuration| configure(chain, place, configuration))
+pub fn run_function(chain: &Path, base_dir: Option<&Path>, place: usize) -> Result<(), ProgramError> {
+    run(|configuration| configure((chain, base_dir), place, configuration))
 }
 
-fn configure(chain: &Path, place: usize, configuration: &Configuration) -> Result<Configured, Refusal> {
+fn configure(
+    (chain, base_dir): (&Path, Option<&Path>),
+    place: usize,
+    configuration: &Configuration,
+) -> Result<Configured, Refusal> {
+    let base_dir = base_dir.or(chain.parent()).unwrap_or(Path::new(""));
     // The other functions' parts of the spec are not read: this process may not read them.
-    let function = FunctionSpec::read_at(chain, place).map_err(|error| Refusal::of_all(error.to_string()))?;
+    let function = FunctionSpec::read_at(chain, base_dir, place).map_err(|error| Refusal::of_all(error.to_string()))?;
     let (capacity, expected) = expected(&configuration.config)?;
     if fingerprint(&function) != expected {
         let message = format!("{} changed after the start of the run", chain.display());

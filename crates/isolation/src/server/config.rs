@@ -1,6 +1,12 @@
 //! Configuration of function isolation.
 
+use super::chain_file::ChainFile;
+use super::error::IsolationError;
 use super::process::Program;
+use super::shared_core::SharedCore;
+use std::panic::resume_unwind;
+use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 use tailwater_chain::batch::MAX_BATCH;
 use tailwater_net::Nanos;
@@ -27,6 +33,10 @@ pub struct IsolationConfig {
     /// `true` if the threads of this process give up the rights that they do not need: those started here, and workers
     /// by [`limit_worker`](super::limit_worker).
     pub limits_server: bool,
+    /// Core whose thread gives several chains their turns; `None` for workers with threads of their own.
+    pub shared_core: Option<SharedCore>,
+    /// File with the chain's spec, which exists as long as this does.
+    pub chain_file: Option<Arc<ChainFile>>,
 }
 
 impl IsolationConfig {
@@ -45,6 +55,26 @@ impl IsolationConfig {
                 most: MAX_BATCH,
             },
             limits_server: false,
+            shared_core: None,
+            chain_file: None,
         }
+    }
+
+    /// Starts each program, and ends it once it is configured.
+    ///
+    /// # Errors
+    /// A program cannot be started, is not a function, or rejects its configuration: that of the first such function.
+    pub fn try_out(&self) -> Result<(), IsolationError> {
+        let patience = self.patience;
+        // The kernel ends a process with the thread that started it, so each thread waits for its own.
+        thread::scope(|scope| {
+            let programs = self.programs.iter();
+            let tried: Vec<_> = programs
+                .map(|program| scope.spawn(move || program.try_out(patience).map(drop)))
+                .collect();
+            tried
+                .into_iter()
+                .try_for_each(|tried| tried.join().unwrap_or_else(|panic| resume_unwind(panic)))
+        })
     }
 }

@@ -5,6 +5,7 @@ use super::error::IsolationError;
 use super::process::Process;
 use super::report::{FunctionReport, StandardErrorReport};
 use super::schedule::{self, ProcessState};
+use super::shared_core::SharedCore;
 use super::slot::{Attaching, EndReason, FunctionSlot, Standby};
 use super::starter::{self, Starter};
 use super::status::Status;
@@ -67,17 +68,31 @@ pub(super) struct Group {
     pub(super) status: Arc<Status>,
     /// `true`: threads drop the rights that they do not need.
     limited: bool,
+    /// Core whose thread gives other groups turns, too.
+    pub(super) shared: Option<SharedCore>,
+    /// The processes were moved to another core, at ordinary priority.
+    has_left: bool,
+    /// They had real-time priority before.
+    was_real_time: bool,
     turn_watch: TurnWatch,
     /// Time of the next check for processes that were killed.
     check_dying_at: Instant,
 }
 
 impl Group {
-    pub(super) fn new(core: usize, part: ProcessPart, seats: Vec<FunctionSlot>, limited: bool) -> Group {
+    pub(super) fn new(
+        core: usize,
+        part: ProcessPart,
+        seats: Vec<FunctionSlot>,
+        (limited, shared): (bool, Option<SharedCore>),
+    ) -> Group {
         Group {
             core,
             part,
             limited,
+            shared,
+            has_left: false,
+            was_real_time: false,
             area: None,
             status: Arc::new(Status::new(seats.len())),
             turn_watch: TurnWatch::new(seats.len()),
@@ -91,8 +106,29 @@ impl Group {
         seats.map(|seat| seat.description.clone()).collect()
     }
 
+    /// Returns `true` if the processes take turns at real-time priority, or did until they left the core.
     pub(super) fn is_real_time(&self) -> bool {
-        self.status.is_real_time()
+        self.status.is_real_time() || self.was_real_time
+    }
+
+    /// Moves the processes to another core of the calling thread, at ordinary priority. The worker has ended.
+    pub(super) fn leave_core(&mut self) {
+        if !self.status.is_real_time() {
+            return;
+        }
+        let Some(core) = schedule::another_core(self.core) else {
+            return;
+        };
+        (self.core, self.has_left, self.was_real_time) = (core, true, true);
+        self.status.set_real_time(false);
+        self.status.set_worker(0);
+        if let Some(shared) = &self.shared {
+            shared.leave(&self.status);
+        }
+        for process in self.slots.iter().filter_map(|slot| slot.process.as_ref()) {
+            // One that cannot move does not take its last turn, and is ended for that.
+            let _ = process.leave_core(core);
+        }
     }
 
     /// Attaches the first processes.
@@ -180,7 +216,12 @@ impl Group {
         let seats = self.slots[k..].iter();
         let seats = seats.filter(|seat| seat.ending.is_none());
         let processes = seats.filter_map(|seat| seat.process.as_ref());
-        let queued = schedule::queue(processes.map(Process::id));
+        let queued = match &self.shared {
+            _ if self.has_left => Ok(false),
+            // Another group may have the core. The worker queues them before their first turn.
+            Some(_) => schedule::hold(processes.map(Process::id)),
+            None => schedule::queue(processes.map(Process::id)),
+        };
         match queued {
             Ok(is_real_time) => self.status.set_real_time(is_real_time),
             Err(error) => {
@@ -434,6 +475,14 @@ impl Group {
                     report.ends.into_iter().for_each(|how| all.note_end(how));
                 }
             }
+        }
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if let Some(shared) = &self.shared {
+            shared.leave(&self.status);
         }
     }
 }

@@ -11,6 +11,7 @@
 //! - a function requests a companion flow without having declared that it opens any.
 
 mod area;
+mod chain_file;
 mod config;
 mod error;
 mod group;
@@ -24,6 +25,7 @@ mod restart;
 mod round;
 mod run_queue;
 mod schedule;
+mod shared_core;
 mod slot;
 mod standard_error;
 mod starter;
@@ -31,12 +33,14 @@ mod status;
 mod turn_watch;
 mod watchdog;
 
+pub use chain_file::ChainFile;
 pub use config::IsolationConfig;
 pub use error::IsolationError;
 pub use process::{Confined, Launch, Program};
 pub use proxy::FAILED;
 pub use report::{FunctionReport, IsolationReport, Restarts, StandardErrorReport};
 pub use schedule::{PRIORITY, WATCH_PRIORITY};
+pub use shared_core::SharedCore;
 
 use crate::memory::filled;
 use area::{Area, Flows, TableShape};
@@ -103,7 +107,8 @@ impl Isolation {
                 index: index as u16,
                 of,
             };
-            groups.push(Group::new(core, part, seats, config.limits_server));
+            let shared = config.shared_core.clone();
+            groups.push(Group::new(core, part, seats, (config.limits_server, shared)));
         }
         // All processes of a function run one program, so their descriptions must be equal.
         let of_first = groups.first().map(Group::descriptions);
@@ -177,6 +182,15 @@ impl Isolation {
             let round = Round::new(group, worker as u16, config);
             proxy::all(&group.slots, self.config.connections, &Arc::new(Mutex::new(round)))
         })
+    }
+
+    /// Moves the processes off their workers' cores, at ordinary priority, once the workers have ended: the threads of
+    /// these cores go on with other chains, and would never let the processes take their last turns. No effect without
+    /// real-time priority, or if the calling thread has no other core.
+    pub fn leave_cores(&self) {
+        if let Some(watch) = &self.watch {
+            watch.leave_cores();
+        }
     }
 
     /// Returns `true` if the processes have real-time priority. Without it, everything works but is slower.

@@ -224,6 +224,19 @@ impl Process {
         }
     }
 
+    /// Ends the turns with the worker: moves the process to another core, at ordinary priority.
+    pub(super) fn leave_core(&self, core: usize) -> io::Result<()> {
+        match &self.running {
+            Running::Trusted(child) => {
+                schedule::make_ordinary(child.id()).and_then(|()| schedule::put_on(child.id(), core))
+            }
+            Running::Confined(child) => {
+                child.grant_priority(0).map_err(io::Error::other)?;
+                child.pin(core).map_err(io::Error::other)
+            }
+        }
+    }
+
     /// Returns the exit once the process has ended and is fully reaped.
     pub(super) fn ended(&mut self) -> Option<Ended> {
         match &mut self.running {

@@ -280,6 +280,14 @@ impl RemoteFunction for ProxyFunction {
         round.as_mut().and_then(Round::wanted_batch)
     }
 
+    fn awaits_process(&self) -> bool {
+        if self.k > 0 {
+            return false;
+        }
+        let mut round = self.round.lock().unwrap_or_else(PoisonError::into_inner);
+        round.as_mut().is_some_and(Round::awaits_process)
+    }
+
     fn piece_bytes(&self) -> usize {
         self.piece_bytes
     }

@@ -83,8 +83,10 @@ pub(super) struct Round {
     rests: bool,
     /// Total time spent waiting for processes at the end of the run.
     waited: Duration,
-    /// Time since when batches wait for a successor.
-    waiting_since: Option<Instant>,
+    /// Time since when packets wait for a successor, and the function that has no process.
+    waiting: Option<(Instant, usize)>,
+    /// `true` if the worker's thread has nothing else to do than to wait for a successor.
+    may_sleep: bool,
     /// Number of ended flows of which all functions are known to be notified, or never will be.
     told: u64,
     /// Generation of the last flow opened.
@@ -148,13 +150,14 @@ impl Round {
             passed_by: config.passed_by,
             rests: false,
             waited: Duration::ZERO,
-            waiting_since: None,
+            waiting: None,
+            may_sleep: group.shared.is_none(),
             told: 0,
             birth: u64::from(worker) << GENERATION_BITS,
             order: RunQueueOrder::new(
                 Arc::clone(status),
                 Arc::clone(area),
-                group.core,
+                (group.core, group.shared.clone()),
                 may_request_companions.collect(),
             ),
             peers: peers.collect(),

@@ -21,11 +21,15 @@
 //! The order is restored before a round's packets are written if a function or the worker has slept since the last
 //! round. The kernel counts how often the worker's thread did; honest functions announce it in their response areas.
 //!
+//! On a [core that chains share](SharedCore), the functions of all groups but one are held in the same way. A group
+//! that takes the core queues its functions first.
+//!
 //! All this holds while the worker is pinned to the functions' core and has their priority. Otherwise functions run
 //! at any time, and packets are not protected between turns.
 
 use super::area::Area;
 use super::schedule;
+use super::shared_core::SharedCore;
 use super::status::Status;
 use std::ops::Range;
 use std::sync::Arc;
@@ -65,6 +69,8 @@ pub(super) struct RunQueueOrder {
     status: Arc<Status>,
     area: Arc<Area>,
     core: usize,
+    /// The core, if its thread gives other groups turns, too.
+    shared: Option<SharedCore>,
     /// `true` for each function that may request companions.
     may_request_companions: Box<[bool]>,
     /// Set if the functions may be queued in another order than the chain's.
@@ -94,18 +100,19 @@ pub(super) struct RunQueueOrder {
 }
 
 impl RunQueueOrder {
-    /// Creates the order of functions on `core`. `may_request_companions[k]` is `true` if function `k` may request
-    /// companions.
+    /// Creates the order of functions on `core`, which chains may share. `may_request_companions[k]` is `true` if
+    /// function `k` may request companions.
     pub(super) fn new(
         status: Arc<Status>,
         area: Arc<Area>,
-        core: usize,
+        (core, shared): (usize, Option<SharedCore>),
         may_request_companions: Box<[bool]>,
     ) -> RunQueueOrder {
         RunQueueOrder {
             status,
             area,
             core,
+            shared,
             lost: true,
             sleeps: 0,
             is_kept: false,
@@ -155,6 +162,9 @@ impl RunQueueOrder {
         if !self.status.is_real_time() {
             self.is_kept = false;
             return;
+        }
+        if self.shared.as_ref().is_some_and(|core| core.take(&self.status)) {
+            self.forget();
         }
         let slept = self.wake(0) || self.lost || schedule::sleeps() != self.sleeps;
         if slept {

@@ -21,6 +21,17 @@ fn set_priority(process: u32, priority: u8) -> io::Result<()> {
     set_policy(process, libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, priority)
 }
 
+/// Gives a process ordinary priority again.
+pub(super) fn make_ordinary(process: u32) -> io::Result<()> {
+    set_policy(process, libc::SCHED_OTHER, 0)
+}
+
+/// Returns a core of the calling thread other than `core`, if there is one.
+pub(super) fn another_core(core: usize) -> Option<usize> {
+    let cores = sched_getaffinity(None).ok()?;
+    (0..CpuSet::MAX_CPU).find(|other| *other != core && cores.is_set(*other))
+}
+
 /// Sets the calling thread's scheduling policy to `SCHED_OTHER`.
 pub(super) fn set_ordinary_priority() -> io::Result<()> {
     set_policy(0, libc::SCHED_OTHER, 0)
@@ -74,10 +85,22 @@ pub(super) fn visit(core: usize) {
 /// Queues these processes on their core, in this order, behind all others of [`PRIORITY`]. Returns `false` if that is
 /// not permitted; the processes then stay ordinary ones.
 pub(super) fn queue(processes: impl Iterator<Item = u32>) -> io::Result<bool> {
+    // Without a change of priority, a process would keep its position in the queue.
+    set_all(processes, |process| {
+        set_priority(process, PRIORITY - 1).and_then(|()| set_priority(process, PRIORITY))
+    })
+}
+
+/// Moves these processes to a priority below [`PRIORITY`]. Returns `false` if that is not permitted; they then stay
+/// ordinary ones.
+pub(super) fn hold(processes: impl Iterator<Item = u32>) -> io::Result<bool> {
+    set_all(processes, |process| set_priority(process, PRIORITY - 1))
+}
+
+/// Changes the priority of these processes by `set`. Returns `false` if that is not permitted.
+fn set_all(processes: impl Iterator<Item = u32>, set: impl Fn(u32) -> io::Result<()>) -> io::Result<bool> {
     for process in processes {
-        // Without a change of priority, a process would keep its position in the queue.
-        let queued = set_priority(process, PRIORITY - 1).and_then(|()| set_priority(process, PRIORITY));
-        match queued {
+        match set(process) {
             Ok(()) => {}
             Err(error) if error.raw_os_error() == Some(libc::EPERM) => return Ok(false),
             // It has just ended, which the watchdog will detect.

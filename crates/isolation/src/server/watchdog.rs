@@ -80,6 +80,12 @@ impl Watchdog {
         look(&self.groups.lock().unwrap_or_else(PoisonError::into_inner)[i])
     }
 
+    /// See [`Isolation::leave_cores`](super::Isolation::leave_cores).
+    pub(super) fn leave_cores(&self) {
+        let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
+        groups.iter_mut().for_each(Group::leave_core);
+    }
+
     pub(super) fn is_real_time(&self) -> bool {
         let groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
         groups.iter().all(Group::is_real_time)

@@ -186,8 +186,11 @@ impl<'m, M: Machine> Admission<'m, M> {
         };
         let found = self.machine.curves(chain).map_err(|error| error.to_string());
         // Other rules of the same functions have no profile yet: those of before hold.
-        let earlier =
-            before.filter(|before| before.is_changeable_to(chain) && before.settings.slo == chain.settings.slo);
+        let is_alike = |before: &&AppliedChain| {
+            let (old, new) = (&before.settings, &chain.settings);
+            before.is_changeable_to(chain) && old.slo == new.slo && old.isolation == new.isolation
+        };
+        let earlier = before.filter(is_alike);
         let earlier = earlier.and_then(|before| Some(Arc::clone(&before.placement.claim.as_ref()?.curves)));
         let curves = match (found, earlier) {
             (Ok(Some(curves)), _) | (Ok(None) | Err(_), Some(curves)) => curves,

@@ -4,25 +4,28 @@
 //! chain, off the data cores, watches it.
 
 mod figures;
+mod reading;
 mod running;
 
 pub use figures::{ChainFigures, Figures};
+pub use reading::ReadIsolated;
 
 use crate::admission::Capacity;
 use crate::chain::AppliedChain;
 use crate::machine::{ChainObservation, ChainState, Machine, Refusal};
+use reading::ChainReader;
 use running::{RunningChain, StartFrom};
 use std::collections::BTreeMap;
 use std::path::{PathBuf, absolute};
 use std::sync::Arc;
 use std::time::Duration;
+use tailwater_api::IsolationMode;
 use tailwater_dataplane::core_host::{CoreHost, HostError};
 use tailwater_dataplane::port::Port;
 use tailwater_dataplane::report::RunReport;
 use tailwater_dataplane::scaling::ScalingConfig;
 use tailwater_dataplane::shared_port::{SharedPort, SharedPortConfig};
-use tailwater_dataplane::{RunConfig, RunPlan};
-use tailwater_files::regular_only;
+use tailwater_dataplane::{IsolationConfig, RunConfig, RunPlan};
 use tailwater_functions::build::KeptFunction;
 use tailwater_functions::spec::ChainSpec;
 use tailwater_handover::park::Mode;
@@ -68,6 +71,7 @@ pub struct LiveMachine {
     on_end: OnEnd,
     offloading: Option<Offloading>,
     profiles: Option<Profiles>,
+    reader: ChainReader,
     figures: Figures,
 }
 
@@ -133,6 +137,7 @@ impl LiveMachine {
             on_end: OnEnd(Box::new(on_end)),
             offloading: None,
             profiles: None,
+            reader: ChainReader::default(),
             figures: Figures::default(),
         })
     }
@@ -160,7 +165,7 @@ impl LiveMachine {
         let Some((_, buffers)) = OFFLOADED.into_iter().find(|(most, _)| workers <= *most) else {
             return Ok(None);
         };
-        if spec.state.is_some() {
+        if spec.state.is_some() || spec.isolation.mode != IsolationMode::None {
             return Ok(None);
         }
         let mapper = make(spec).map_err(Refusal::new)?;
@@ -188,6 +193,14 @@ impl LiveMachine {
         self
     }
 
+    /// Runs functions in processes of their own where a chain requests it; `read` reads such a chain. Without this, it
+    /// is refused.
+    #[must_use]
+    pub fn isolating(mut self, read: ReadIsolated) -> LiveMachine {
+        self.reader = ChainReader::isolating(read);
+        self
+    }
+
     /// Ports, in the order of their names.
     pub fn ports(&self) -> Vec<Arc<SharedPort>> {
         self.ports.values().cloned().collect()
@@ -206,10 +219,17 @@ impl LiveMachine {
 
     /// Reads a chain with its functions, and plans its run on its core.
     fn plan(&self, chain: &AppliedChain, except: Option<&str>) -> Result<RunPlan, Refusal> {
-        let spec = read(chain)?;
+        let (spec, isolation) = self.reader.read(chain)?;
         if let Some((function, _)) = spec.externals().next() {
             return Err(Refusal::new(format!(
                 "function {function} is external, and needs ports of its own: run the chain by tailwater run"
+            )));
+        }
+        let cores = cores_of(chain)?;
+        if isolation.is_some() && cores.len() > 1 {
+            return Err(Refusal::new(format!(
+                "spec.cores: expected 1 with isolated functions on a server, found {}",
+                cores.len()
             )));
         }
         let others = || self.chains.values().filter(|running| Some(running.name()) != except);
@@ -218,7 +238,8 @@ impl LiveMachine {
         }
         let config = RunConfig {
             scaling: self.scaling(chain, &spec, except)?,
-            ..RunConfig::new(cores_of(chain)?)
+            isolation,
+            ..RunConfig::new(cores)
         };
         RunPlan::new(spec, config).map_err(|error| Refusal::new(error.to_string()))
     }
@@ -241,8 +262,12 @@ impl LiveMachine {
         let plan = self.plan(chain, Some(replaced.unwrap_or(&chain.name)))?;
         let old = replaced.and_then(|name| self.chains.get(name));
         let replaced = replaced.and_then(|name| self.succeeded(name, chain));
-        let changed = replaced.map(|old| old.take_configurations(plan.spec()));
-        let kept = match replaced.and_then(RunningChain::reconfigure) {
+        // Isolated functions keep nothing of other processes.
+        let keeps = plan.config().isolation.is_none();
+        let changed = replaced
+            .filter(|_| keeps)
+            .map(|old| old.take_configurations(plan.spec()));
+        let kept = match replaced.and_then(RunningChain::reconfigure).filter(|_| keeps) {
             Some(reconfigure) => reconfigure.kept_by(plan.spec()),
             None => Vec::new(),
         };
@@ -321,14 +346,6 @@ fn cores_of(chain: &AppliedChain) -> Result<Vec<usize>, Refusal> {
     }
 }
 
-/// Reads a chain with its functions.
-fn read(chain: &AppliedChain) -> Result<ChainSpec, Refusal> {
-    let manifest = &chain.manifest;
-    // A pipe in place of a file would keep the server from all other changes.
-    let spec = regular_only(|| ChainSpec::parse(&manifest.yaml, &manifest.source, manifest.base_dir()));
-    spec.map_err(|error| Refusal::new(error.to_string()))
-}
-
 impl Machine for LiveMachine {
     fn capacity(&self) -> Capacity {
         Capacity {
@@ -342,13 +359,24 @@ impl Machine for LiveMachine {
         let Some(profiles) = &self.profiles else {
             return Ok(None);
         };
-        let found = (profiles.source)(&read(chain)?).map_err(Refusal::new)?;
+        if chain.settings.isolation.mode != IsolationMode::None {
+            return Err(Refusal::new(
+                "has spec.slo.throughput and spec.isolation: profiles are of functions in one process; apply it with \
+                 --force",
+            ));
+        }
+        let (spec, _) = self.reader.read(chain)?;
+        let found = (profiles.source)(&spec).map_err(Refusal::new)?;
         Ok(found.map(Arc::new))
     }
 
     fn check(&self, chain: &AppliedChain, _: &[&AppliedChain]) -> Result<(), Refusal> {
         self.port(chain)?;
-        self.plan(chain, Some(&chain.name)).map(drop)
+        let plan = self.plan(chain, Some(&chain.name))?;
+        let isolation = plan.config().isolation.as_ref();
+        // What a process would refuse at its start.
+        let tried = isolation.map_or(Ok(()), IsolationConfig::try_out);
+        tried.map_err(|error| Refusal::new(error.to_string()))
     }
 
     fn start(&mut self, chain: &AppliedChain) -> Result<(), Refusal> {
@@ -378,7 +406,11 @@ impl Machine for LiveMachine {
     }
 
     fn change(&mut self, chain: &AppliedChain) -> Result<(), Refusal> {
-        let (spec, cores) = (read(chain)?, cores_of(chain)?);
+        let cores = cores_of(chain)?;
+        if chain.settings.isolation.mode != IsolationMode::None {
+            return self.replace(&chain.name, chain);
+        }
+        let (spec, _) = self.reader.read(chain)?;
         let running = self.chains.get_mut(&chain.name);
         let running = running.filter(|running| running.cores() == cores);
         match running.and_then(|running| running.change(&spec)) {

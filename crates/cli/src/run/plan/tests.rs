@@ -342,6 +342,43 @@ fn isolation_of_functions() {
 }
 
 #[test]
+fn isolation_of_the_spec() {
+    const TRUSTED: &str = "  isolation: {mode: process, without: [all], overhead: 5}\n";
+    let overhead = |line: &str, isolation: &'static str| {
+        let plan = planned(&Folder::new(), line, chain("{forward: }", isolation)).unwrap();
+        plan.run
+            .config()
+            .isolation
+            .as_ref()
+            .map(|isolation| isolation.batch.overhead)
+    };
+    assert_eq!(overhead("", TRUSTED), Some(0.05));
+    assert_eq!(overhead("--isolation-overhead 7", TRUSTED), Some(0.07));
+    assert_eq!(overhead("--isolation process", TRUSTED), Some(0.05));
+    assert_eq!(overhead("--isolation none", TRUSTED), None);
+    assert_eq!(overhead("", "  isolation: none\n"), None);
+    let of_spec = |isolation| chain("{forward: }", isolation);
+    refused(&[
+        (
+            "--cores 0 --auxiliary 1",
+            of_spec(TRUSTED),
+            "--auxiliary cannot be used with isolated functions: remove it, or set --isolation none",
+        ),
+        (
+            "",
+            of_spec("  isolation: {mode: process, without: [all], except: [other]}\n"),
+            "spec.isolation.except: expected a function of the chain, found other",
+        ),
+        (
+            "--isolation-without all",
+            of_spec("  isolation: container\n"),
+            "spec.isolation container: container defences cannot be disabled: expected spec.isolation process with \
+             --isolation-without all",
+        ),
+    ]);
+}
+
+#[test]
 fn outputs() {
     let exporting = chain("{accounting: {export: {file: DIR/flows.csv}}}", "");
     refused(&[

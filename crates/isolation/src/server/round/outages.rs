@@ -2,6 +2,9 @@
 //!
 //! The batch that a function holds when it fails is lost in any case, since its frames may be half changed. This is
 //! about the batches that follow.
+//!
+//! A worker with a thread of its own sleeps while a batch waits. One whose thread gives other chains turns, too, takes
+//! no packets meanwhile.
 
 use super::Round;
 use crate::layout::{PacketMasks, all_of, slots};
@@ -30,10 +33,37 @@ impl Round {
     /// waits for those that are about to be attached. Returns the function at which the batch is lost.
     pub(super) fn get_past_outages(&mut self, count: usize) -> Option<usize> {
         if self.meet().is_none() {
-            self.waiting_since = None;
+            if let Some((since, k)) = self.waiting.take()
+                && !self.may_sleep
+                && since.elapsed() < PATIENCE
+            {
+                self.note_held(k, count);
+            }
             return None;
         }
         self.wait_for_successors(count)
+    }
+
+    /// Returns `true` while packets wait for a successor in front of a worker that must not sleep, for [`PATIENCE`] at
+    /// most.
+    pub(in crate::server) fn awaits_process(&mut self) -> bool {
+        if self.may_sleep || self.meet().is_none() {
+            return false;
+        }
+        match self.look() {
+            Look::Wait(k) => {
+                let (since, _) = *self.waiting.get_or_insert_with(|| (Instant::now(), k));
+                since.elapsed() < PATIENCE
+            }
+            Look::Go | Look::Lost(_) => false,
+        }
+    }
+
+    /// Counts a batch that waited for a successor of function `k`.
+    fn note_held(&mut self, k: usize, count: usize) {
+        if self.peers[k].outage.on_failure == OnFailure::Hold {
+            self.peers[k].outage.packets += count as u64;
+        }
     }
 
     #[cold]
@@ -42,24 +72,22 @@ impl Round {
         let lost = loop {
             match self.look() {
                 Look::Go => {
-                    self.waiting_since = None;
+                    self.waiting = None;
                     break None;
                 }
                 Look::Lost(k) => break Some(k),
                 Look::Wait(k) => {
                     waited_for = Some(k);
-                    let since = *self.waiting_since.get_or_insert_with(Instant::now);
-                    if since.elapsed() >= PATIENCE {
+                    let (since, _) = *self.waiting.get_or_insert_with(|| (Instant::now(), k));
+                    if !self.may_sleep || since.elapsed() >= PATIENCE {
                         break Some(k);
                     }
                     thread::sleep(LOOK);
                 }
             }
         };
-        if let (None, Some(k)) = (lost, waited_for)
-            && self.peers[k].outage.on_failure == OnFailure::Hold
-        {
-            self.peers[k].outage.packets += count as u64;
+        if let (None, Some(k)) = (lost, waited_for) {
+            self.note_held(k, count);
         }
         lost
     }

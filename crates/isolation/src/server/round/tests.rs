@@ -43,7 +43,7 @@ fn group_with(descriptions: &[Description], on_failure: OnFailure) -> Group {
     let seats = descriptions
         .iter()
         .map(|description| FunctionSlot::vacant(program.clone(), description.clone()));
-    let mut group = Group::new(0, ProcessPart { index: 0, of: 1 }, seats.collect(), false);
+    let mut group = Group::new(0, ProcessPart { index: 0, of: 1 }, seats.collect(), (false, None));
     let table = TableShape {
         capacity: 0,
         connections: false,

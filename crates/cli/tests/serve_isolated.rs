@@ -1,0 +1,298 @@
+//! A server with chains whose functions run in processes of their own, as a user runs it.
+#![cfg(feature = "control")]
+
+mod common;
+#[path = "isolation/processes.rs"]
+#[allow(dead_code, reason = "shared with other tests")]
+mod processes;
+
+use common::chain_server::*;
+use processes::{family_of, is_there, places_of, signal};
+use serde_json::Value;
+use std::fs;
+use std::os::unix::fs::chown;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// User without rights.
+const NOBODY: u32 = 65_534;
+
+/// Returns `true` if this machine can isolate functions of a server; prints the reason if not.
+fn can_isolate() -> bool {
+    let reason = match std::thread::available_parallelism().map_or(1, usize::from) {
+        _ if !rustix::process::geteuid().is_root() => "confining functions needs root",
+        1 => "a server needs another core than that of its chains",
+        _ => return true,
+    };
+    println!("skipped: {reason}");
+    false
+}
+
+/// Serialises tests: servers at real-time priority never yield their core to each other.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    // A failed test has ended, too.
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Text of a chain with the other half of the traffic.
+fn apart(functions: &str, isolation: &str) -> String {
+    chain("apart", "10.0.128.0/17", functions) + isolation
+}
+
+const PROCESS: &str = "  isolation: process\n";
+
+fn find(chains: &Value, name: &str) -> Option<Value> {
+    let chains = chains["chains"].as_array().unwrap();
+    chains.iter().find(|chain| chain["name"] == name).cloned()
+}
+
+fn delivered(folder: &Folder, name: &str) -> u64 {
+    find(&folder.chains(), name).map_or(0, |chain| number(&chain["packets"]["delivered"]))
+}
+
+/// Waits until both chains have delivered packets more.
+fn await_both(folder: &Folder) {
+    for name in ["plain", "apart"] {
+        let before = delivered(folder, name);
+        wait(name, || delivered(folder, name) > before + 100);
+    }
+}
+
+/// Names of the files in the state folder, without the numbers behind those of chains.
+fn state_of(folder: &Folder) -> Vec<String> {
+    let entries = fs::read_dir(folder.0.join("state")).unwrap();
+    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<String> = names
+        .map(|name| name.trim_end_matches(|letter: char| letter.is_ascii_digit()).to_owned())
+        .collect();
+    names.sort();
+    names
+}
+
+/// Processes below the server.
+fn below(serving: &Serving) -> Vec<u32> {
+    let server = serving.0.as_ref().unwrap().id();
+    family_of(server)
+        .into_iter()
+        .filter(|process| *process != server)
+        .collect()
+}
+
+fn await_gone(processes: &[u32]) {
+    wait("the end of all processes", || {
+        !processes.iter().any(|process| is_there(*process))
+    });
+}
+
+#[test]
+fn isolated_chains_run_beside_trusted_ones_and_leave_nothing() {
+    let _alone = alone();
+    if !can_isolate() {
+        return;
+    }
+    let folder = Folder::new();
+    folder.server("");
+    folder.chain("plain", "10.0.0.0/17", "{forward: }");
+    let mut serving = Serving::start(&folder);
+    let apply = |text: &str, change: &str| {
+        folder.write("apart.yaml", text);
+        let told = folder.ok(&["apply", "-f", "apart.yaml"]);
+        assert!(told.contains(change), "{told}");
+    };
+    // Checked, and not started.
+    folder.write("apart.yaml", &apart("{accounting: }", PROCESS));
+    folder.ok(&["apply", "-f", "apart.yaml", "--dry-run=server"]);
+    assert_eq!(
+        (below(&serving).len(), state_of(&folder)),
+        (0, vec!["generation".to_owned()])
+    );
+    apply(
+        &apart("{nat: {external: [198.19.255.0/28]}}, {accounting: }", PROCESS),
+        "created",
+    );
+    await_both(&folder);
+    // Two functions, each with a process that waits, and what confines them.
+    let first = below(&serving);
+    assert!(first.len() >= 4, "{first:?}");
+    assert_eq!(state_of(&folder), [".chain.apart-", "generation"]);
+    // All processes are killed at once: others take their place.
+    first
+        .iter()
+        .for_each(|process| processes::signal_if_there(*process, "-KILL"));
+    await_gone(&first);
+    await_both(&folder);
+    // Another list of functions is another chain, whose processes replace those of the one before.
+    let first = below(&serving);
+    apply(&apart("{accounting: }", PROCESS), "replaced");
+    await_gone(&first);
+    await_both(&folder);
+    let second = below(&serving);
+    let places: Vec<PathBuf> = second.iter().copied().flat_map(places_of).collect();
+    assert!(!places.is_empty());
+    // The next server starts what was applied, and removes what this one has left.
+    serving.kill();
+    await_gone(&second);
+    let serving = Serving::start_again(&folder);
+    await_both(&folder);
+    assert_eq!(state_of(&folder), [".chain.apart-", "generation"]);
+    assert!(!places.iter().any(|place| place.exists()), "{places:?}");
+    // A chain may change between both kinds.
+    let third = below(&serving);
+    apply(&apart("{accounting: }", ""), "configured");
+    await_gone(&third);
+    await_both(&folder);
+    wait("the chain's file", || state_of(&folder) == ["generation"]);
+    assert_eq!(below(&serving).len(), 0);
+    apply(&apart("{accounting: }", PROCESS), "configured");
+    await_both(&folder);
+    let fourth = below(&serving);
+    let server = serving.0.as_ref().unwrap().id();
+    // A process that is stopped is replaced, and stops nobody else.
+    let stopped = *processes::processes_at(server, 0).first().unwrap();
+    signal(stopped, "-STOP");
+    wait("the end of the stopped process", || !is_there(stopped));
+    await_both(&folder);
+    folder.ok(&["delete", "chain", "apart"]);
+    await_gone(&fourth);
+    wait("the end of the processes", || below(&serving).is_empty());
+    // The server notices a chain's end a moment later.
+    wait("the chain's file", || state_of(&folder) == ["generation"]);
+    let report = serving.stop();
+    let chains = report["chains"].as_array().unwrap();
+    assert_eq!(chains.len(), 4, "{report:#}");
+    for chain in chains {
+        let packets = &chain["report"]["packets"];
+        let count = |name: &str| number(&packets[name]);
+        let ended = count("delivered") + count("dropped_by_nf") + count("lost");
+        assert_eq!(count("offered"), ended, "{packets}");
+        assert_eq!(chain["failure"], Value::Null);
+        let isolation = &chain["report"]["isolation"];
+        if !isolation.is_null() {
+            assert_eq!(isolation["without"], serde_json::json!(["server"]));
+            assert_eq!(isolation["failures"], serde_json::json!([]));
+        }
+    }
+    let isolated = chains.iter().filter(|chain| !chain["report"]["isolation"].is_null());
+    assert_eq!(isolated.count(), 2);
+}
+
+#[test]
+fn two_isolated_chains_share_a_core_in_containers_and_processes() {
+    let _alone = alone();
+    if !can_isolate() {
+        return;
+    }
+    let folder = Folder::new();
+    folder.server("");
+    let isolation = match tailwater_confine::ContainerRuntime::find() {
+        Some(_) => "  isolation: {mode: container, overhead: 10}\n",
+        None => "  isolation: {mode: process, without: [all]}\n",
+    };
+    folder.write(
+        "chains/plain.yaml",
+        &(chain("plain", "10.0.0.0/17", "{accounting: }") + isolation),
+    );
+    folder.write(
+        "chains/apart.yaml",
+        &apart("{nat: {external: [198.19.255.0/28]}}", PROCESS),
+    );
+    let serving = Serving::start(&folder);
+    await_both(&folder);
+    let processes = below(&serving);
+    let report = serving.stop();
+    await_gone(&processes);
+    assert_eq!(state_of(&folder), ["generation"]);
+    for chain in report["chains"].as_array().unwrap() {
+        let function = &chain["report"]["isolation"]["functions"][0];
+        assert_ne!(number(&function["turns"]), 0, "{report:#}");
+    }
+}
+
+/// Asserts that the server refuses, in one line with this text.
+fn assert_refused(output: &Output, expected: &str) {
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    assert_eq!(told.lines().count(), 1, "{told}");
+    assert!(told.contains(expected), "{told}");
+}
+
+#[test]
+fn what_cannot_be_isolated_is_refused() {
+    let _alone = alone();
+    let folder = Folder::new();
+    folder.server("");
+    folder.chain("plain", "10.0.0.0/17", "{forward: }");
+    folder.write("apart.yaml", &apart("{accounting: }", PROCESS));
+    let refused = |text: &str, expected: &str| {
+        folder.write("wrong.yaml", text);
+        for more in [&["--dry-run=server"][..], &[]] {
+            let arguments = ["apply", "-f", "wrong.yaml", "--socket", "edge.sock"];
+            assert_refused(&folder.run(&[&arguments, more].concat()), expected);
+        }
+    };
+    if rustix::process::geteuid().is_root() {
+        let mut serving = Serving::start(&folder);
+        refused(
+            &apart("{mirror: {to: {file: copies.pcap}}}", PROCESS),
+            "trust the function with spec.isolation.except mirror",
+        );
+        let wan = "{wanOptimizer: {local: 192.0.2.1, remote: 192.0.2.2, destinations: [10.2.0.0/16]}}";
+        refused(&apart(wan, PROCESS), "all its instances decode with shared caches");
+        refused(
+            &apart("{accounting: }", "  isolation: {mode: process, except: [nat]}\n"),
+            "spec.isolation.except: expected a function of the chain, found nat",
+        );
+        serving.kill();
+        let server = fs::read_to_string(folder.0.join("server.yaml")).unwrap();
+        let core = folder.core();
+        folder.write(
+            "server.yaml",
+            &server.replace(&format!("cores: \"{core}\""), &format!("cores: \"0-{core}\"")),
+        );
+        let serving = Serving::start_again(&folder);
+        refused(
+            &apart("{accounting: }", PROCESS),
+            "expected a core of this machine that is not in spec.cores",
+        );
+        serving.stop();
+        folder.write("server.yaml", &server);
+        fs::remove_dir_all(folder.0.join("state")).unwrap();
+        for path in ["", "chains", "chains/plain.yaml", "server.yaml", "small.pcap"] {
+            chown(folder.0.join(path), Some(NOBODY), Some(NOBODY)).unwrap();
+        }
+    }
+    let nobody = |arguments: &[&str]| -> Command {
+        let mut command = folder.command(arguments);
+        if rustix::process::geteuid().is_root() {
+            command.uid(NOBODY).gid(NOBODY);
+        } else {
+            folder.run(&["trace", "synth", "backbone", "--duration", "100ms", "-o", "small.pcap"]);
+        }
+        command
+    };
+    if let Err(error) = nobody(&["--version"]).output() {
+        return println!("skipped: this program cannot be run by nobody: {error}");
+    }
+    let server = nobody(&["serve", "server.yaml", "--output", "json"])
+        .stdout(Stdio::piped())
+        .spawn();
+    let serving = Serving(Some(server.unwrap()));
+    wait("the socket", || {
+        folder.run(&["get", "chains", "--socket", "edge.sock"]).status.success()
+    });
+    refused(&apart("{accounting: }", PROCESS), "confining functions requires root");
+    // Trusted functions run in processes of their own without root.
+    folder.write(
+        "trusted.yaml",
+        &apart("{accounting: }", "  isolation: {mode: process, without: [all]}\n"),
+    );
+    folder.ok(&["apply", "-f", "trusted.yaml"]);
+    await_both(&folder);
+    let report = serving.stop();
+    let chains = report["chains"].as_array().unwrap();
+    let apart = chains.iter().find(|chain| chain["name"] == "apart").unwrap();
+    assert_eq!(apart["report"]["isolation"]["real_time"], false);
+}

@@ -1,0 +1,110 @@
+//! A server with a chain whose flow state is in a real Redis: killed, replaced, and resumed.
+#![cfg(feature = "control")]
+
+mod common;
+#[path = "../../state/tests/server/mod.rs"]
+mod redis_server;
+
+use common::chain_server::*;
+use redis_server::RedisServer;
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// Chain with state in Redis, and further fields.
+fn stored(server: &RedisServer, functions: &str, fields: &str) -> String {
+    let socket = server.socket().display().to_string();
+    chain("stored", "10.0.0.0/8", functions)
+        + &format!("  state: {{redis: {{socket: {socket}}}, instance: edge, wait: 10s, packets: 1024}}\n{fields}")
+}
+
+/// Translations in Redis as bytes, without the numbers of their updates.
+fn bindings(server: &RedisServer) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    let client = redis::Client::open(format!("unix://{}", server.socket().display())).unwrap();
+    let mut connection = client.get_connection().unwrap();
+    let keys: Vec<Vec<u8>> = redis::cmd("KEYS")
+        .arg("tw:stored:nat:*")
+        .query(&mut connection)
+        .unwrap();
+    let mut bindings = BTreeMap::new();
+    for key in keys {
+        // An expired one is not there any more.
+        let value: Option<Vec<u8>> = redis::cmd("GET").arg(&key).query(&mut connection).unwrap();
+        bindings.extend(value.map(|value| (key, value[16..].to_vec())));
+    }
+    bindings
+}
+
+fn delivered(folder: &Folder) -> u64 {
+    let chains = folder.chains();
+    let mut chains = chains["chains"].as_array().unwrap().iter();
+    let chain = chains.find(|chain| chain["name"] == "stored");
+    chain.map_or(0, |chain| number(&chain["packets"]["delivered"]))
+}
+
+/// Waits until packets have passed, by which the translations of the repeated traffic are all known.
+fn await_packets(folder: &Folder) {
+    let before = delivered(folder);
+    wait("packets", || delivered(folder) > before + 2_000);
+}
+
+/// Checks that each flow of `before` has the same translation.
+fn assert_kept(before: &BTreeMap<Vec<u8>, Vec<u8>>, server: &RedisServer) {
+    let after = bindings(server);
+    let changed = before
+        .iter()
+        .filter(|(key, value)| after.get(*key) != Some(value))
+        .count();
+    assert_eq!(changed, 0, "of {}", before.len());
+}
+
+#[test]
+fn bindings_outlive_a_killed_server_and_a_replaced_chain() {
+    let Some(server) = RedisServer::start(&[]) else {
+        return;
+    };
+    const NAT: &str = "{nat: {external: [203.0.113.0/28]}}";
+    let folder = Folder::new();
+    folder.server("");
+    let mut serving = Serving::start(&folder);
+    folder.write("stored.yaml", &stored(&server, NAT, ""));
+    folder.ok(&["apply", "-f", "stored.yaml"]);
+    await_packets(&folder);
+    let known = bindings(&server);
+    assert!(known.len() > 20, "{}", known.len());
+    serving.kill();
+    assert_kept(&known, &server);
+    let serving = Serving::start_again(&folder);
+    await_packets(&folder);
+    assert_kept(&known, &server);
+    // Another list of functions, which is another run of the same instance.
+    folder.write("stored.yaml", &stored(&server, &format!("{NAT}, {{forward: }}"), ""));
+    folder.ok(&["apply", "-f", "stored.yaml"]);
+    await_packets(&folder);
+    assert_kept(&known, &server);
+    let mut replaced = 2;
+    if rustix::process::geteuid().is_root() {
+        // In processes of their own, they go on with what they find.
+        folder.write("stored.yaml", &stored(&server, NAT, "  isolation: process\n"));
+        folder.ok(&["apply", "-f", "stored.yaml"]);
+        await_packets(&folder);
+        assert_kept(&known, &server);
+        replaced += 1;
+    } else {
+        println!("skipped in part: confining functions needs root");
+    }
+    let report = serving.stop();
+    let chains = report["chains"].as_array().unwrap();
+    assert_eq!(chains.len(), replaced);
+    for chain in chains {
+        let report = &chain["report"];
+        let count = |name: &str| number(&report["packets"][name]);
+        let ended = count("delivered") + count("dropped_by_nf") + count("lost");
+        assert_eq!(count("offered"), ended, "{report:#}");
+        // Each resumed the flows of the one before.
+        assert_ne!(number(&report["state"]["hits"]), 0, "{report:#}");
+        assert_eq!(chain["failure"], Value::Null);
+    }
+    // Each lost the store to the next one, but for the last.
+    let last = chains.iter().max_by_key(|chain| number(&chain["report"]["began_us"]));
+    assert_eq!(last.unwrap()["report"]["state"]["fenced"], false);
+}
