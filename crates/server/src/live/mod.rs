@@ -4,9 +4,11 @@
 //! chain, off the data cores, watches it.
 
 mod figures;
+mod profiling;
 mod running;
 
 pub use figures::{ChainFigures, Figures};
+pub use profiling::Profiler;
 
 use crate::admission::Capacity;
 use crate::chain::AppliedChain;
@@ -68,6 +70,7 @@ pub struct LiveMachine {
     on_end: OnEnd,
     offloading: Option<Offloading>,
     profiles: Option<Profiles>,
+    profiler: Option<Box<dyn Profiler>>,
     figures: Figures,
 }
 
@@ -133,6 +136,7 @@ impl LiveMachine {
             on_end: OnEnd(Box::new(on_end)),
             offloading: None,
             profiles: None,
+            profiler: None,
             figures: Figures::default(),
         })
     }
@@ -341,6 +345,25 @@ impl Machine for LiveMachine {
         };
         let found = (profiles.source)(&read(chain)?).map_err(Refusal::new)?;
         Ok(found.map(Arc::new))
+    }
+
+    fn profiling_core(&self) -> Result<u32, Refusal> {
+        self.core_to_profile()
+    }
+
+    fn begin_profile(&mut self, chain: &AppliedChain) -> Result<u32, Refusal> {
+        self.begin_profiling(chain)
+    }
+
+    fn poll_profile(&mut self) -> Option<Result<(), Refusal>> {
+        let result = self.profiler.as_mut()?.poll()?;
+        Some(result.map_err(Refusal::new))
+    }
+
+    fn cancel_profile(&mut self) {
+        if let Some(profiler) = &mut self.profiler {
+            profiler.cancel();
+        }
     }
 
     fn check(&self, chain: &AppliedChain, _: &[&AppliedChain]) -> Result<(), Refusal> {
