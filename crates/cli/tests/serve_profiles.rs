@@ -1,8 +1,7 @@
 //! A server that measures the profiles of its chains itself.
+#![cfg(feature = "control")]
 
-mod common {
-    pub mod chain_server;
-}
+mod common;
 
 use common::chain_server::{Folder, PATIENCE, Serving, chain, wait};
 use std::fs;
@@ -52,7 +51,7 @@ fn a_chain_without_a_profile_is_measured_first_and_promised_by_it() {
     let dry = folder.ok(&["apply", "-f", "dns.yaml", "--dry-run=server"]);
     let core = folder.core();
     let expected = format!(
-        "chain/dns created (server dry run), core {core}, no promise: would be profiled first, on core 0"
+        "chain/dns created (server dry run), core {core}, none: would be profiled first, on core 0"
     );
     assert!(dry.starts_with(&expected), "{dry}");
     assert!(files(&folder).is_empty());
