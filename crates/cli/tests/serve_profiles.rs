@@ -23,7 +23,10 @@ fn folder(time: &str) -> Option<Folder> {
         "  admission: {{profiles: curves, profile: auto, measure: {{time: {time}, core: 0}}}}\n"
     ));
     let text = chain("dns", "10.0.0.0/8", "{forward: }");
-    folder.write("dns.yaml", &text.replace("latency: 100ms", "latency: 100ms, throughput: 5kpps"));
+    folder.write(
+        "dns.yaml",
+        &text.replace("latency: 100ms", "latency: 100ms, throughput: 5kpps"),
+    );
     Some(folder)
 }
 
@@ -31,7 +34,9 @@ fn folder(time: &str) -> Option<Folder> {
 fn apply(folder: &Folder) -> Child {
     let mut command = folder.command(&["apply", "-f", "dns.yaml", "--socket", "edge.sock"]);
     let applying = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    wait("the measurement", || folder.ok(&["events", "--chain", "dns"]).contains("Profiling"));
+    wait("the measurement", || {
+        folder.ok(&["events", "--chain", "dns"]).contains("Profiling")
+    });
     applying
 }
 
@@ -50,9 +55,7 @@ fn a_chain_without_a_profile_is_measured_first_and_promised_by_it() {
     let serving = Serving::start(&folder);
     let dry = folder.ok(&["apply", "-f", "dns.yaml", "--dry-run=server"]);
     let core = folder.core();
-    let expected = format!(
-        "chain/dns created (server dry run), core {core}, none: would be profiled first, on core 0"
-    );
+    let expected = format!("chain/dns created (server dry run), core {core}, none: would be profiled first, on core 0");
     assert!(dry.starts_with(&expected), "{dry}");
     assert!(files(&folder).is_empty());
     let applying = apply(&folder);
@@ -70,7 +73,10 @@ fn a_chain_without_a_profile_is_measured_first_and_promised_by_it() {
     let chains = folder.chains();
     assert_eq!(chains["chains"][0]["placement"]["promise"], "promised");
     let names = files(&folder);
-    assert!(names.len() == 1 && names[0].starts_with("dns-") && names[0].ends_with(".curves.yaml"), "{names:?}");
+    assert!(
+        names.len() == 1 && names[0].starts_with("dns-") && names[0].ends_with(".curves.yaml"),
+        "{names:?}"
+    );
     let events = folder.ok(&["events", "--chain", "dns"]);
     assert!(events.contains("Profiled") && events.contains("Started"), "{events}");
     let described = folder.ok(&["describe", "chain", "dns"]);
@@ -130,7 +136,10 @@ fn profiles_that_cannot_be_used_are_found_at_the_start() {
         assert!(errors[0].contains(expected), "{error}");
     };
     refused("profiles: curves", "spec.admission.profiles: curves: No such file");
-    refused("profiles: small.pcap, profile: auto", "spec.admission.profiles: small.pcap: ");
+    refused(
+        "profiles: small.pcap, profile: auto",
+        "spec.admission.profiles: small.pcap: ",
+    );
     let core = folder.core();
     refused(
         &format!("profiles: curves, profile: auto, measure: {{core: {core}}}"),

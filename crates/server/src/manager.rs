@@ -4,6 +4,7 @@ mod observing;
 mod profiling;
 mod promises;
 mod table;
+mod watched;
 
 use crate::admission;
 use crate::chain::{AppliedChain, Manifest};
@@ -15,13 +16,12 @@ use crate::reconcile::Current;
 use crate::request::{Applied, ApplyRequest};
 use crate::status::{ChainStatus, Phase, Snapshot};
 use crate::steps::{FailedStep, Step, between, enact, undo};
-pub use profiling::Preview;
-use promises::Watched;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use table::StatusTable;
 use tailwater_api::server::ServerSpec;
 use tailwater_net::Nanos;
+use watched::Watched;
 
 /// Manager of a server's chains.
 pub struct Manager<M, S> {

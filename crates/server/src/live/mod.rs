@@ -9,6 +9,7 @@ mod running;
 
 pub use figures::{ChainFigures, Figures};
 pub use profiling::Profiler;
+use profiling::core_to_profile;
 
 use crate::admission::Capacity;
 use crate::chain::AppliedChain;
@@ -192,6 +193,13 @@ impl LiveMachine {
         self
     }
 
+    /// Measures profiles that are missing by `profiler`.
+    #[must_use]
+    pub fn profiling(mut self, profiler: Box<dyn Profiler>) -> LiveMachine {
+        self.profiler = Some(profiler);
+        self
+    }
+
     /// Ports, in the order of their names.
     pub fn ports(&self) -> Vec<Arc<SharedPort>> {
         self.ports.values().cloned().collect()
@@ -348,11 +356,16 @@ impl Machine for LiveMachine {
     }
 
     fn profiling_core(&self) -> Result<u32, Refusal> {
-        self.core_to_profile()
+        core_to_profile(self.profiler.as_deref(), self.host.auxiliary())
     }
 
     fn begin_profile(&mut self, chain: &AppliedChain) -> Result<u32, Refusal> {
-        self.begin_profiling(chain)
+        let core = self.profiling_core()?;
+        let spec = read(chain)?;
+        if let Some(profiler) = &mut self.profiler {
+            profiler.begin(chain, &spec, core as usize).map_err(Refusal::new)?;
+        }
+        Ok(core)
     }
 
     fn poll_profile(&mut self) -> Option<Result<(), Refusal>> {

@@ -1,6 +1,5 @@
 //! Measurements of profiles beside the chains that run.
 
-use super::{LiveMachine, read};
 use crate::chain::AppliedChain;
 use crate::machine::Refusal;
 use std::fmt::Debug;
@@ -25,34 +24,20 @@ pub trait Profiler: Debug + Send {
     fn cancel(&mut self);
 }
 
-impl LiveMachine {
-    /// Measures profiles by `profiler`.
-    #[must_use]
-    pub fn profiling(mut self, profiler: Box<dyn Profiler>) -> LiveMachine {
-        self.profiler = Some(profiler);
-        self
-    }
-
-    /// Core that is named, or an auxiliary one that is not lent. A dedicated one polls the ports also without a chain.
-    pub(super) fn core_to_profile(&self) -> Result<u32, Refusal> {
-        let Some(profiler) = &self.profiler else {
-            return Err(Refusal::new("this server measures no profiles"));
-        };
-        let unused = || self.host.auxiliary().and_then(AuxiliaryPool::unused);
-        let core = profiler.core().or_else(unused).ok_or_else(|| {
-            Refusal::new(
-                "no core to measure on: expected spec.admission.measure.core, or an auxiliary core not lent now",
-            )
-        });
-        core.map(|core| core as u32)
-    }
-
-    pub(super) fn begin_profiling(&mut self, chain: &AppliedChain) -> Result<u32, Refusal> {
-        let core = self.core_to_profile()?;
-        let spec = read(chain)?;
-        if let Some(profiler) = &mut self.profiler {
-            profiler.begin(chain, &spec, core as usize).map_err(Refusal::new)?;
-        }
-        Ok(core)
-    }
+/// Core that is named, or an auxiliary one that is not lent. A dedicated one polls the ports also without a chain.
+///
+/// # Errors
+/// There is none, or the server measures no profiles.
+pub(super) fn core_to_profile(
+    profiler: Option<&dyn Profiler>,
+    auxiliary: Option<&AuxiliaryPool>,
+) -> Result<u32, Refusal> {
+    let Some(profiler) = profiler else {
+        return Err(Refusal::new("this server measures no profiles"));
+    };
+    let unused = || auxiliary.and_then(AuxiliaryPool::unused);
+    let core = profiler.core().or_else(unused).ok_or_else(|| {
+        Refusal::new("no core to measure on: expected spec.admission.measure.core, or an auxiliary core not lent now")
+    });
+    core.map(|core| core as u32)
 }

@@ -7,25 +7,16 @@ use crate::configuration::{Configuration, ControlError};
 use crate::events::Severity;
 use crate::generation::Store;
 use crate::machine::{Machine, Refusal};
-use crate::request::{Applied, ApplyRequest};
+use crate::request::{Applied, ApplyRequest, Preview};
 use std::sync::Arc;
 use tailwater_net::Nanos;
-
-/// Chains of a request.
-#[derive(Clone, Debug, Default)]
-pub struct Preview {
-    /// Names of all.
-    pub names: Vec<String>,
-    /// Those whose profiles have to be measured first, in the order of their names.
-    pub unprofiled: Vec<Arc<AppliedChain>>,
-}
 
 impl<M: Machine, S: Store> Manager<M, S> {
     /// Returns the chains of an apply, without changing anything.
     ///
     /// # Errors
     /// A manifest is wrong, or two chains contradict each other.
-    pub fn preview(&self, request: &ApplyRequest) -> Result<Preview, ControlError> {
+    pub(crate) fn preview(&self, request: &ApplyRequest) -> Result<Preview, ControlError> {
         let failed = self.failed();
         Ok(self.preview_of(&self.with(&failed).apply(request)?))
     }
@@ -34,7 +25,7 @@ impl<M: Machine, S: Store> Manager<M, S> {
     ///
     /// # Errors
     /// Same as [`preview`](Self::preview).
-    pub fn preview_listed(&self, manifests: &[Manifest]) -> Result<Preview, ControlError> {
+    pub(crate) fn preview_listed(&self, manifests: &[Manifest]) -> Result<Preview, ControlError> {
         let failed = self.failed();
         Ok(self.preview_of(&self.with(&failed).listed(manifests)?))
     }

@@ -1,6 +1,7 @@
 //! Promises compared with what is measured, and chains placed anew that have drifted.
 
 use super::Manager;
+use super::watched::Watched;
 use crate::admission::{self, Anew, rate};
 use crate::chain::AppliedChain;
 use crate::events::Severity;
@@ -11,22 +12,11 @@ use crate::steps::Step;
 use std::sync::Arc;
 use tailwater_api::server::{AdmissionSpec, Unprofiled};
 use tailwater_net::Nanos;
-use tailwater_placement::core_shares::{Claim, DriftCause, DriftChange, DriftMonitor, DriftPromise, DriftWindow};
+use tailwater_placement::core_shares::{DriftCause, DriftChange, DriftPromise, DriftWindow};
 
 /// Time between two measurements of a running chain's profile, so that a chain whose cost varies does not occupy the
 /// measuring core all the time.
 const AGAIN: Nanos = Nanos::from_secs(600);
-
-/// Promise of a chain that is compared with its windows.
-#[derive(Debug)]
-pub(super) struct Watched {
-    claim: Arc<Claim>,
-    /// Index of the window that was compared last.
-    window: Option<u64>,
-    monitor: DriftMonitor,
-    /// Time from which its profile may be measured anew.
-    again_at: Nanos,
-}
 
 impl<M: Machine, S: Store> Manager<M, S> {
     /// Compares a chain's last window with its promise.
@@ -195,16 +185,5 @@ impl<M: Machine, S: Store> Manager<M, S> {
         self.check(&next, &steps)
             .and_then(|()| self.enter_by(next, &steps, now))
             .map_err(|error| error.to_string())
-    }
-}
-
-impl Watched {
-    fn new(claim: &Arc<Claim>) -> Watched {
-        Watched {
-            claim: Arc::clone(claim),
-            window: None,
-            monitor: DriftMonitor::default(),
-            again_at: Nanos::ZERO,
-        }
     }
 }

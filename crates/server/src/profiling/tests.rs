@@ -482,7 +482,10 @@ fn a_chain_whose_cost_has_drifted_is_told_of() {
     assert!(rig.log().is_empty());
     rig.windows("a", 1000, 8);
     assert_eq!(rig.kept("a"), (ConditionStatus::True, "Kept"));
-    assert_eq!(rig.events("a"), ["Started", "Running", "ObjectiveMet", "Drifted", "PromiseKept"]);
+    assert_eq!(
+        rig.events("a"),
+        ["Started", "Running", "ObjectiveMet", "Drifted", "PromiseKept"]
+    );
 }
 
 #[test]
