@@ -5,7 +5,7 @@ mod cores;
 mod paths;
 mod ports;
 
-pub use admission::{AdmissionSpec, Unprofiled};
+pub use admission::{AdmissionSpec, MeasureSpec, Unprofiled};
 pub use ports::{MAX_PORTS, PortSource, ServerPort, TrafficSpec};
 
 use crate::document::{Document, Metadata};

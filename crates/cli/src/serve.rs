@@ -4,6 +4,7 @@ mod args;
 mod isolation;
 mod offloading;
 mod ports;
+mod profiler;
 mod profiles;
 mod report;
 
@@ -17,6 +18,7 @@ use crate::values::Cores;
 use isolation::isolating;
 use offloading::{offloading, policy};
 use ports::open;
+use profiler::ChildProfiler;
 use profiles::ServerProfiles;
 use report::print_all;
 use std::path::{Path, PathBuf};
@@ -25,7 +27,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tailwater_api::document::Document;
-use tailwater_api::server::{DESCRIPTION, ServerSpec};
+use tailwater_api::server::{AdmissionSpec, DESCRIPTION, ServerSpec, Unprofiled};
 use tailwater_dataplane::clock::Clock;
 use tailwater_dataplane::core_host::{CoreHost, HostConfig};
 use tailwater_dataplane::cores::{self, CoreError};
@@ -64,6 +66,11 @@ pub fn serve(args: &ServeArgs) -> Result<ExitCode, CliError> {
             "core {both} is both dedicated and auxiliary: expected different cores (--cores, --auxiliary)"
         )));
     }
+    let profiles = spec
+        .admission
+        .as_ref()
+        .map(|admission| profiles_of(&spec, admission, &cores));
+    let profiles = profiles.transpose()?;
     // The threads of this server, apart from those of its cores, get the other cores: auxiliary ones only if there are
     // no others.
     let all = [&cores[..], &auxiliary].concat();
@@ -96,7 +103,7 @@ pub fn serve(args: &ServeArgs) -> Result<ExitCode, CliError> {
         failed(error)
     })?;
     let machine = machine.isolating(isolating(paths.state.clone(), has_other_cores));
-    let machine = with_profiles(machine.offloading(offloading(policy)), &spec, cores[0]);
+    let machine = with_profiles(machine.offloading(offloading(policy)), profiles);
     let ports = machine.ports();
     let sources = ServerSources {
         figures: machine.figures(),
@@ -136,13 +143,43 @@ pub fn serve(args: &ServeArgs) -> Result<ExitCode, CliError> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Profiles of a server, and its measurements of those that are missing.
+type ProfileSources = (Arc<ServerProfiles>, Option<ChildProfiler>);
+
+/// Finds the profiles of `spec.admission`.
+fn profiles_of(spec: &ServerSpec, admission: &AdmissionSpec, cores: &[usize]) -> Result<ProfileSources, CliError> {
+    let profiles = ServerProfiles::new(&admission.profiles, cores[0]);
+    let measures = admission.profile == Unprofiled::Auto;
+    let profiles = Arc::new(if measures { profiles.measured() } else { profiles });
+    profiles.open().map_err(CliError::Input)?;
+    if !measures {
+        return Ok((profiles, None));
+    }
+    if let Some(core) = admission.measure.core {
+        // One that the process may use, and on which nothing polls.
+        cores::parse_list(&core.to_string())
+            .map_err(|error| CliError::Input(format!("spec.admission.measure.core: {error}")))?;
+        if cores.contains(&(core as usize)) {
+            return Err(CliError::Input(format!(
+                "spec.admission.measure.core: expected a core that is not dedicated, found core {core}, which polls the \
+                 ports"
+            )));
+        }
+    }
+    let profiler = ChildProfiler::new(spec, admission, Arc::clone(&profiles)).map_err(CliError::Input)?;
+    Ok((profiles, Some(profiler)))
+}
+
 /// The machine with the profiles of `spec.admission`.
-fn with_profiles(machine: LiveMachine, spec: &ServerSpec, core: usize) -> LiveMachine {
-    let Some(admission) = &spec.admission else {
+fn with_profiles(machine: LiveMachine, profiles: Option<ProfileSources>) -> LiveMachine {
+    let Some((profiles, profiler)) = profiles else {
         return machine;
     };
-    let profiles = ServerProfiles::new(&admission.profiles, core);
-    machine.with_profiles(profiles.cache_bytes(), move |spec| profiles.curves(spec))
+    let machine = machine.with_profiles(profiles.cache_bytes(), move |spec| profiles.curves(spec));
+    match profiler {
+        Some(profiler) => machine.profiling(Box::new(profiler)),
+        None => machine,
+    }
 }
 
 fn read(path: &Path) -> Result<ServerSpec, CliError> {

@@ -21,6 +21,18 @@ pub fn reload_on_signal() -> Result<(), CliError> {
     })
 }
 
+/// Lets the kernel end this process when the thread that started it ends.
+///
+/// # Errors
+/// The kernel refuses.
+pub fn end_with_parent() -> Result<(), CliError> {
+    let set = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
+    set.map_err(|error| CliError::System {
+        what: "the end of the parent process cannot be followed",
+        source: error.into(),
+    })
+}
+
 /// Makes a write beyond the largest size of files (`ulimit -f`) an error, which by default kills the process.
 ///
 /// # Errors

@@ -165,6 +165,20 @@ pub fn pin_to(core: usize) -> Result<(), CoreError> {
     })
 }
 
+/// Lets the calling thread, and what it starts, run on these cores only. Cores that the kernel does not offer are left out.
+///
+/// # Errors
+/// If the kernel refuses, or offers none of them.
+pub fn restrict_to(cores: &[usize]) -> Result<(), CoreError> {
+    let mut set = CpuSet::new();
+    let known = cores.iter().filter(|core| **core < CpuSet::MAX_CPU);
+    known.for_each(|core| set.set(*core));
+    sched_setaffinity(None, &set).map_err(|error| CoreError::Refused {
+        core: cores.first().copied().unwrap_or(0),
+        reason: error.to_string(),
+    })
+}
+
 /// Guard that keeps the calling thread, and threads it starts and does not pin, off the workers' cores. Without other
 /// cores it has no effect.
 #[derive(Debug)]

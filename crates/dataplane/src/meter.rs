@@ -239,6 +239,8 @@ impl Meter {
         window.lost_in_chain += lost;
         window.late[Cause::ResourceExhausted as usize] += lost;
         window.busy += took;
+        window.batches += 1;
+        window.processed += packets as u64;
     }
 
     /// Counts packets that an external function did not return, as lost or as dropped by it.

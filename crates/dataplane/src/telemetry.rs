@@ -57,6 +57,10 @@ pub struct Window {
     pub longest_gap: Nanos,
     /// Time spent on packets.
     pub busy: Nanos,
+    /// Batches on which this time was spent.
+    pub batches: u64,
+    /// Packets of these batches.
+    pub processed: u64,
     /// Time for which the worker, without an RSS bucket, yielded its core.
     pub rested: Nanos,
     /// Time for which auxiliary cores were activated, summed over all.
@@ -136,6 +140,8 @@ impl Window {
         self.gap_time += other.gap_time;
         self.longest_gap = self.longest_gap.max(other.longest_gap);
         self.busy += other.busy;
+        self.batches += other.batches;
+        self.processed += other.processed;
         self.rested += other.rested;
         self.auxiliary += other.auxiliary;
         self.wakes.merge(&other.wakes);

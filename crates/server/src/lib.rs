@@ -22,6 +22,7 @@ pub mod generation;
 pub mod live;
 pub mod machine;
 mod manager;
+mod profiling;
 mod reconcile;
 mod request;
 mod serve;
@@ -34,9 +35,9 @@ pub use configuration::{Configuration, ControlError};
 pub use error::ServeError;
 pub use events::{Event, Severity};
 pub use machine::{
-    ChainObservation, ChainState, CoreUse, LatencyObservation, Machine, PacketCounts, PacketRates, Refusal,
+    ChainObservation, ChainState, CoreUse, LatencyObservation, Machine, PacketCounts, PacketRates, Refusal, WindowWork,
 };
 pub use manager::Manager;
 pub use request::{Applied, ApplyRequest, Outcome};
 pub use serve::{LockedState, Paths, ServerConfig, serve, serve_observed};
-pub use status::{Applies, ChainStatus, Condition, ConditionStatus, Phase, Snapshot};
+pub use status::{Applies, BrokenPromise, ChainStatus, Condition, ConditionStatus, Phase, Snapshot};

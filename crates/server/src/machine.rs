@@ -27,6 +27,32 @@ pub trait Machine {
         Ok(None)
     }
 
+    /// Returns the core on which the next profile would be measured.
+    ///
+    /// # Errors
+    /// There is no core that no chain needs, or this machine measures no profiles.
+    fn profiling_core(&self) -> Result<u32, Refusal> {
+        Err(Refusal::new("this machine measures no profiles"))
+    }
+
+    /// Begins to measure a chain's profile, on the returned core. Chains continue meanwhile. At most one measurement runs
+    /// at a time.
+    ///
+    /// # Errors
+    /// As of [`profiling_core`](Self::profiling_core), or it cannot begin.
+    fn begin_profile(&mut self, _: &AppliedChain) -> Result<u32, Refusal> {
+        self.profiling_core()
+    }
+
+    /// Returns the result of the measurement that was begun, once, when it has ended. After `Ok`,
+    /// [`curves`](Self::curves) finds the profile.
+    fn poll_profile(&mut self) -> Option<Result<(), Refusal>> {
+        None
+    }
+
+    /// Ends the measurement that runs, if one does. Nothing is left of it.
+    fn cancel_profile(&mut self) {}
+
     /// Returns whether a chain could be started or replaced while `beside`, the other chains of the next generation,
     /// run. Changes nothing.
     ///
@@ -117,6 +143,21 @@ pub struct ChainObservation {
     pub rates: Option<PacketRates>,
     /// Cores in the last window.
     pub cores: CoreUse,
+    /// Work of its cores in the last window, if one has ended.
+    pub work: Option<WindowWork>,
+}
+
+/// Work of a chain's cores in a window.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WindowWork {
+    /// Windows before it since the chain's start.
+    pub index: u64,
+    /// Time spent on packets.
+    pub busy: Nanos,
+    /// Batches on which it was spent.
+    pub batches: u64,
+    /// Packets of these.
+    pub packets: u64,
 }
 
 impl ChainObservation {
@@ -130,6 +171,7 @@ impl ChainObservation {
             total: LatencyObservation::default(),
             rates: None,
             cores: CoreUse::default(),
+            work: None,
         }
     }
 }

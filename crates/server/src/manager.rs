@@ -1,7 +1,10 @@
 //! Manager of a server: requests in, the next generation out, or nothing changed.
 
 mod observing;
+mod profiling;
+mod promises;
 mod table;
+mod watched;
 
 use crate::admission;
 use crate::chain::{AppliedChain, Manifest};
@@ -13,11 +16,12 @@ use crate::reconcile::Current;
 use crate::request::{Applied, ApplyRequest};
 use crate::status::{ChainStatus, Phase, Snapshot};
 use crate::steps::{FailedStep, Step, between, enact, undo};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use table::StatusTable;
 use tailwater_api::server::ServerSpec;
 use tailwater_net::Nanos;
+use watched::Watched;
 
 /// Manager of a server's chains.
 pub struct Manager<M, S> {
@@ -28,6 +32,10 @@ pub struct Manager<M, S> {
     /// Chains of the stored generation that this version of the program cannot read. They stay stored.
     unreadable: Vec<StoredChain>,
     table: StatusTable,
+    /// Promises that are compared with what is measured, by chain.
+    watched: BTreeMap<String, Watched>,
+    /// Chains whose profiles are to be measured anew.
+    drifted: BTreeSet<String>,
 }
 
 impl<M: Machine, S: Store> Manager<M, S> {
@@ -47,6 +55,8 @@ impl<M: Machine, S: Store> Manager<M, S> {
             current: Configuration::default(),
             unreadable: Vec::new(),
             table,
+            watched: BTreeMap::new(),
+            drifted: BTreeSet::new(),
         }
     }
 
@@ -83,6 +93,7 @@ impl<M: Machine, S: Store> Manager<M, S> {
         if let Some(reason) = lost {
             self.table
                 .event(now, Severity::Warning, Some(&chain.name), "PromiseLost", &reason);
+            self.profile_again(&chain);
         }
         chain
     }
@@ -119,6 +130,7 @@ impl<M: Machine, S: Store> Manager<M, S> {
     pub fn apply(&mut self, request: &ApplyRequest, now: Nanos) -> Result<Vec<Applied>, ControlError> {
         let failed = self.failed();
         let next = self.with(&failed).apply(request);
+        let next = next.and_then(|next| self.profiled(next, request.dry_run));
         let next = next.and_then(|next| self.admitted(next));
         self.enter_counted(next, &failed, request.dry_run, now)
     }
@@ -130,6 +142,7 @@ impl<M: Machine, S: Store> Manager<M, S> {
     pub fn apply_listed(&mut self, manifests: &[Manifest], now: Nanos) -> Result<Vec<Applied>, ControlError> {
         let failed = self.failed();
         let next = self.with(&failed).listed(manifests);
+        let next = next.and_then(|next| self.profiled(next, false));
         let next = next.and_then(|next| self.admitted(next));
         self.enter_counted(next, &failed, false, now)
     }
@@ -262,8 +275,13 @@ impl<M: Machine, S: Store> Manager<M, S> {
         if dry_run || next.generation == self.current.generation {
             return Ok(());
         }
+        self.enter_by(next, &steps, now)
+    }
+
+    /// Makes a configuration the current one by these steps, which have been checked.
+    fn enter_by(&mut self, next: Configuration, steps: &[Step], now: Nanos) -> Result<(), ControlError> {
         let before = self.table.copy();
-        self.carry_out(&steps, next.generation, now).map_err(|failed| {
+        self.carry_out(steps, next.generation, now).map_err(|failed| {
             self.table.restore(before.clone());
             self.failed_step(&failed, now)
         })?;
@@ -273,11 +291,11 @@ impl<M: Machine, S: Store> Manager<M, S> {
         stored.chains.extend(self.unreadable.iter().cloned());
         stored.chains.sort_by(|one, two| one.name.cmp(&two.name));
         if let Err(error) = self.store.store(&stored) {
-            let not_undone = undo(&mut self.machine, &steps);
+            let not_undone = undo(&mut self.machine, steps);
             self.table.restore(before);
             return Err(self.not_stored(&error.to_string(), not_undone, now));
         }
-        self.complete(next, &steps, now);
+        self.complete(next, steps, now);
         Ok(())
     }
 

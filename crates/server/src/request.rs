@@ -1,8 +1,9 @@
 //! Requests to change the configuration of a server.
 
 use crate::admission::placement::Placement;
-use crate::chain::Manifest;
+use crate::chain::{AppliedChain, Manifest};
 use crate::configuration::ControlError;
+use std::sync::Arc;
 
 /// Request to apply manifests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -13,6 +14,15 @@ pub struct ApplyRequest {
     pub dry_run: bool,
     /// Run chains that do not fit, without a promise.
     pub force: bool,
+}
+
+/// Chains of a request that has not been carried out.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Preview {
+    /// Names of all.
+    pub(crate) names: Vec<String>,
+    /// Those whose profiles have to be measured first, in the order of their names.
+    pub(crate) unprofiled: Vec<Arc<AppliedChain>>,
 }
 
 /// Result of applying a manifest.

@@ -6,6 +6,7 @@ use crate::files::{FolderWatcher, read_all};
 use crate::generation::{StateFolder, Store};
 use crate::machine::Machine;
 use crate::manager::Manager;
+use crate::profiling::{ProfileQueue, Progress};
 use crate::request::{Command, Request};
 use crate::status::Snapshot;
 use std::io::{self, ErrorKind};
@@ -151,7 +152,8 @@ pub fn serve_observed(
     let mut watcher = FolderWatcher::new(config.spec.chains.clone());
     // A server without a chain is of no use, unless the control API brings some.
     let lenient = config.spec.watch && !manager.configuration().chains.is_empty();
-    apply_files(&mut manager, lenient)?;
+    let mut queue = ProfileQueue::default();
+    start_files(&mut manager, &mut queue, lenient, stop)?;
     let (control, publish) = start_control(config, commands)?;
     *publisher.lock().unwrap_or_else(PoisonError::into_inner) = Some(publish);
     manager.report(Severity::Normal, "Serving", "the server is ready for requests", now());
@@ -159,15 +161,22 @@ pub fn serve_observed(
     let mut warned = 0;
     let mut next_watch = Instant::now() + WATCH_PERIOD;
     while !stop.load(Ordering::Relaxed) {
-        take_requests(&mut manager, &requests);
+        take_requests(&mut manager, &mut queue, &requests);
         if config.spec.watch && Instant::now() >= next_watch {
             next_watch = Instant::now() + WATCH_PERIOD;
             if watcher.poll() {
-                // A rejected change is reported as an event.
-                let _ = apply_files(&mut manager, true);
+                match manager.measures() {
+                    true => queue.add_files(),
+                    // A rejected change is reported as an event.
+                    false => drop(apply_files(&mut manager, true)),
+                }
             }
         }
         manager.observe(now());
+        queue.add_drifted(manager.take_drifted(now()));
+        if let Progress::Files(ready) = queue.step(&mut manager, now()) {
+            drop(apply_profiled(&mut manager, ready, true));
+        }
         let new = manager.events().after(warned);
         new.filter(|event| event.severity == Severity::Warning)
             .for_each(|event| warn(event));
@@ -175,6 +184,7 @@ pub fn serve_observed(
     }
     // No request is accepted any more, and the socket is removed.
     drop(control);
+    queue.cancel(&mut manager);
     shut_down(&mut manager);
     Ok(())
 }
@@ -219,25 +229,85 @@ fn apply_files<M: Machine, S: Store>(manager: &mut Manager<M, S>, lenient: bool)
     match applied {
         Ok(_) => Ok(()),
         Err(error) if lenient => {
-            let message = format!("files of chains rejected, keeping the current configuration: {error}");
-            manager.report(Severity::Warning, "Rejected", &message, now());
+            reject_files(manager, &error);
             Ok(())
         }
         Err(error) => Err(error),
     }
 }
 
+/// Applies the chains of the specification's files and folders at the start, after their profiles have been measured.
+/// Returns early if the server is to stop.
+fn start_files<M: Machine, S: Store>(
+    manager: &mut Manager<M, S>,
+    queue: &mut ProfileQueue,
+    lenient: bool,
+    stop: &AtomicBool,
+) -> Result<(), ServeError> {
+    if !manager.measures() {
+        return apply_files(manager, lenient);
+    }
+    queue.add_files();
+    while !stop.load(Ordering::Relaxed) {
+        match queue.step(manager, now()) {
+            Progress::Files(ready) => return apply_profiled(manager, ready, lenient),
+            Progress::Done => {}
+            Progress::Waits => {
+                std::thread::sleep(TICK);
+                manager.observe(now());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Applies files whose chains have profiles, or reports that they have none.
+fn apply_profiled<M: Machine, S: Store>(
+    manager: &mut Manager<M, S>,
+    ready: Result<(), ServeError>,
+    lenient: bool,
+) -> Result<(), ServeError> {
+    match ready {
+        Ok(()) => apply_files(manager, lenient),
+        Err(error) if lenient => {
+            reject_files(manager, &error);
+            Ok(())
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn reject_files<M: Machine, S: Store>(manager: &mut Manager<M, S>, error: &ServeError) {
+    let message = format!("files of chains rejected, keeping the current configuration: {error}");
+    manager.report(Severity::Warning, "Rejected", &message, now());
+}
+
 /// Carries out requests for one tick.
-fn take_requests<M: Machine, S: Store>(manager: &mut Manager<M, S>, requests: &Receiver<Command>) {
+fn take_requests<M: Machine, S: Store>(
+    manager: &mut Manager<M, S>,
+    queue: &mut ProfileQueue,
+    requests: &Receiver<Command>,
+) {
     let end = Instant::now() + TICK;
     while let Ok(command) = requests.recv_timeout(end.saturating_duration_since(Instant::now())) {
         let result = match command.request {
-            Request::Apply(request) => manager.apply(&request, now()),
-            Request::Delete { names, dry_run } => manager.delete(&names, dry_run, now()).map(|()| Vec::new()),
-            Request::Drain(name) => manager.drain(&name, now()).map(|()| Vec::new()),
+            Request::Apply(request) => {
+                queue.apply(manager, request, command.reply, now());
+                continue;
+            }
+            Request::Delete { names, dry_run } => {
+                if !dry_run {
+                    queue.supersede(manager, &names);
+                }
+                manager.delete(&names, dry_run, now())
+            }
+            Request::Drain(name) => {
+                queue.supersede(manager, std::slice::from_ref(&name));
+                manager.drain(&name, now())
+            }
         };
         let generation = manager.generation();
-        (command.reply)(result.map(|applied| (applied, generation)));
+        (command.reply)(result.map(|()| (Vec::new(), generation)));
     }
 }
 

@@ -1,5 +1,6 @@
 //! Status of chains, with conditions as Kubernetes has them, and what the control API reads of a server.
 
+use crate::admission::Promise;
 use crate::chain::AppliedChain;
 use crate::events::EventRing;
 use crate::machine::{ChainObservation, LatencyObservation};
@@ -38,7 +39,7 @@ pub enum ConditionStatus {
 /// Condition of a chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Condition {
-    /// `Ready` or `ObjectiveMet`.
+    /// `Ready`, `ObjectiveMet` or `PromiseKept`.
     pub name: &'static str,
     /// Status.
     pub status: ConditionStatus,
@@ -48,6 +49,15 @@ pub struct Condition {
     pub message: String,
     /// Time of the last change of the status, since the Unix epoch.
     pub since: Nanos,
+}
+
+/// Promise that is not kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BrokenPromise {
+    /// One word for programs: `Drifted`, `Reduced` or `Lost`.
+    pub reason: &'static str,
+    /// One line for people.
+    pub message: String,
 }
 
 /// Status of a chain.
@@ -64,7 +74,9 @@ pub struct ChainStatus {
     /// Generation that last changed the chain.
     pub generation: u64,
     /// Conditions.
-    pub conditions: [Condition; 2],
+    pub conditions: [Condition; 3],
+    /// Reason for which its promise is not kept, if it is not.
+    pub broken: Option<BrokenPromise>,
     /// Latest observation, if the machine has the chain.
     pub observation: Option<ChainObservation>,
     /// Number that rises with each change of phase, reason or conditions of any chain.
@@ -80,7 +92,12 @@ impl ChainStatus {
             reason: String::new(),
             since: now,
             generation,
-            conditions: [ready(phase, "", now), objective(&LatencyObservation::default(), now)],
+            conditions: [
+                ready(phase, "", now),
+                objective(&LatencyObservation::default(), now),
+                promise(None, false, now),
+            ],
+            broken: None,
             observation: None,
             revision: 0,
         };
@@ -113,16 +130,30 @@ impl ChainStatus {
         &self.conditions[1]
     }
 
+    /// Condition `PromiseKept`.
+    pub fn promise_kept(&self) -> &Condition {
+        &self.conditions[2]
+    }
+
+    /// Sets or removes the reason for which the promise is not kept. Returns `true` if the condition changes.
+    pub fn set_broken(&mut self, broken: Option<BrokenPromise>, now: Nanos) -> bool {
+        self.broken = broken;
+        self.update_conditions(now)
+    }
+
     /// Derives the conditions. Returns `true` if the status of one changes.
     fn update_conditions(&mut self, now: Nanos) -> bool {
         let latency = self.observation.as_ref().filter(|_| self.phase == Phase::Running);
         let latency = latency.map(|observation| observation.latency).unwrap_or_default();
         let mut is_changed = false;
-        for (old, mut new) in self
-            .conditions
-            .iter_mut()
-            .zip([ready(self.phase, &self.reason, now), objective(&latency, now)])
-        {
+        let broken = self.broken.as_ref().filter(|_| self.phase == Phase::Running);
+        let is_promised = self.phase == Phase::Running && self.chain.placement.promise == Promise::Promised;
+        let new = [
+            ready(self.phase, &self.reason, now),
+            objective(&latency, now),
+            promise(broken, is_promised, now),
+        ];
+        for (old, mut new) in self.conditions.iter_mut().zip(new) {
             match old.status == new.status && old.reason == new.reason {
                 true => new.since = old.since,
                 false => is_changed = true,
@@ -166,6 +197,21 @@ fn objective(latency: &LatencyObservation, since: Nanos) -> Condition {
         status,
         reason,
         message,
+        since,
+    }
+}
+
+fn promise(broken: Option<&BrokenPromise>, is_promised: bool, since: Nanos) -> Condition {
+    let (status, reason) = match broken {
+        Some(broken) => (ConditionStatus::False, broken.reason),
+        None if is_promised => (ConditionStatus::True, "Kept"),
+        None => (ConditionStatus::Unknown, "NoPromise"),
+    };
+    Condition {
+        name: "PromiseKept",
+        status,
+        reason,
+        message: broken.map_or_else(String::new, |broken| broken.message.clone()),
         since,
     }
 }

@@ -3,13 +3,21 @@
 use super::paths::{LONGEST_PATH, path};
 use crate::error::SpecError;
 use crate::located::Located;
+use crate::values::duration;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
+use tailwater_net::Nanos;
 
 /// Part of each core that is not promised.
 const HEADROOM: RangeInclusive<f64> = 0.0..=0.9;
 /// Headroom without the field.
 const DEFAULT_HEADROOM: f64 = 0.1;
+/// Time of a measurement.
+const TIME: RangeInclusive<Nanos> = Nanos::from_secs(1)..=Nanos::from_secs(300);
+/// Time of a measurement without the field.
+const DEFAULT_TIME: Nanos = Nanos::from_secs(60);
+/// Highest number of a core.
+const MOST_CORE: u64 = 65_535;
 
 /// Admission of chains by their profiles.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,6 +28,26 @@ pub struct AdmissionSpec {
     pub profile: Unprofiled,
     /// Part of each core that is not promised: 0 to 0.9.
     pub headroom: f64,
+    /// Measurements of profiles, with [`Unprofiled::Auto`].
+    pub measure: MeasureSpec,
+}
+
+/// Measurements of profiles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MeasureSpec {
+    /// Longest time of one: 1 s to 300 s.
+    pub time: Nanos,
+    /// Core to measure on. `None`: an auxiliary core that is not lent.
+    pub core: Option<u32>,
+}
+
+impl Default for MeasureSpec {
+    fn default() -> MeasureSpec {
+        MeasureSpec {
+            time: DEFAULT_TIME,
+            core: None,
+        }
+    }
 }
 
 /// Treatment of chains with a throughput objective and without a profile.
@@ -30,18 +58,25 @@ pub enum Unprofiled {
     Required,
     /// They run without a check.
     Optional,
+    /// They are measured first.
+    Auto,
 }
 
 /// Reads `admission`. No file is read.
 pub(super) fn admission(node: &Located<'_>, base_dir: &Path) -> Result<AdmissionSpec, SpecError> {
-    let fields = node.fields(&["profiles", "profile", "headroom"])?;
+    let fields = node.fields(&["profiles", "profile", "headroom", "measure"])?;
     let profiles = fields.required("profiles", "a file or folder of profiles")?;
+    let profile = match fields.optional("profile") {
+        None => Unprofiled::default(),
+        Some(node) => node.word(&[
+            ("required", Unprofiled::Required),
+            ("optional", Unprofiled::Optional),
+            ("auto", Unprofiled::Auto),
+        ])?,
+    };
     Ok(AdmissionSpec {
         profiles: path(&profiles, base_dir, LONGEST_PATH)?,
-        profile: match fields.optional("profile") {
-            None => Unprofiled::default(),
-            Some(node) => node.word(&[("required", Unprofiled::Required), ("optional", Unprofiled::Optional)])?,
-        },
+        profile,
         headroom: match fields.optional("headroom") {
             None => DEFAULT_HEADROOM,
             Some(node) => {
@@ -52,6 +87,26 @@ pub(super) fn admission(node: &Located<'_>, base_dir: &Path) -> Result<Admission
                     false => return Err(node.expected(WHAT)),
                 }
             }
+        },
+        measure: match fields.optional("measure") {
+            None => MeasureSpec::default(),
+            Some(node) if profile != Unprofiled::Auto => return Err(node.error("expected only with profile: auto")),
+            Some(node) => measure(&node)?,
+        },
+    })
+}
+
+/// Reads `admission.measure`.
+fn measure(node: &Located<'_>) -> Result<MeasureSpec, SpecError> {
+    let fields = node.fields(&["time", "core"])?;
+    Ok(MeasureSpec {
+        time: match fields.optional("time") {
+            None => DEFAULT_TIME,
+            Some(node) => duration(&node, TIME)?,
+        },
+        core: match fields.optional("core") {
+            None => None,
+            Some(node) => u32::try_from(node.whole(0..=MOST_CORE)?).ok(),
         },
     })
 }

@@ -64,6 +64,7 @@ fn all_fields() {
         profiles: "/etc/tw/curves".into(),
         profile: Unprofiled::Optional,
         headroom: 0.25,
+        measure: MeasureSpec::default(),
     };
     assert_eq!(server.admission, Some(admission));
 }
@@ -87,6 +88,17 @@ fn defaults_and_short_forms() {
         .admission
         .unwrap();
     assert_eq!((admission.profile, admission.headroom), (Unprofiled::Required, 0.1));
+    let measured = |measure: &str| {
+        let line = format!("{REST}  admission: {{profiles: p, profile: auto{measure}}}\n");
+        let admission = parse(&line).unwrap().admission.unwrap();
+        assert_eq!(admission.profile, Unprofiled::Auto);
+        (admission.measure.time, admission.measure.core)
+    };
+    assert_eq!(measured(""), (Nanos::from_secs(60), None));
+    assert_eq!(
+        measured(", measure: {time: 20s, core: 3}"),
+        (Nanos::from_secs(20), Some(3))
+    );
 }
 
 #[test]
@@ -210,8 +222,20 @@ fn wrong_fields_are_reported_with_their_position() {
             "spec.admission.headroom: expected a part of a core",
         ),
         (
-            with("admission: {profiles: p, profile: auto}"),
-            "spec.admission.profile: expected required or optional, found \"auto\"",
+            with("admission: {profiles: p, profile: always}"),
+            "spec.admission.profile: expected required or optional or auto, found \"always\"",
+        ),
+        (
+            with("admission: {profiles: p, measure: {time: 20s}}"),
+            "spec.admission.measure: expected only with profile: auto",
+        ),
+        (
+            with("admission: {profiles: p, profile: auto, measure: {time: 1h}}"),
+            "spec.admission.measure.time: expected a duration",
+        ),
+        (
+            with("admission: {profiles: p, profile: auto, measure: {core: last}}"),
+            "spec.admission.measure.core: expected a whole number",
         ),
         (with("admission: {profile: p}"), "spec.admission.profile"),
         (with("admission: {profil: p}"), "did you mean \"profiles\"?"),

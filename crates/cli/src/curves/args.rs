@@ -67,6 +67,12 @@ pub struct MeasureArgs {
     /// Skip empty and oversized packets instead of refusing the capture
     #[arg(long)]
     pub skip_bad_packets: bool,
+    /// Measure with all packets of the traffic, also those that do not match spec.match
+    #[arg(long)]
+    pub all_packets: bool,
+    /// End when the program that started this one ends
+    #[arg(long)]
+    pub with_parent: bool,
     /// Also write an HTML page with all curves of the file
     #[arg(long, value_name = "FILE.html")]
     pub report: Option<PathBuf>,

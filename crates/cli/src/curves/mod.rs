@@ -15,7 +15,7 @@ use crate::input::{self, LoadArgs, Traffic};
 use crate::output::{ReportOutput, complain, json, print};
 use crate::profile::{GENERATED, as_it_is, output_of, set_objective};
 use crate::progress::Measuring;
-use crate::signals::stop_on_signals;
+use crate::signals::{end_with_parent, stop_on_signals};
 use crate::text::one_line;
 use crate::{html, table};
 use division::Division;
@@ -25,7 +25,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::SystemTime;
 use tailwater_dataplane::cores::{AvoidCores, default_core};
-use tailwater_functions::spec::ChainSpec;
+use tailwater_functions::spec::{ChainSpec, Match};
 use tailwater_profile::profiles::{ChainProfile, CurvesError, Key, MAX_TEXT, Machine, Profiles, placement};
 use tailwater_profile::{Fnv, SweepError, SweepOptions, cache_curve, fingerprint, function_costs, load_curve, uniform};
 use tailwater_traffic::Trace;
@@ -50,9 +50,15 @@ const FRAME: u16 = 60;
 /// The input is invalid, the cache cannot be divided, a measurement fails or is stopped, or the result cannot be
 /// written.
 pub fn measure(part: CurveSelection, args: &MeasureArgs) -> Result<ExitCode, CliError> {
+    if args.with_parent {
+        end_with_parent()?;
+    }
     // Quick checks come before slow ones.
     let mut spec = ChainSpec::read(&args.chain)?;
     set_objective(&mut spec, args.slo)?;
+    if args.all_packets {
+        spec.match_ = Match::default();
+    }
     let traffic = match args.flows {
         Some(_) => None,
         None => {

@@ -12,7 +12,7 @@ use tailwater_dataplane::core_host::CoreHost;
 use tailwater_dataplane::run::Progress;
 use tailwater_dataplane::shared_port::{SharedPort, SharedPortCounts};
 use tailwater_server::live::Figures;
-use tailwater_server::{Phase, Snapshot};
+use tailwater_server::{ConditionStatus, Phase, Snapshot};
 
 /// Latest state of a server.
 pub type LatestSnapshot = Arc<Mutex<Snapshot>>;
@@ -138,6 +138,16 @@ fn configuration(snapshot: &Snapshot, encoder: &mut DescriptorEncoder) -> fmt::R
         labelled(&mut family, None, Some(("phase", name)), |metric| {
             metric.encode_gauge(&count)
         })?;
+    }
+    let help = "1 while the promise to a chain is kept, 0 while it is not";
+    let mut family = encoder.encode_descriptor("promise_kept", help, None, MetricType::Gauge)?;
+    for (name, chain) in &snapshot.chains {
+        let is_kept = match chain.promise_kept().status {
+            ConditionStatus::True => 1,
+            ConditionStatus::False => 0,
+            ConditionStatus::Unknown => continue,
+        };
+        labelled(&mut family, Some(name), None, |metric| metric.encode_gauge(&is_kept))?;
     }
     let help = "Applies, by outcome";
     let mut family = encoder.encode_descriptor("server_applies", help, None, MetricType::Counter)?;

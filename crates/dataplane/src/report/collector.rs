@@ -123,7 +123,7 @@ impl Collector {
             dropped,
             ..
         } = open.sum;
-        self.last_window = Some(self.figures(&open.sum));
+        self.last_window = Some(self.figures(index, &open.sum));
         if offered + delivered + dropped + open.sum.lost() == 0 {
             return;
         }
@@ -140,13 +140,17 @@ impl Collector {
         }
     }
 
-    fn figures(&self, sum: &Window) -> LastWindow {
+    fn figures(&self, index: u64, sum: &Window) -> LastWindow {
         LastWindow {
+            index,
             length: self.window,
             offered: sum.offered,
             delivered: sum.delivered,
             dropped: sum.dropped + sum.dropped_damaged,
             lost: sum.lost(),
+            busy: sum.busy,
+            batches: sum.batches,
+            processed: sum.processed,
             p50: sum.latency.percentile(50.0),
             p99: sum.latency.percentile(99.0),
             slo_met: window_met(sum, self.slo.1),

@@ -45,6 +45,8 @@ pub struct Progress {
 /// Figures of the last window that has ended, of all workers.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LastWindow {
+    /// Windows before it since the run's start.
+    pub index: u64,
     /// Length of the window.
     pub length: Nanos,
     /// Packets that arrived.
@@ -55,6 +57,12 @@ pub struct LastWindow {
     pub dropped: u64,
     /// Packets lost.
     pub lost: u64,
+    /// Time spent on packets.
+    pub busy: Nanos,
+    /// Batches on which this time was spent.
+    pub batches: u64,
+    /// Packets of these batches.
+    pub processed: u64,
     /// Median latency; 0 if no packet was delivered.
     pub p50: Nanos,
     /// 99th percentile of latency; 0 if no packet was delivered.

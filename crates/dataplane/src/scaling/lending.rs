@@ -139,6 +139,14 @@ impl AuxiliaryPool {
         &self.0.numbers
     }
 
+    /// Number of the last core that is neither lent nor activated now.
+    pub fn unused(&self) -> Option<usize> {
+        let is_nobodys = |word: &AtomicU32| word.load(Ordering::Relaxed) == NOBODY;
+        let all = self.0.cores.iter().zip(&self.0.numbers);
+        let mut unused = all.filter(|(core, _)| is_nobodys(&core.lease) && is_nobodys(&core.active));
+        unused.next_back().map(|(_, number)| *number)
+    }
+
     /// Registers a dispatcher of a chain with this objective and weight.
     pub(crate) fn borrower(&self, objective: Nanos, weight: u32) -> Borrower {
         let board = Arc::<Board>::default();

@@ -13,10 +13,12 @@
 //! Chains without a promise get the time that is left; they count by their number only. The prediction knows neither
 //! their cache nor their batches.
 
+mod drift;
 mod occupant;
 mod predict;
 mod weight;
 
+pub use drift::{DriftCause, DriftChange, DriftMonitor, DriftPromise, DriftWindow, TOLERANCE};
 pub use occupant::{Claim, Occupant};
 pub use predict::{Predicted, predicted};
 pub use weight::weight;

@@ -5,10 +5,13 @@
 //!
 //! A chain without `spec.slo.throughput` has no promise and gets the time that others leave.
 
+mod anew;
 pub(crate) mod placement;
 mod refusal;
 
+pub(crate) use anew::{Anew, place_anew};
 pub use placement::{Capacity, Placement, Promise};
+pub(crate) use refusal::rate;
 
 use crate::chain::AppliedChain;
 use crate::configuration::{Configuration, ControlError};
@@ -18,6 +21,7 @@ use std::sync::Arc;
 use tailwater_api::Throughput;
 use tailwater_api::server::{AdmissionSpec, Unprofiled};
 use tailwater_placement::core_shares::{Claim, Occupant, SharedCores, Wanted, predicted, weight};
+use tailwater_placement::slo::Curves;
 
 /// Reason of a forced chain.
 const FORCED: &str = "applied with --force";
@@ -70,6 +74,25 @@ pub(crate) fn admit(
     Ok(next)
 }
 
+/// Returns the chains of `next` whose profiles have to be measured before they are admitted, in the order of their names.
+pub(crate) fn unprofiled(
+    machine: &impl Machine,
+    spec: Option<&AdmissionSpec>,
+    current: &Configuration,
+    next: &Configuration,
+) -> Vec<Arc<AppliedChain>> {
+    let Some(admission) = Admission::new(machine, spec) else {
+        return Vec::new();
+    };
+    let needs = |chain: &&Arc<AppliedChain>| {
+        let before = current.chains.get(&chain.name);
+        let before = before.filter(|before| !before.drained);
+        before.is_none_or(|before| !Arc::ptr_eq(before, chain))
+            && admission.needs_profile(chain, before.map(|before| &**before))
+    };
+    next.running().filter(needs).cloned().collect()
+}
+
 /// Promise of a chain on a machine that chooses cores itself.
 fn without_cores(chain: &mut Arc<AppliedChain>) {
     if chain.forced && chain.placement.promise != Promise::None {
@@ -91,7 +114,11 @@ pub(crate) fn admit_stored(
     };
     let occupants: Vec<Occupant> = current.running().filter_map(occupant).collect();
     let before = chain.clone();
-    let (placement, lost) = match admission.place(&chain, Some(&before), &occupants) {
+    let placed = match admission.needs_profile(&chain, None) {
+        true => Err("it has no profile any more".to_owned()),
+        false => admission.place(&chain, Some(&before), &occupants),
+    };
+    let (placement, lost) = match placed {
         Ok(placement) => (placement, None),
         Err(reason) => {
             let cores = admission.cores_of(&before, &occupants);
@@ -185,25 +212,26 @@ impl<'m, M: Machine> Admission<'m, M> {
             None => return rest(Promise::None, "no spec.slo.throughput"),
         };
         let found = self.machine.curves(chain).map_err(|error| error.to_string());
-        // Other rules of the same functions have no profile yet: those of before hold.
-        let is_alike = |before: &&AppliedChain| {
-            let (old, new) = (&before.settings, &chain.settings);
-            before.is_changeable_to(chain) && old.slo == new.slo && old.isolation == new.isolation
-        };
-        let earlier = before.filter(is_alike);
-        let earlier = earlier.and_then(|before| Some(Arc::clone(&before.placement.claim.as_ref()?.curves)));
-        let curves = match (found, earlier) {
+        let curves = match (found, earlier(chain, before)) {
             (Ok(Some(curves)), _) | (Ok(None) | Err(_), Some(curves)) => curves,
-            (Err(error), None) if spec.profile == Unprofiled::Required => return Err(error),
+            (Err(error), None) if spec.profile != Unprofiled::Optional => return Err(error),
             (Err(error), None) => return rest(Promise::Unchecked, &error),
-            (Ok(None), None) if spec.profile == Unprofiled::Required => {
-                return Err(format!(
-                    "has spec.slo.throughput and no profile in {}: measure it by tailwater profile all, or apply it \
-                     with --force",
-                    spec.profiles.display()
-                ));
-            }
-            (Ok(None), None) => return rest(Promise::Unchecked, "no profile"),
+            (Ok(None), None) => match spec.profile {
+                Unprofiled::Required => {
+                    return Err(format!(
+                        "has spec.slo.throughput and no profile in {}: measure it by tailwater profile all, or apply it \
+                         with --force",
+                        spec.profiles.display()
+                    ));
+                }
+                Unprofiled::Optional => return rest(Promise::Unchecked, "no profile"),
+                // Requests that change something are admitted once the profile is there.
+                Unprofiled::Auto => {
+                    let core = self.machine.profiling_core();
+                    let core = core.map_err(|refusal| format!("has no profile, and cannot be profiled: {refusal}"))?;
+                    return rest(Promise::None, &format!("would be profiled first, on core {core}"));
+                }
+            },
         };
         let claim = Arc::new(Claim {
             throughput,
@@ -236,6 +264,17 @@ impl<'m, M: Machine> Admission<'m, M> {
             claim: None,
             before: before.map_or(&[], |before| &before.placement.cores),
         }
+    }
+
+    /// Returns `true` if the profile of a chain has to be measured before it is admitted; `before` is what it was.
+    fn needs_profile(&self, chain: &AppliedChain, before: Option<&AppliedChain>) -> bool {
+        let is_auto = self.spec.is_some_and(|spec| spec.profile == Unprofiled::Auto);
+        let throughput = chain.settings.slo.throughput;
+        is_auto
+            && !chain.forced
+            && matches!(throughput, Some(Throughput::PacketsPerSecond(_)))
+            && earlier(chain, before).is_none()
+            && matches!(self.machine.curves(chain), Ok(None))
     }
 
     /// Cores of a chain without a promise.
@@ -283,6 +322,16 @@ impl<'m, M: Machine> Admission<'m, M> {
             }
         }
     }
+}
+
+/// Curves of a chain before it changed: other rules of the same functions have no profile yet.
+fn earlier(chain: &AppliedChain, before: Option<&AppliedChain>) -> Option<Arc<Curves>> {
+    let is_alike = |before: &&AppliedChain| {
+        let (old, new) = (&before.settings, &chain.settings);
+        before.is_changeable_to(chain) && old.slo == new.slo && old.isolation == new.isolation
+    };
+    let before = before.filter(is_alike);
+    Some(Arc::clone(&before?.placement.claim.as_ref()?.curves))
 }
 
 #[cfg(test)]

@@ -54,7 +54,7 @@ fn fitting(nearest: &Nearest) -> String {
 }
 
 /// Packets per second, rounded down to three digits.
-fn rate(pps: f64) -> String {
+pub(crate) fn rate(pps: f64) -> String {
     let (value, unit) = match pps {
         1e6.. => (pps / 1e6, "Mpps"),
         1e3.. => (pps / 1e3, "kpps"),

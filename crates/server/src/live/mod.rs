@@ -4,15 +4,18 @@
 //! chain, off the data cores, watches it.
 
 mod figures;
+mod profiling;
 mod reading;
 mod running;
 
 pub use figures::{ChainFigures, Figures};
+pub use profiling::Profiler;
 pub use reading::ReadIsolated;
 
 use crate::admission::Capacity;
 use crate::chain::AppliedChain;
 use crate::machine::{ChainObservation, ChainState, Machine, Refusal};
+use profiling::core_to_profile;
 use reading::ChainReader;
 use running::{RunningChain, StartFrom};
 use std::collections::BTreeMap;
@@ -72,6 +75,7 @@ pub struct LiveMachine {
     offloading: Option<Offloading>,
     profiles: Option<Profiles>,
     reader: ChainReader,
+    profiler: Option<Box<dyn Profiler>>,
     figures: Figures,
 }
 
@@ -138,6 +142,7 @@ impl LiveMachine {
             offloading: None,
             profiles: None,
             reader: ChainReader::default(),
+            profiler: None,
             figures: Figures::default(),
         })
     }
@@ -198,6 +203,13 @@ impl LiveMachine {
     #[must_use]
     pub fn isolating(mut self, read: ReadIsolated) -> LiveMachine {
         self.reader = ChainReader::isolating(read);
+        self
+    }
+
+    /// Measures profiles that are missing by `profiler`.
+    #[must_use]
+    pub fn profiling(mut self, profiler: Box<dyn Profiler>) -> LiveMachine {
+        self.profiler = Some(profiler);
         self
     }
 
@@ -368,6 +380,30 @@ impl Machine for LiveMachine {
         let (spec, _) = self.reader.read(chain)?;
         let found = (profiles.source)(&spec).map_err(Refusal::new)?;
         Ok(found.map(Arc::new))
+    }
+
+    fn profiling_core(&self) -> Result<u32, Refusal> {
+        core_to_profile(self.profiler.as_deref(), self.host.auxiliary())
+    }
+
+    fn begin_profile(&mut self, chain: &AppliedChain) -> Result<u32, Refusal> {
+        let core = self.profiling_core()?;
+        let (spec, _) = self.reader.read(chain)?;
+        if let Some(profiler) = &mut self.profiler {
+            profiler.begin(chain, &spec, core as usize).map_err(Refusal::new)?;
+        }
+        Ok(core)
+    }
+
+    fn poll_profile(&mut self) -> Option<Result<(), Refusal>> {
+        let result = self.profiler.as_mut()?.poll()?;
+        Some(result.map_err(Refusal::new))
+    }
+
+    fn cancel_profile(&mut self) {
+        if let Some(profiler) = &mut self.profiler {
+            profiler.cancel();
+        }
     }
 
     fn check(&self, chain: &AppliedChain, _: &[&AppliedChain]) -> Result<(), Refusal> {

@@ -1,7 +1,9 @@
 //! A chain that runs, and the thread that watches it.
 
 use super::figures::{ChainFigures, Latest};
-use crate::machine::{ChainObservation, ChainState, CoreUse, LatencyObservation, PacketCounts, PacketRates, Refusal};
+use crate::machine::{
+    ChainObservation, ChainState, CoreUse, LatencyObservation, PacketCounts, PacketRates, Refusal, WindowWork,
+};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
@@ -293,6 +295,12 @@ impl RunningChain {
             let window = progress.window.filter(|_| end.is_none());
             observation.latency = window.map_or(observation.latency, |window| window_latency(&window, slo));
             observation.rates = window.map(|window| rates(&window));
+            observation.work = window.map(|window| WindowWork {
+                index: window.index,
+                busy: window.busy,
+                batches: window.batches,
+                packets: window.processed,
+            });
         }
         observation
     }

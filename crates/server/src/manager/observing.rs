@@ -30,9 +30,11 @@ impl<M: Machine, S: Store> Manager<M, S> {
             let state = observation.as_ref().map(|observation| observation.state.clone());
             self.update(&name, phase, state, now);
             if let Some(observation) = observation {
+                self.watch_promise(&observation, now);
                 self.table.store(observation, now);
             }
         }
+        self.forget_promises();
         self.table.publish(self.current.generation);
     }
 

@@ -3,7 +3,7 @@
 use crate::configuration::Configuration;
 use crate::events::{EventRing, Severity};
 use crate::machine::ChainObservation;
-use crate::status::{Applies, ChainStatus, ConditionStatus, Phase, Snapshot};
+use crate::status::{Applies, BrokenPromise, ChainStatus, ConditionStatus, Phase, Snapshot};
 use crate::steps::Step;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -142,6 +142,18 @@ impl StatusTable {
         }
     }
 
+    /// Sets or removes the reason for which a chain's promise is not kept.
+    pub(super) fn set_broken(&mut self, name: &str, broken: Option<BrokenPromise>, now: Nanos) {
+        if let Some(status) = self.chains.get_mut(name)
+            && status.broken != broken
+        {
+            self.revision += 1;
+            let status = Arc::make_mut(status);
+            status.set_broken(broken, now);
+            status.revision = self.revision;
+        }
+    }
+
     /// Removes a chain that is gone.
     pub(super) fn remove(&mut self, name: &str, now: Nanos) {
         if self.chains.remove(name).is_some() {
@@ -181,6 +193,8 @@ impl StatusTable {
             let status = Arc::make_mut(status);
             status.generation = generation;
             status.revision = self.revision;
+            // It was that of the chain before.
+            status.broken = None;
         }
         self.event(now, Severity::Normal, Some(&name), reason, &message);
     }
