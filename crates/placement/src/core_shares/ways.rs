@@ -1,0 +1,74 @@
+//! Ways of the cache that cores reserve for the promises of their chains.
+
+use super::{Occupant, SharedCores};
+use std::collections::BTreeMap;
+
+/// Cache of which cores can reserve ways.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReservableCache {
+    /// Bytes of a way.
+    pub way_bytes: u64,
+    /// Ways that classes may have.
+    pub ways: u16,
+    /// Minimum number of ways of a class.
+    pub least: u16,
+    /// Maximum number of classes.
+    pub classes: u16,
+}
+
+impl SharedCores {
+    /// Returns the fewest ways of its own with which a core keeps the promises of its chains, which divide them among
+    /// each other. `None` if there is no promise on the core, or no number of ways suffices.
+    pub fn ways_of(&self, core: u32, chains: &[Occupant], cache: &ReservableCache) -> Option<u16> {
+        let here: Vec<Occupant> = chains.iter().filter(|chain| chain.core == core).cloned().collect();
+        if here.iter().all(|chain| chain.claim.is_none()) {
+            return None;
+        }
+        let keeps = |ways: &u16| {
+            let alone = SharedCores {
+                cores: vec![core],
+                cache_bytes: u64::from(*ways) * cache.way_bytes,
+                headroom: self.headroom,
+            };
+            alone.violations(&here).is_empty()
+        };
+        (cache.least.max(1)..=cache.ways).find(keeps)
+    }
+
+    /// Returns the ways that each core with a promise reserves. Cores that have reserved ways `before` come first, then
+    /// those with lower numbers. A core for which ways or classes do not suffice any more reserves none. If there are
+    /// chains on other cores, the smallest class remains for them.
+    pub fn reserved_ways(
+        &self,
+        chains: &[Occupant],
+        cache: &ReservableCache,
+        before: &BTreeMap<u32, u16>,
+    ) -> BTreeMap<u32, u16> {
+        let is_used = |core: u32| chains.iter().any(|chain| chain.core == core);
+        let is_promised = |core: u32| chains.iter().any(|chain| chain.core == core && chain.claim.is_some());
+        let (mut promised, others): (Vec<u32>, Vec<u32>) = self
+            .cores
+            .iter()
+            .filter(|core| is_used(**core))
+            .partition(|core| is_promised(**core));
+        promised.sort_by_key(|core| (!before.contains_key(core), *core));
+        let kept = u16::from(!others.is_empty());
+        let mut left = ReservableCache {
+            ways: cache.ways.saturating_sub(kept * cache.least.max(1)),
+            classes: cache.classes.saturating_sub(kept),
+            ..*cache
+        };
+        let mut reserved = BTreeMap::new();
+        for core in promised {
+            if left.classes == 0 {
+                break;
+            }
+            if let Some(ways) = self.ways_of(core, chains, &left) {
+                left.ways -= ways;
+                left.classes -= 1;
+                reserved.insert(core, ways);
+            }
+        }
+        reserved
+    }
+}
