@@ -1,6 +1,7 @@
 //! `tailwater serve`: one machine, many chains.
 
 mod args;
+mod cache;
 mod offloading;
 mod ports;
 mod profiles;
@@ -13,6 +14,7 @@ use crate::metrics::{Endpoint, ServerPage, ServerSources};
 use crate::output::complain;
 use crate::signals::stop_on_signals;
 use crate::values::Cores;
+use cache::divided;
 use offloading::{offloading, policy};
 use ports::open;
 use profiles::ServerProfiles;
@@ -90,8 +92,10 @@ pub fn serve(args: &ServeArgs) -> Result<ExitCode, CliError> {
     })?;
     let machine = with_profiles(machine.offloading(offloading(policy)), &spec, cores[0]);
     let ports = machine.ports();
+    let figures = machine.figures();
+    let machine = divided(machine, &host, &spec);
     let sources = ServerSources {
-        figures: machine.figures(),
+        figures,
         ports: ports.clone(),
         host,
         snapshot: Arc::default(),

@@ -67,7 +67,10 @@ fn all_fields() {
         headroom: 0.25,
     };
     assert_eq!(server.admission, Some(admission));
-    let cache = CacheSpec { others: 3, on_demand: 4 };
+    let cache = CacheSpec {
+        others: 3,
+        on_demand: 4,
+    };
     assert_eq!(server.cache, Some(cache));
 }
 
@@ -85,7 +88,10 @@ fn defaults_and_short_forms() {
     );
     assert!(server.chains.is_empty() && server.auxiliary.is_empty());
     assert_eq!((server.admission, server.cache), (None, None));
-    let cache = CacheSpec { others: 1, on_demand: 2 };
+    let cache = CacheSpec {
+        others: 1,
+        on_demand: 2,
+    };
     assert_eq!(parse(&format!("{REST}  cache: {{}}\n")).unwrap().cache, Some(cache));
     let admission = parse(&format!("{REST}  admission: {{profiles: p}}\n"))
         .unwrap()
@@ -224,7 +230,10 @@ fn wrong_fields_are_reported_with_their_position() {
             with("cache: {others: 32}"),
             "s.yaml:7:19: spec.cache.others: expected a whole number from 1 to 31",
         ),
-        (with("cache: {onDemand: 0}"), "spec.cache.onDemand: expected a whole number"),
+        (
+            with("cache: {onDemand: 0}"),
+            "spec.cache.onDemand: expected a whole number",
+        ),
         (with("cache: {ondemand: 1}"), "did you mean \"onDemand\"?"),
         (with("kores: 1"), "did you mean \"cores\"?"),
     ] {

@@ -278,11 +278,17 @@ const CACHE: ReservableCache = ReservableCache {
 #[test]
 fn a_core_reserves_the_fewest_ways_that_keep_its_promises() {
     let server = cores(&[1, 2, 3]);
-    let ways = |throughput: f64, cache: &ReservableCache| {
-        server.ways_of(1, &[on(1, "a", Some(sensitive(throughput)))], cache)
-    };
+    let ways =
+        |throughput: f64, cache: &ReservableCache| server.ways_of(1, &[on(1, "a", Some(sensitive(throughput)))], cache);
     // A tenth of a core is not promised.
-    for (throughput, expected) in [(0.4e6, 1), (0.449e6, 1), (0.451e6, 2), (0.71e6, 2), (0.73e6, 3), (0.89e6, 3)] {
+    for (throughput, expected) in [
+        (0.4e6, 1),
+        (0.449e6, 1),
+        (0.451e6, 2),
+        (0.71e6, 2),
+        (0.73e6, 3),
+        (0.89e6, 3),
+    ] {
         assert_eq!(ways(throughput, &CACHE), Some(expected), "{throughput}");
     }
     assert_eq!(ways(0.91e6, &CACHE), None);
@@ -315,7 +321,12 @@ fn reserved_ways_leave_a_class_for_cores_without_a_promise() {
     let with_other = [on(1, "a", three()), on(2, "b", three()), on(3, "c", None)];
     assert_eq!(reserve(&with_other, &CACHE, &[]), [(1, 3)]);
     assert_eq!(reserve(&with_other, &CACHE, &[(2, 3)]), [(2, 3)]);
-    assert_eq!(reserve(&with_other, &ReservableCache { ways: 7, ..CACHE }, &[]), [(1, 3), (2, 3)]);
+    // What was reserved before stays.
+    assert_eq!(reserve(&with_other, &CACHE, &[(1, 3), (2, 3)]), [(1, 3), (2, 3)]);
+    assert_eq!(
+        reserve(&with_other, &ReservableCache { ways: 7, ..CACHE }, &[]),
+        [(1, 3), (2, 3)]
+    );
     let two_classes = ReservableCache {
         ways: 7,
         classes: 2,

@@ -36,8 +36,8 @@ impl SharedCores {
     }
 
     /// Returns the ways that each core with a promise reserves. Cores that have reserved ways `before` come first, then
-    /// those with lower numbers. A core for which ways or classes do not suffice any more reserves none. If there are
-    /// chains on other cores, the smallest class remains for them.
+    /// those with lower numbers. A core for which ways or classes do not suffice any more reserves none. Of what is
+    /// reserved anew, the smallest class remains for other cores with chains.
     pub fn reserved_ways(
         &self,
         chains: &[Occupant],
@@ -53,17 +53,21 @@ impl SharedCores {
             .partition(|core| is_promised(**core));
         promised.sort_by_key(|core| (!before.contains_key(core), *core));
         let kept = u16::from(!others.is_empty());
-        let mut left = ReservableCache {
-            ways: cache.ways.saturating_sub(kept * cache.least.max(1)),
-            classes: cache.classes.saturating_sub(kept),
-            ..*cache
-        };
-        let mut reserved = BTreeMap::new();
+        let (mut left, mut reserved) = (*cache, BTreeMap::new());
         for core in promised {
-            if left.classes == 0 {
-                break;
+            let kept = match before.contains_key(&core) {
+                true => 0,
+                false => kept,
+            };
+            let room = ReservableCache {
+                ways: left.ways.saturating_sub(kept * cache.least.max(1)),
+                classes: left.classes.saturating_sub(kept),
+                ..left
+            };
+            if room.classes == 0 {
+                continue;
             }
-            if let Some(ways) = self.ways_of(core, chains, &left) {
+            if let Some(ways) = self.ways_of(core, chains, &room) {
                 left.ways -= ways;
                 left.classes -= 1;
                 reserved.insert(core, ways);
