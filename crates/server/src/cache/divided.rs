@@ -160,7 +160,10 @@ impl<A: CachePartitioner> DividedCache<A> {
                 // After a refusal, ticks pass without steps.
                 let is_enacted = tick.decision.allocation.classes.iter().all(|class| {
                     let in_force = tick.in_force.class(&class.name);
-                    in_force.is_some_and(|in_force| in_force.mask == class.mask)
+                    in_force.is_some_and(|in_force| {
+                        let has = |task| in_force.tasks.contains(task);
+                        in_force.mask == class.mask && class.tasks.iter().all(has)
+                    })
                 });
                 let mut notes = self.relieved(now, &tick);
                 let left_out = tick.left_out.into_iter().next();
