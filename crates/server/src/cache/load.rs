@@ -91,8 +91,8 @@ pub(super) fn occupants(chains: &Chains, is_here: impl Fn(u32) -> bool) -> Vec<O
     here.collect()
 }
 
-/// Observation of a core without reserved ways: that of its chain with the largest part of its objective, at the load of
-/// all. `None` if none of its chains runs.
+/// Observation of a core without reserved ways: that of its chain with the largest part of its objective, at the load
+/// of all. `None` if none of its chains runs.
 pub(super) fn observed(name: String, core: u32, tasks: &[u32], chains: &Chains) -> Option<Watched> {
     let here = || chains.values().filter(|chain| chain.core == Some(core));
     let loads: Vec<Load> = here().filter_map(|chain| chain.load).collect();
