@@ -23,9 +23,9 @@ FLOORS = """
     policy predict
     placement
     baselines dispatch
-    isolation
+    isolation cache-agent
     dataplane sim
-    profile doctor cache-agent server
+    profile doctor server
     cli
 """
 FLOOR_OF = {crate: floor for floor, crates in enumerate(FLOORS.split("\n")) for crate in crates.split()}

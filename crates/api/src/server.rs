@@ -1,11 +1,13 @@
 //! Kind `Server`: one machine that runs many chains.
 
 mod admission;
+mod cache;
 mod cores;
 mod paths;
 mod ports;
 
 pub use admission::{AdmissionSpec, MeasureSpec, Unprofiled};
+pub use cache::CacheSpec;
 pub use ports::{MAX_PORTS, PortSource, ServerPort, TrafficSpec};
 
 use crate::document::{Document, Metadata};
@@ -35,6 +37,7 @@ const FIELDS: &[&str] = &[
     "policy",
     "stateDirectory",
     "admission",
+    "cache",
 ];
 /// Maximum number of entries of `chains`.
 const MAX_CHAINS: usize = 1024;
@@ -96,6 +99,8 @@ pub struct ServerSpec {
     pub state_directory: Option<PathBuf>,
     /// Admission of chains by their profiles, if they are checked.
     pub admission: Option<AdmissionSpec>,
+    /// Division of the last-level cache, if it is divided.
+    pub cache: Option<CacheSpec>,
 }
 
 /// Treatment of packets that no chain matches.
@@ -162,6 +167,7 @@ impl ServerSpec {
                 .optional("admission")
                 .map(|node| admission::admission(&node, base_dir))
                 .transpose()?,
+            cache: spec.optional("cache").map(|node| cache::cache(&node)).transpose()?,
         })
     }
 

@@ -7,7 +7,7 @@ use tailwater_net::Nanos;
 use tailwater_placement::lease::{Grant, Request, Terms};
 use tailwater_placement::on_demand::mask::WayMask;
 use tailwater_placement::on_demand::{
-    Allocation, Class, Config, Decision, Kind, Observed, OnDemand, Reserved, Situation, Step, steps,
+    Allocation, Cache, Class, Config, Decision, Kind, Observed, OnDemand, Reserved, Situation, Step, steps,
 };
 
 /// Size of a cache line in bytes, the unit of memory traffic.
@@ -123,6 +123,14 @@ impl<A: CachePartitioner> Agent<A> {
         &self.in_force
     }
 
+    /// Reads the cache, without ways and classes that other programs use now.
+    ///
+    /// # Errors
+    /// The cache cannot be read.
+    pub fn cache(&mut self) -> Result<Cache, A::Error> {
+        self.allocator.cache()
+    }
+
     /// Returns a request for the controller, if one is due.
     pub fn request(&mut self, now: Nanos) -> Option<Request> {
         self.lease.request(now)
@@ -216,6 +224,27 @@ impl<A: CachePartitioner> Agent<A> {
             leased: self.lease.allowed(now),
             seen: on_demand,
         })
+    }
+
+    /// Same as [`tick`](Self::tick), at once and all or nothing: it does not wait after an earlier refusal, and if a step
+    /// is refused, it goes back to the allocation of before and returns the refusal. Steps back that are refused, too,
+    /// are left to the next tick.
+    ///
+    /// # Errors
+    /// The cache cannot be read. Nothing was done.
+    pub fn tick_or_undo(&mut self, now: Nanos, seen: &Seen) -> Result<Result<Tick, Refusal>, A::Error> {
+        let found = self.allocator.classes()?;
+        self.correct(&found);
+        let (before, policy) = (self.in_force.clone(), self.policy.clone());
+        self.wait = (0, 1);
+        let tick = self.tick(now, seen)?;
+        let Some(refusal) = tick.refused else {
+            return Ok(Ok(tick));
+        };
+        // What stays different is found and corrected by the next tick.
+        let _ = self.change(&before, &mut Vec::new());
+        (self.policy, self.wait) = (policy, (0, 1));
+        Ok(Err(refusal))
     }
 
     /// Removes all classes.

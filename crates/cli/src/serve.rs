@@ -1,6 +1,7 @@
 //! `tailwater serve`: one machine, many chains.
 
 mod args;
+mod cache;
 mod isolation;
 mod offloading;
 mod ports;
@@ -15,6 +16,7 @@ use crate::metrics::{Endpoint, ServerPage, ServerSources};
 use crate::output::complain;
 use crate::signals::stop_on_signals;
 use crate::values::Cores;
+use cache::divided;
 use isolation::isolating;
 use offloading::{offloading, policy};
 use ports::open;
@@ -105,8 +107,10 @@ pub fn serve(args: &ServeArgs) -> Result<ExitCode, CliError> {
     let machine = machine.isolating(isolating(paths.state.clone(), has_other_cores));
     let machine = with_profiles(machine.offloading(offloading(policy)), profiles);
     let ports = machine.ports();
+    let figures = machine.figures();
+    let machine = divided(machine, &host, &spec);
     let sources = ServerSources {
-        figures: machine.figures(),
+        figures,
         ports: ports.clone(),
         host,
         snapshot: Arc::default(),

@@ -7,9 +7,10 @@
 //! the control API over a Unix socket, whose thread only reads published [snapshots](Snapshot).
 //!
 //! The data plane is behind the [`Machine`] interface. With the feature `live`, `live::LiveMachine` is that of this
-//! machine.
+//! machine. Around either, [`cache::DividedMachine`] divides the last-level cache.
 
 pub mod admission;
+pub mod cache;
 pub mod chain;
 pub mod configuration;
 #[cfg(feature = "control")]
@@ -35,7 +36,8 @@ pub use configuration::{Configuration, ControlError};
 pub use error::ServeError;
 pub use events::{Event, Severity};
 pub use machine::{
-    ChainObservation, ChainState, CoreUse, LatencyObservation, Machine, PacketCounts, PacketRates, Refusal, WindowWork,
+    ChainObservation, ChainState, CoreUse, LatencyObservation, Machine, MachineNote, PacketCounts, PacketRates,
+    Refusal, WindowWork,
 };
 pub use manager::Manager;
 pub use request::{Applied, ApplyRequest, Outcome};

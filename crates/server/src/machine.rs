@@ -1,7 +1,9 @@
 //! Interface between the server and the data plane of its machine.
 
 use crate::admission::placement::Capacity;
+use crate::cache::CacheWays;
 use crate::chain::AppliedChain;
+use crate::events::Severity;
 use std::sync::Arc;
 use tailwater_net::Nanos;
 use tailwater_placement::slo::Curves;
@@ -91,6 +93,24 @@ pub trait Machine {
     /// Returns all chains that have been started and not been reported as [ended](ChainState::Ended), in any order. A
     /// failed chain is reported until it is started again or drained.
     fn observe(&mut self) -> Vec<ChainObservation>;
+
+    /// Returns what has happened since the last call and is not part of a chain's state, for the server's events.
+    fn notes(&mut self) -> Vec<MachineNote> {
+        Vec::new()
+    }
+}
+
+/// Something that happened on the machine, for the server's events.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MachineNote {
+    /// Importance.
+    pub severity: Severity,
+    /// Chain, if it is about one.
+    pub chain: Option<String>,
+    /// One word for programs.
+    pub reason: &'static str,
+    /// One line for people.
+    pub message: String,
 }
 
 /// Reason for which the machine refuses a chain or a step, on one line.
@@ -145,6 +165,8 @@ pub struct ChainObservation {
     pub cores: CoreUse,
     /// Work of its cores in the last window, if one has ended.
     pub work: Option<WindowWork>,
+    /// Part of the last-level cache that its core has, if the cache is divided.
+    pub cache: Option<CacheWays>,
 }
 
 /// Work of a chain's cores in a window.
@@ -172,6 +194,7 @@ impl ChainObservation {
             rates: None,
             cores: CoreUse::default(),
             work: None,
+            cache: None,
         }
     }
 }

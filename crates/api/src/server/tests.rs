@@ -36,6 +36,7 @@ fn all_fields() {
   policy: tailwater
   stateDirectory: state
   admission: {profiles: curves, profile: optional, headroom: 0.25}
+  cache: {others: 3, onDemand: 4}
 ",
     )
     .unwrap();
@@ -67,6 +68,11 @@ fn all_fields() {
         measure: MeasureSpec::default(),
     };
     assert_eq!(server.admission, Some(admission));
+    let cache = CacheSpec {
+        others: 3,
+        on_demand: 4,
+    };
+    assert_eq!(server.cache, Some(cache));
 }
 
 #[test]
@@ -82,7 +88,12 @@ fn defaults_and_short_forms() {
         (Unmatched::Drop, false, None)
     );
     assert!(server.chains.is_empty() && server.auxiliary.is_empty());
-    assert_eq!(server.admission, None);
+    assert_eq!((server.admission, server.cache), (None, None));
+    let cache = CacheSpec {
+        others: 1,
+        on_demand: 2,
+    };
+    assert_eq!(parse(&format!("{REST}  cache: {{}}\n")).unwrap().cache, Some(cache));
     let admission = parse(&format!("{REST}  admission: {{profiles: p}}\n"))
         .unwrap()
         .admission
@@ -239,6 +250,15 @@ fn wrong_fields_are_reported_with_their_position() {
         ),
         (with("admission: {profile: p}"), "spec.admission.profile"),
         (with("admission: {profil: p}"), "did you mean \"profiles\"?"),
+        (
+            with("cache: {others: 32}"),
+            "s.yaml:7:19: spec.cache.others: expected a whole number from 1 to 31",
+        ),
+        (
+            with("cache: {onDemand: 0}"),
+            "spec.cache.onDemand: expected a whole number",
+        ),
+        (with("cache: {ondemand: 1}"), "did you mean \"onDemand\"?"),
         (with("kores: 1"), "did you mean \"cores\"?"),
     ] {
         let found = error(&spec);

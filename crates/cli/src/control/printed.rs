@@ -251,6 +251,20 @@ fn promise(placement: &message::Placement) -> String {
     text
 }
 
+/// Part of the cache in words: `3 ways, reserved`, `4 ways, shared by 3 cores`, or `none: late, and ...`.
+fn cache(cache: &message::Cache) -> String {
+    let class = view::cache_class(cache.class());
+    let mut text = match (cache.class(), cache.cores) {
+        (message::CacheClass::None | message::CacheClass::Unspecified, _) => class.to_owned(),
+        (message::CacheClass::Shared, 2..) => format!("{} ways, shared by {} cores", cache.ways, cache.cores),
+        _ => format!("{} ways, {class}", cache.ways),
+    };
+    if !cache.reason.is_empty() {
+        let _ = write!(text, ": {}", one_line(&cache.reason));
+    }
+    text
+}
+
 /// Formats the description of a chain.
 pub fn description(response: &message::DescribeResponse) -> String {
     let chain = response.chain.clone().unwrap_or_default();
@@ -271,6 +285,7 @@ pub fn description(response: &message::DescribeResponse) -> String {
     line("Promise:", &promise(&chain.placement.clone().unwrap_or_default()));
     line("Functions:", &chain.functions.join(", "));
     line("Cores:", &cells[8]);
+    line("Cache:", &chain.cache.as_ref().map_or_else(String::new, cache));
     let latency = chain.latency.unwrap_or_default();
     let objective = format!("p{} below {}", latency.percentile, cells[3]);
     line("Objective:", &objective);

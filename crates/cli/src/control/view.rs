@@ -30,6 +30,16 @@ pub struct ChainView {
     rates: Option<RatesView>,
     cores: CoresView,
     placement: PlacementView,
+    cache: Option<CacheView>,
+}
+
+/// Part of the last-level cache.
+#[derive(Debug, Serialize)]
+struct CacheView {
+    class: &'static str,
+    ways: u32,
+    cores: u32,
+    reason: String,
 }
 
 #[derive(Debug, Serialize)]
@@ -143,7 +153,23 @@ impl From<&message::Chain> for ChainView {
                 auxiliary: cores.auxiliary,
             },
             placement: placement(chain.placement.unwrap_or_default()),
+            cache: chain.cache.map(|cache| CacheView {
+                class: cache_class(cache.class()),
+                ways: cache.ways,
+                cores: cache.cores,
+                reason: cache.reason,
+            }),
         }
+    }
+}
+
+/// Name of a class of the cache.
+pub fn cache_class(class: message::CacheClass) -> &'static str {
+    match class {
+        message::CacheClass::Reserved => "reserved",
+        message::CacheClass::Isolated => "isolated",
+        message::CacheClass::Shared => "shared",
+        message::CacheClass::None | message::CacheClass::Unspecified => "none",
     }
 }
 

@@ -74,6 +74,8 @@ pub struct HostConfig {
 #[derive(Debug)]
 struct HostedCore<O> {
     number: usize,
+    /// Number of its thread in the kernel.
+    task: u32,
     mailbox: Mailbox<O>,
     /// Time for which the core worked on packets, in nanoseconds.
     busy: Arc<AtomicU64>,
@@ -96,18 +98,20 @@ impl<O> HostedCore<O> {
         let thread = thread.spawn(move || {
             let result = crate::cores::pin_to(number);
             let runs = result.is_ok();
+            let task = rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
             // The host waits for it.
-            let _ = started.send(result);
+            let _ = started.send(result.map(|()| task));
             if runs {
                 run();
             }
         })?;
-        match pinned.recv() {
+        let task = match pinned.recv() {
             Ok(result) => result?,
             Err(_) => return Err(io::Error::other("the thread ended at once").into()),
-        }
+        };
         Ok(HostedCore {
             number,
+            task,
             mailbox,
             busy,
             shared: SharedCore::default(),
@@ -190,6 +194,11 @@ impl CoreHost {
     /// Numbers of the cores.
     pub fn cores(&self) -> impl Iterator<Item = usize> {
         self.cores.iter().map(|core| core.number)
+    }
+
+    /// Dedicated cores, with the number of each one's thread in the kernel.
+    pub fn tasks(&self) -> impl Iterator<Item = (usize, u32)> {
+        self.cores.iter().map(|core| (core.number, core.task))
     }
 
     /// Auxiliary cores, if there are any.

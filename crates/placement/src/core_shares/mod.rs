@@ -12,15 +12,20 @@
 //!
 //! Chains without a promise get the time that is left; they count by their number only. The prediction knows neither
 //! their cache nor their batches.
+//!
+//! Where the cache can be divided, cores [reserve](SharedCores::reserved_ways) the fewest ways by which the prediction
+//! keeps the promises of their chains.
 
 mod drift;
 mod occupant;
 mod predict;
+mod ways;
 mod weight;
 
 pub use drift::{DriftCause, DriftChange, DriftMonitor, DriftPromise, DriftWindow, TOLERANCE};
 pub use occupant::{Claim, Occupant};
 pub use predict::{Predicted, predicted};
+pub use ways::ReservableCache;
 pub use weight::weight;
 
 use crate::admit::{HALVINGS, Nearest, Reason};

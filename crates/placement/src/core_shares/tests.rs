@@ -351,3 +351,90 @@ proptest! {
         }
     }
 }
+
+/// Claim of a chain whose rate rises with its cache: 0.5, 0.8, 1.0 Mpps with 1, 2, 3 ways of 1,000 bytes.
+fn sensitive(throughput: f64) -> Arc<Claim> {
+    let mut claim = Claim::clone(&claim(throughput, 1e6, Nanos::from_millis(1)));
+    let curves = Arc::make_mut(&mut claim.curves);
+    let points = [(1000, 0.5e6), (2000, 0.8e6), (3000, 1e6)];
+    curves.cache = CacheCurve::new(points.map(|(bytes, rate)| (bytes, rate / ISOLATED)).to_vec()).expect("a curve");
+    Arc::new(claim)
+}
+
+const CACHE: ReservableCache = ReservableCache {
+    way_bytes: 1000,
+    ways: 6,
+    least: 1,
+    classes: 4,
+};
+
+#[test]
+fn a_core_reserves_the_fewest_ways_that_keep_its_promises() {
+    let server = cores(&[1, 2, 3]);
+    let ways =
+        |throughput: f64, cache: &ReservableCache| server.ways_of(1, &[on(1, "a", Some(sensitive(throughput)))], cache);
+    // A tenth of a core is not promised.
+    for (throughput, expected) in [
+        (0.4e6, 1),
+        (0.449e6, 1),
+        (0.451e6, 2),
+        (0.71e6, 2),
+        (0.73e6, 3),
+        (0.89e6, 3),
+    ] {
+        assert_eq!(ways(throughput, &CACHE), Some(expected), "{throughput}");
+    }
+    assert_eq!(ways(0.91e6, &CACHE), None);
+    assert_eq!(ways(0.89e6, &ReservableCache { ways: 2, ..CACHE }), None);
+    assert_eq!(ways(0.4e6, &ReservableCache { least: 2, ..CACHE }), Some(2));
+    // Chains of a core divide its ways, and the core's time. Those of other cores, and those without a promise, do not
+    // count.
+    let both = [
+        on(1, "a", Some(sensitive(0.3e6))),
+        on(1, "b", Some(sensitive(0.3e6))),
+        on(2, "c", Some(sensitive(0.8e6))),
+        on(1, "d", None),
+    ];
+    assert_eq!(server.ways_of(1, &both, &CACHE), Some(4));
+    assert_eq!(server.ways_of(1, &both[3..], &CACHE), None);
+    // Half of it on each core.
+    let wide = [Occupant {
+        name: "e".to_owned(),
+        cores: vec![1, 3],
+        claim: Some(sensitive(1.42e6)),
+    }];
+    assert_eq!(
+        [1, 2, 3].map(|core| server.ways_of(core, &wide, &CACHE)),
+        [Some(2), None, Some(2)]
+    );
+}
+
+#[test]
+fn reserved_ways_leave_a_class_for_cores_without_a_promise() {
+    let server = cores(&[1, 2, 3]);
+    let three = || Some(sensitive(0.8e6));
+    let reserve = |chains: &[Occupant], cache: &ReservableCache, before: &[(u32, u16)]| {
+        let before = before.iter().copied().collect();
+        Vec::from_iter(server.reserved_ways(chains, cache, &before))
+    };
+    let two = [on(1, "a", three()), on(2, "b", three())];
+    assert_eq!(reserve(&two, &CACHE, &[]), [(1, 3), (2, 3)]);
+    assert_eq!(reserve(&two, &ReservableCache { classes: 1, ..CACHE }, &[]), [(1, 3)]);
+    // One way and one class remain for the third core: the second core reserves none.
+    let with_other = [on(1, "a", three()), on(2, "b", three()), on(3, "c", None)];
+    assert_eq!(reserve(&with_other, &CACHE, &[]), [(1, 3)]);
+    assert_eq!(reserve(&with_other, &CACHE, &[(2, 3)]), [(2, 3)]);
+    // What was reserved before stays.
+    assert_eq!(reserve(&with_other, &CACHE, &[(1, 3), (2, 3)]), [(1, 3), (2, 3)]);
+    assert_eq!(
+        reserve(&with_other, &ReservableCache { ways: 7, ..CACHE }, &[]),
+        [(1, 3), (2, 3)]
+    );
+    let two_classes = ReservableCache {
+        ways: 7,
+        classes: 2,
+        ..CACHE
+    };
+    assert_eq!(reserve(&with_other, &two_classes, &[]), [(1, 3)]);
+    assert_eq!(reserve(&with_other[2..], &CACHE, &[(3, 2)]), []);
+}

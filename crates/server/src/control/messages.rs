@@ -2,6 +2,7 @@
 
 use super::generated as message;
 use crate::admission::{Placement, Promise};
+use crate::cache::{CacheClass, CacheWays};
 use crate::chain::Manifest;
 use crate::configuration::ControlError;
 use crate::events::{Event, Severity, start_of};
@@ -84,6 +85,24 @@ pub(super) fn chain(status: &ChainStatus) -> message::Chain {
         placement: Some(placement(&status.chain.placement)),
         rates: observation.and_then(|observation| observation.rates).map(rates),
         total_latency: observation.map(|observation| latency_message(&observation.total, slo)),
+        cache: observation
+            .and_then(|observation| observation.cache.as_ref())
+            .map(cache),
+    }
+}
+
+fn cache(cache: &CacheWays) -> message::Cache {
+    let class = match cache.class {
+        CacheClass::Reserved => message::CacheClass::Reserved,
+        CacheClass::Isolated => message::CacheClass::Isolated,
+        CacheClass::Shared => message::CacheClass::Shared,
+        CacheClass::None => message::CacheClass::None,
+    };
+    message::Cache {
+        class: class.into(),
+        ways: cache.ways.into(),
+        cores: cache.cores.into(),
+        reason: cache.reason.clone(),
     }
 }
 

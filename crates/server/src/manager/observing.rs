@@ -17,6 +17,10 @@ impl<M: Machine, S: Store> Manager<M, S> {
     /// Updates the statuses of all chains, and publishes them.
     pub fn observe(&mut self, now: Nanos) {
         let observed = self.machine.observe().into_iter();
+        for note in self.machine.notes() {
+            let chain = note.chain.as_deref();
+            self.table.event(now, note.severity, chain, note.reason, &note.message);
+        }
         let mut observed: BTreeMap<String, ChainObservation> = observed
             .map(|observation| (observation.name.clone(), observation))
             .collect();

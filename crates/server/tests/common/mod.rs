@@ -7,8 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use tailwater_api::document::Document;
 use tailwater_api::server::{DESCRIPTION, ServerSpec};
 use tailwater_net::Nanos;
+use tailwater_placement::slo::Curves;
 use tailwater_server::{
-    AppliedChain, ChainObservation, ChainState, CoreUse, LatencyObservation, Machine, Manifest, PacketCounts,
+    AppliedChain, Capacity, ChainObservation, ChainState, CoreUse, LatencyObservation, Machine, Manifest, PacketCounts,
     PacketRates, Refusal,
 };
 
@@ -34,6 +35,12 @@ pub struct State {
     pub too_large: BTreeSet<String>,
     /// Chains drain at once.
     pub drains_at_once: bool,
+    /// Cores, if chains are placed on them.
+    pub capacity: Capacity,
+    /// Curves of chains, from their profiles.
+    pub curves: BTreeMap<String, Arc<Curves>>,
+    /// 99th percentile of latency of chains, if it is not 90 us.
+    pub p99: BTreeMap<String, Nanos>,
 }
 
 /// Machine that runs nothing: states advance when it is observed.
@@ -85,6 +92,14 @@ impl State {
 }
 
 impl Machine for ModelMachine {
+    fn capacity(&self) -> Capacity {
+        self.state().capacity.clone()
+    }
+
+    fn curves(&self, chain: &AppliedChain) -> Result<Option<Arc<Curves>>, Refusal> {
+        Ok(self.state().curves.get(&chain.name).cloned())
+    }
+
     fn check(&self, chain: &AppliedChain, beside: &[&AppliedChain]) -> Result<(), Refusal> {
         assert!(beside.iter().all(|other| other.name != chain.name && !other.drained));
         match self.state().too_large.contains(&chain.name) && !chain.forced {
@@ -139,15 +154,17 @@ impl Machine for ModelMachine {
 
     fn observe(&mut self) -> Vec<ChainObservation> {
         let mut state = self.state();
-        let observed = state.chains.values_mut().map(|running| {
+        let State { chains, p99, .. } = &mut *state;
+        let observed = chains.values_mut().map(|running| {
+            let p99 = p99.get(&running.chain.name).copied().unwrap_or(Nanos(90_000));
             let mut observation = ChainObservation::new(&running.chain.name, running.state.clone());
             if running.state == ChainState::Running {
                 running.offered += 100;
                 observation.latency = LatencyObservation {
                     p50: Some(Nanos(20_000)),
-                    p99: Some(Nanos(90_000)),
+                    p99: Some(p99),
                     objective: running.chain.settings.slo.budget(),
-                    met: Some(Nanos(90_000) <= running.chain.settings.slo.budget()),
+                    met: Some(p99 <= running.chain.settings.slo.budget()),
                 };
                 observation.total = LatencyObservation {
                     p50: Some(Nanos(10_000)),
