@@ -4,6 +4,7 @@
 //! leaves its instance of the chain in the [estate](Estate). The successor's worker waits for that; its packets wait in
 //! its ring meanwhile. So each packet passes one of the two chains, in the order of its flow.
 
+use super::ChainRequests;
 use crate::worker::flags::WorkerFlags;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -69,6 +70,7 @@ pub(crate) type Heir = Arc<OnceLock<Arc<Estate>>>;
 pub(crate) struct RunEnds {
     pub(crate) flags: Arc<WorkerFlags>,
     pub(crate) heir: Heir,
+    pub(crate) requests: Arc<ChainRequests>,
 }
 
 /// Inheritance of a chain.

@@ -3,14 +3,18 @@
 //! Each chain is a run of its own, with its own counters, windows and report, on a share of the cores. One thread per
 //! chain, off the data cores, watches it.
 
+mod ended;
 mod figures;
 mod running;
+mod take_over;
 
+pub use ended::{EndedChain, final_counts};
 pub use figures::{ChainFigures, Figures};
 
 use crate::admission::Capacity;
 use crate::chain::AppliedChain;
 use crate::machine::{ChainObservation, ChainState, Machine, Refusal};
+use crate::take_over::fields::{FinalCounts, HandedOver, MachineOffer, TakenOver};
 use running::{RunningChain, StartFrom};
 use std::collections::BTreeMap;
 use std::path::{PathBuf, absolute};
@@ -18,7 +22,6 @@ use std::sync::Arc;
 use std::time::Duration;
 use tailwater_dataplane::core_host::{CoreHost, HostError};
 use tailwater_dataplane::port::Port;
-use tailwater_dataplane::report::RunReport;
 use tailwater_dataplane::scaling::ScalingConfig;
 use tailwater_dataplane::shared_port::{SharedPort, SharedPortConfig};
 use tailwater_dataplane::{RunConfig, RunPlan};
@@ -26,6 +29,7 @@ use tailwater_files::regular_only;
 use tailwater_functions::build::KeptFunction;
 use tailwater_functions::spec::ChainSpec;
 use tailwater_handover::park::Mode;
+use tailwater_net::Nanos;
 use tailwater_placement::slo::Curves;
 use tailwater_policy::core::MakeMapper;
 
@@ -69,19 +73,8 @@ pub struct LiveMachine {
     offloading: Option<Offloading>,
     profiles: Option<Profiles>,
     figures: Figures,
-}
-
-/// Chain that has ended.
-#[derive(Clone, Debug)]
-pub struct EndedChain {
-    /// Name.
-    pub name: String,
-    /// Its dedicated cores.
-    pub cores: Vec<usize>,
-    /// Report of its run.
-    pub report: Box<RunReport>,
-    /// Reason for which it failed, if it did.
-    pub failure: Option<String>,
+    /// Wall-clock time at which the host's clock was 0.
+    origin: Nanos,
 }
 
 /// Receives each chain at its end.
@@ -120,9 +113,23 @@ impl LiveMachine {
         ports: Vec<ServerPort>,
         on_end: impl FnMut(EndedChain) + Send + 'static,
     ) -> Result<LiveMachine, HostError> {
+        let origin = ended::origin_of(host.clock());
+        LiveMachine::open(host, ports, (false, origin), on_end)
+    }
+
+    fn open(
+        host: Arc<CoreHost>,
+        ports: Vec<ServerPort>,
+        (is_paused, origin): (bool, Nanos),
+        on_end: impl FnMut(EndedChain) + Send + 'static,
+    ) -> Result<LiveMachine, HostError> {
         let open = |ServerPort { port, config }: ServerPort| {
             let name = config.name.clone();
-            Ok((name, host.open_port(port, config)?))
+            let port = match is_paused {
+                true => host.open_paused_port(port, config)?,
+                false => host.open_port(port, config)?,
+            };
+            Ok((name, port))
         };
         let ports = ports.into_iter().map(open).collect::<Result<_, HostError>>()?;
         Ok(LiveMachine {
@@ -134,6 +141,7 @@ impl LiveMachine {
             offloading: None,
             profiles: None,
             figures: Figures::default(),
+            origin,
         })
     }
 
@@ -271,7 +279,8 @@ impl LiveMachine {
     /// Waits for a chain's end, and reports it.
     fn tell_end(&mut self, mut chain: RunningChain) {
         let end = chain.join();
-        if let Some(report) = end.report {
+        if let Some(mut report) = end.report {
+            ended::add_to_report(&mut report, chain.carried);
             (self.on_end.0)(EndedChain {
                 name: chain.name().to_owned(),
                 cores: chain.cores().to_vec(),
@@ -410,6 +419,39 @@ impl Machine for LiveMachine {
         }
         self.show();
         observations
+    }
+
+    fn offer(&mut self) -> Result<MachineOffer, Refusal> {
+        LiveMachine::offer(self)
+    }
+
+    fn hand_over(&mut self) -> Result<(HandedOver, Vec<Vec<u8>>), Refusal> {
+        LiveMachine::hand_over(self)
+    }
+
+    fn resume(&mut self) {
+        self.ports.values().for_each(|port| port.unpause());
+    }
+
+    fn leave(&mut self) {
+        LiveMachine::leave(self);
+    }
+
+    fn import(&mut self, handed: &HandedOver, flows: Vec<(String, Vec<u8>)>) -> Result<TakenOver, Refusal> {
+        LiveMachine::import(self, handed, flows)
+    }
+
+    fn begin(&mut self, paused_at: u64) -> u64 {
+        self.ports.values().for_each(|port| port.unpause());
+        self.host.clock().now().0.saturating_sub(paused_at)
+    }
+
+    fn add_counts(&mut self, counts: &FinalCounts) {
+        LiveMachine::add_counts(self, counts);
+    }
+
+    fn waited(&self) -> u64 {
+        self.ports.values().map(|port| port.waited()).sum()
     }
 }
 
