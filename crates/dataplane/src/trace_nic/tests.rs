@@ -384,7 +384,7 @@ fn a_queue_continues_at_the_position_of_another_one() {
         // Arrived, and not received.
         let waiting = old.queues[0].admit(Nanos(until + 500), 1024).0;
         let position = PortQueue::position(&old.queues[0]).unwrap();
-        assert_eq!(position.waiting.len() as u64, waiting);
+        assert!(position.waiting.len() as u64 >= waiting);
         assert!(PortQueue::continue_at(&mut new.queues[0], &position));
         for now in (until..10_000).step_by(1_000) {
             received.extend(new.poll(0, now + 1_000).1);
