@@ -1,8 +1,10 @@
 //! Flows of a chain that pass to a chain of another process.
 //!
-//! Functions with [durable](crate::function::NetworkFunction::durable) state pass it in its portable form, as they store
-//! it in Redis. Other functions either [decide again](crate::function::NetworkFunction::can_restart) about each flow, or
-//! lose their state.
+//! Functions with [durable] state pass it in its portable form, as they store it in Redis. Other functions either
+//! [decide again] about each flow, or lose their state.
+//!
+//! [durable]: crate::function::NetworkFunction::durable
+//! [decide again]: crate::function::NetworkFunction::can_restart
 //!
 //! # Format
 //!

@@ -111,6 +111,8 @@ impl FromPredecessor {
             let at = Instant::now();
             let locked = retry(|| LockedState::lock(paths))?;
             *store.0.borrow_mut() = Some(locked.store);
+            // With the other server's counts, before the first client reads them.
+            manager.observe(now());
             let taken = completed.taken;
             let refused = match taken.refused {
                 0 => String::new(),
@@ -121,7 +123,8 @@ impl FromPredecessor {
                 None => "; its final counts are missing",
             };
             let message = format!(
-                "took over from process {}: {:.1} ms without processing, {} flows ({} bytes) passed over{refused}{counts}",
+                "took over from process {}: {:.1} ms without processing, {} flows ({} bytes) passed \
+                 over{refused}{counts}",
                 completed.process,
                 taken.gap as f64 / 1e6,
                 taken.flows,

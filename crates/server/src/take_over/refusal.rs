@@ -2,8 +2,8 @@
 
 use super::fields::{ChainOffer, FunctionOffer, MachineOffer, StateOffer};
 
-/// Differences for which a take-over is refused, one line each: `new` cannot continue what `old` does. With `lose_state`,
-/// functions may lose their state.
+/// Differences for which a take-over is refused, one line each: `new` cannot continue what `old` does. With
+/// `lose_state`, functions may lose their state.
 pub fn differences(old: &MachineOffer, new: &MachineOffer, lose_state: bool) -> Vec<String> {
     let mut lines = Vec::new();
     for name in new.ports.keys().filter(|name| !old.ports.contains_key(*name)) {
