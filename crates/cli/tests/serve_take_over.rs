@@ -11,6 +11,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tailwater_server::take_over::{Message, PROTOCOL};
 
@@ -136,6 +137,43 @@ fn flows_ports_and_counters_pass_from_process_to_process() {
     assert!(!folder.0.join("edge.sock.take-over").exists());
 }
 
+/// Server whose report is read at any time, so that it can end.
+struct Watched {
+    child: Child,
+    report: Option<JoinHandle<Vec<u8>>>,
+}
+
+impl Watched {
+    fn new(mut serving: Serving) -> Watched {
+        let mut child = serving.0.take().unwrap();
+        let mut output = child.stdout.take().unwrap();
+        let report = std::thread::spawn(move || {
+            let mut bytes = Vec::new();
+            output.read_to_end(&mut bytes).unwrap();
+            bytes
+        });
+        Watched {
+            child,
+            report: Some(report),
+        }
+    }
+
+    /// Ends the server by SIGINT. Returns its report.
+    fn stop(mut self) -> Value {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+        let report = self.report.take().unwrap().join().unwrap();
+        serde_json::from_slice(&report).unwrap()
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
 /// Message of a take-over behind its length.
 fn receive(stream: &mut UnixStream) -> Message {
     let mut length = [0; 4];
@@ -166,7 +204,7 @@ fn the_running_server_goes_on_if_the_new_one_dies() {
     let folder = Folder::new();
     folder.server("");
     folder.chain("only", "0.0.0.0/0", NAT);
-    let mut serving = Serving::start(&folder);
+    let mut serving = Watched::new(Serving::start(&folder));
     wait("packets", || packets(&folder) > 100);
     // It has everything, and does not say so.
     let mut stream = connect(&folder);
@@ -209,11 +247,10 @@ fn the_running_server_goes_on_if_the_new_one_dies() {
         std::thread::sleep(Duration::from_micros(random >> 33 & 0x7_ffff));
         next.kill().unwrap();
         next.wait().unwrap();
-        let mut old = serving.0.take().unwrap();
         // One that was taken over ends; any other one goes on.
         let (began, first) = (Instant::now(), delivered(&folder));
         let is_over = loop {
-            if old.try_wait().unwrap().is_some() {
+            if serving.child.try_wait().unwrap().is_some() {
                 break true;
             }
             let goes_on = began.elapsed() > Duration::from_secs(1) && delivered(&folder) > first.or(Some(0));
@@ -227,10 +264,9 @@ fn the_running_server_goes_on_if_the_new_one_dies() {
             "kill {kill}: {}",
             if is_over { "after the take-over" } else { "before" }
         );
-        serving = match is_over {
-            true => Serving::start_again(&folder),
-            false => Serving(Some(old)),
-        };
+        if is_over {
+            serving = Watched::new(Serving::start_again(&folder));
+        }
         let before = packets(&folder);
         wait("packets after a kill", || packets(&folder) != before);
     }

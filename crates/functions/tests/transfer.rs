@@ -56,7 +56,7 @@ impl Rig {
         let hash = self.rss.hash_headers(&parse(frame).unwrap());
         assert!(self.batch.push(&mut self.pool, frame, now, hash));
         self.chain.process(&mut self.batch, now);
-        let sent = (self.batch.len() > 0).then(|| self.batch.frame(0).to_vec());
+        let sent = (!self.batch.is_empty()).then(|| self.batch.frame(0).to_vec());
         self.batch.release(&mut self.pool);
         sent
     }
@@ -140,7 +140,8 @@ fn flows_of_a_backend_that_is_gone_get_another_one() {
     let mut new = old.pass_over(&fewer, now);
     for (frame, before) in flows.iter().zip(before) {
         let after = target(new.run(frame, now));
-        assert!(after == before || before == Ipv4Addr::new(192, 0, 2, 1) && after != before);
+        let is_gone = before == Ipv4Addr::new(192, 0, 2, 1);
+        assert_eq!(after != before, is_gone, "{before} {after}");
     }
 }
 
