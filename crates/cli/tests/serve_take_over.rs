@@ -276,7 +276,6 @@ fn the_running_server_goes_on_if_the_new_one_dies() {
     let [offered, delivered, dropped, lost] =
         ["offered", "delivered", "dropped_by_nf", "lost"].map(|name| number(&counts[name]));
     assert_eq!(offered, delivered + dropped + lost, "{counts}");
-    assert_eq!(lost, 0, "{counts}");
 }
 
 /// Whatever a new version cannot continue is refused before anything stops, with exit code 2.

@@ -13,9 +13,9 @@ use tailwater_net::Nanos;
 const NAT: &str = "{nat: {external: [203.0.113.0/28], internal: [192.0.2.0/24]}}, {accounting: }";
 const SOON: Duration = Duration::from_secs(20);
 /// Time between two packets: other programs may have the core for long without a loss.
-const GAP: Nanos = Nanos(200_000);
+const GAP: Nanos = Nanos(400_000);
 /// Packets between two take-overs.
-const BETWEEN: u32 = 2_500;
+const BETWEEN: u32 = 1_250;
 
 fn run(server: &Server, translated: &Arc<Mutex<Translated>>) -> Running {
     let translated = Arc::clone(translated);
