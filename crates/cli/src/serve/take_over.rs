@@ -3,7 +3,6 @@
 use super::args::ServeArgs;
 use super::errors::not_served;
 use crate::error::CliError;
-use crate::output::complain;
 use std::sync::Arc;
 use tailwater_api::server::ServerSpec;
 use tailwater_dataplane::clock::Clock;
@@ -98,7 +97,9 @@ fn connect(_: &ServeArgs, _: &ServerSpec, _: &Paths) -> Result<Beginning, CliErr
 /// Sends the final counts to the server that has taken over, if one has.
 #[cfg(feature = "control")]
 pub(super) fn tell(served: &Served, ended: &[EndedChain], ports: &[Arc<SharedPort>]) {
+    use crate::output::complain;
     use tailwater_server::live::final_counts;
+
     let Some(successor) = &served.successor else {
         return;
     };
