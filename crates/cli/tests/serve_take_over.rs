@@ -83,10 +83,19 @@ fn flows_ports_and_counters_pass_from_process_to_process() {
     let _alone = alone();
     let folder = Folder::new();
     let seconds = 2 * (take_overs() + 1);
-    let capture = ["trace", "synth", "backbone", "--duration", "10ms", "-o", "small.pcap"];
+    let duration = format!("{}ms", 5 * take_overs().max(2));
+    let capture = [
+        "trace",
+        "synth",
+        "backbone",
+        "--duration",
+        &duration,
+        "-o",
+        "small.pcap",
+    ];
     assert!(folder.run(&capture).status.success());
     // No flow expires, however long the test takes.
-    let text = chain("only", "0.0.0.0/0", NAT) + "  flows: {idleTimeout: 86400s}\n";
+    let text = chain("only", "0.0.0.0/0", NAT) + "  flows: {idleTimeout: 86400s, capacity: 524288}\n";
     folder.write("chains/only.yaml", &text);
     let alone = folder.run(&["run", "chains/only.yaml", "--traffic", "small.pcap", "--output", "json"]);
     let alone: Value = serde_json::from_slice(&alone.stdout).unwrap();
@@ -112,12 +121,16 @@ fn flows_ports_and_counters_pass_from_process_to_process() {
         assert!(events.contains("ms without processing"), "{events}");
     }
     let mut before = 0;
-    wait("the trace's end", || {
+    let until = Instant::now() + Duration::from_secs(seconds.into()) + PATIENCE;
+    loop {
         // Counts are those of the last window.
         std::thread::sleep(Duration::from_millis(1500));
         let now = packets(&folder);
-        std::mem::replace(&mut before, now) == now
-    });
+        if std::mem::replace(&mut before, now) == now {
+            break;
+        }
+        assert!(Instant::now() < until, "the trace does not end");
+    }
     let last = serving.stop();
     let flows = &of_chain(&last)["flows"];
     opened += number(&flows["opened"]);
