@@ -66,6 +66,12 @@ impl FuzzedChain {
         self.chain.expire(now);
     }
 
+    /// Imports flows of another process, if they are some.
+    pub fn import_flows(&mut self, bytes: &[u8], now: Nanos) {
+        let imported = self.chain.import_flows(bytes, now, Nanos::ZERO);
+        assert!(imported.is_ok_and(|imported| imported.flows <= 1024) || self.chain.flows() <= 1024);
+    }
+
     /// Checks that all packets were sent or counted, and that all buffers are back.
     ///
     /// # Panics

@@ -19,6 +19,7 @@ mod snapshotter;
 mod stage;
 mod stopwatch;
 mod succession;
+mod transfer;
 
 pub use build::{state_bytes, state_bytes_with_cuts};
 pub use external_state::{DurableFlow, DurableFunction, PersistState, durable_functions, state_bytes_with_persistence};
@@ -28,6 +29,7 @@ pub use offload::ActiveFlow;
 pub use segment::Cuts;
 pub use stage::{Outcome, Reason};
 pub use stopwatch::{FunctionTime, ReadClock};
+pub use transfer::{ImportedFlows, TransferError, TransferFunction, TransferState};
 
 use crate::batch::{Batch, Verdict};
 use crate::branches::START;

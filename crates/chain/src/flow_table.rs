@@ -46,6 +46,7 @@ use std::sync::Arc;
 use tailwater_api::{IdleTimeouts, WhenFull};
 use tailwater_net::toeplitz::{BUCKETS, bucket_of};
 use tailwater_net::{FlowKey, Nanos};
+pub(crate) use tick::tick_of;
 use tick::{TICK_SHIFT, ticks};
 
 /// Counters of a flow table, in flows.

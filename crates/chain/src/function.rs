@@ -111,6 +111,12 @@ pub trait NetworkFunction: Send {
         FunctionProperties::default()
     }
 
+    /// Returns `true` if nothing is lost when a new instance continues in another process: the function keeps nothing
+    /// between packets but decisions by flow, which [`new_flow`](NetworkFunction::new_flow) makes again from the rules.
+    fn can_restart(&self) -> bool {
+        false
+    }
+
     /// Version of the rules that [`new_flow`](NetworkFunction::new_flow) decides by. When it changes, every flow is
     /// passed to `new_flow` again with its next packet. It is neither 0 nor [`u32::MAX`], which mark flows that are
     /// passed to `new_flow` under any version.

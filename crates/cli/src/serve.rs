@@ -2,12 +2,14 @@
 
 mod args;
 mod cache;
+mod errors;
 mod isolation;
 mod offloading;
 mod ports;
 mod profiler;
 mod profiles;
 mod report;
+mod take_over;
 
 pub use args::{SERVE_EXAMPLES, ServeArgs};
 
@@ -17,6 +19,7 @@ use crate::output::complain;
 use crate::signals::stop_on_signals;
 use crate::values::Cores;
 use cache::divided;
+use errors::not_served;
 use isolation::isolating;
 use offloading::{offloading, policy};
 use ports::open;
@@ -30,15 +33,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tailwater_api::document::Document;
 use tailwater_api::server::{AdmissionSpec, DESCRIPTION, ServerSpec, Unprofiled};
-use tailwater_dataplane::clock::Clock;
 use tailwater_dataplane::core_host::{CoreHost, HostConfig};
 use tailwater_dataplane::cores::{self, CoreError};
 use tailwater_handover::park::Mode;
 use tailwater_net::Nanos;
 use tailwater_policy::broker::{BrokerConfig, LeastSlackBroker};
 use tailwater_server::Event;
-use tailwater_server::live::{EndedChain, LiveMachine};
-use tailwater_server::{LockedState, Paths, ServeError, ServerConfig, serve_observed as run_server};
+use tailwater_server::live::LiveMachine;
+use tailwater_server::{Paths, ServerConfig, Start, serve_observed as run_server};
+use take_over::Beginning;
 
 /// Interval at which the end of `--duration` is looked for.
 const TICK: Duration = Duration::from_millis(10);
@@ -50,16 +53,15 @@ const TICK: Duration = Duration::from_millis(10);
 pub fn serve(args: &ServeArgs) -> Result<ExitCode, CliError> {
     let spec = read(&args.server)?;
     let paths = Paths::of(&spec, |name| std::env::var_os(name).map(PathBuf::from));
-    let state = LockedState::lock(&paths).map_err(not_served)?;
-    if rustix::process::geteuid().is_root() {
+    let beginning = Beginning::new(args, &spec, &paths)?;
+    if !args.take_over && rustix::process::geteuid().is_root() {
         // Remains of functions' processes that a killed server had. Every start of such a process removes them, too.
         let _ = tailwater_confine::sweep();
     }
     let stop = stop_on_signals()?;
-    let endpoint = spec
-        .metrics
-        .map(|address| Endpoint::bind("spec.metrics", address))
-        .transpose()?;
+    let bind = |address| Endpoint::bind("spec.metrics", address);
+    // The address of a running server is free once it has ended.
+    let endpoint = spec.metrics.filter(|_| !args.take_over).map(bind).transpose()?;
     let policy = policy(&spec)?;
     let cores = chosen(args.cores.as_ref(), ("cores", &spec.cores))?;
     let auxiliary = chosen(args.auxiliary.as_ref(), ("auxiliary", &spec.auxiliary))?;
@@ -85,7 +87,7 @@ pub fn serve(args: &ServeArgs) -> Result<ExitCode, CliError> {
     }
     let has_other_cores = cores::available().iter().any(|core| !cores.contains(core));
     let elsewhere = cores::AvoidCores::new(if is_left { &all } else { &cores });
-    let clock = Clock::start();
+    let clock = beginning.clock()?;
     let ports = open(&spec, &cores, &clock)?;
     let host = HostConfig {
         cores: cores.clone(),
@@ -95,9 +97,9 @@ pub fn serve(args: &ServeArgs) -> Result<ExitCode, CliError> {
         broker: Box::new(LeastSlackBroker::new(BrokerConfig::default())),
     };
     let host = CoreHost::start(host, clock).map_err(failed)?;
-    let ended = Arc::<Mutex<Vec<EndedChain>>>::default();
+    let ended = Arc::<Mutex<Vec<_>>>::default();
     let reports = Arc::clone(&ended);
-    let machine = LiveMachine::new(Arc::clone(&host), ports, move |ended| {
+    let machine = beginning.machine(&host, ports, move |ended| {
         reports.lock().unwrap_or_else(PoisonError::into_inner).push(ended);
     });
     let machine = machine.map_err(|error| {
@@ -116,9 +118,11 @@ pub fn serve(args: &ServeArgs) -> Result<ExitCode, CliError> {
         snapshot: Arc::default(),
     };
     let snapshot = Arc::clone(&sources.snapshot);
-    let metrics = endpoint
-        .map(|endpoint| endpoint.serve(ServerPage::new(sources)))
-        .transpose()?;
+    let page = ServerPage::new(sources);
+    let (mut metrics, late_page) = match endpoint {
+        Some(endpoint) => (Some(endpoint.serve(page)?), None),
+        None => (None, Some(page)),
+    };
     let config = ServerConfig {
         paths,
         spec,
@@ -131,8 +135,17 @@ pub fn serve(args: &ServeArgs) -> Result<ExitCode, CliError> {
         let timer = args
             .duration
             .map(|duration| scope.spawn(move || end_after(duration, stop, over)));
-        let ready = || announce(&config, [&cores, &auxiliary]);
-        let served = run_server(&config, state, machine, stop, ready, warn, move |state| {
+        let ready = || {
+            announce(&config, [&cores, &auxiliary]);
+            if let (Some(address), Some(page)) = (config.spec.metrics, late_page) {
+                match bind(address).and_then(|endpoint| endpoint.serve(page)) {
+                    Ok(endpoint) => metrics = Some(endpoint),
+                    Err(error) => complain("warning", &error.to_string()),
+                }
+            }
+        };
+        let start: Start = beginning.into();
+        let served = run_server(&config, start, machine, stop, ready, warn, move |state| {
             *snapshot.lock().unwrap_or_else(PoisonError::into_inner) = state.clone();
         });
         over.store(true, Ordering::Relaxed);
@@ -141,8 +154,9 @@ pub fn serve(args: &ServeArgs) -> Result<ExitCode, CliError> {
     });
     drop(metrics);
     drop(elsewhere);
-    served.map_err(not_served)?;
+    let served = served.map_err(not_served)?;
     let ended = std::mem::take(&mut *ended.lock().unwrap_or_else(PoisonError::into_inner));
+    take_over::tell(&served, &ended, &ports);
     print_all(&config.spec.metadata.name, &ended, &ports, args.output)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -190,17 +204,6 @@ fn read(path: &Path) -> Result<ServerSpec, CliError> {
     let document = Document::read(path, DESCRIPTION)?;
     let base_dir = path.parent().unwrap_or(Path::new("."));
     Ok(ServerSpec::new(&document, base_dir)?)
-}
-
-/// Error of a server that did not start.
-fn not_served(error: ServeError) -> CliError {
-    CliError::Server {
-        message: error.to_string(),
-        is_input: matches!(
-            error,
-            ServeError::Spec(_) | ServeError::Chains(_) | ServeError::NoGroup(_)
-        ),
-    }
 }
 
 fn failed(error: impl std::error::Error) -> CliError {

@@ -1,5 +1,6 @@
 //! Clock of the run: nanoseconds since its start, cheap enough to read for every batch.
 
+use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -33,6 +34,15 @@ enum Source {
     },
 }
 
+/// Origin of a clock, with which another process on the same machine continues it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClockOrigin {
+    /// Time-stamp counter at the origin, and nanoseconds per tick times 2^32, if the clock reads the counter.
+    pub counter: Option<[u64; 2]>,
+    /// Current time in nanoseconds.
+    pub now: u64,
+}
+
 /// Minimum duration of the calibration.
 const CALIBRATION: Duration = Duration::from_millis(20);
 
@@ -61,6 +71,32 @@ impl Clock {
         Clock {
             source: Arc::new(source),
         }
+    }
+
+    /// Origin of the clock, for [`continuing`](Clock::continuing).
+    pub fn origin(&self) -> ClockOrigin {
+        ClockOrigin {
+            counter: match &*self.source {
+                Source::Counter { origin, scale } => Some([*origin, *scale]),
+                Source::System(_) | Source::Readings { .. } => None,
+            },
+            now: self.now().0,
+        }
+    }
+
+    /// Continues the clock of another process on this machine: with the time-stamp counter, both show the same time;
+    /// without it, this one is late by the age of `origin`. `None` if this process cannot use the counter.
+    pub fn continuing(origin: &ClockOrigin) -> Option<Clock> {
+        let source = match origin.counter {
+            Some([origin, scale]) => {
+                invariant_counter().then_some(())?;
+                Source::Counter { origin, scale }
+            }
+            None => Source::System(Instant::now().checked_sub(Duration::from_nanos(origin.now))?),
+        };
+        Some(Clock {
+            source: Arc::new(source),
+        })
     }
 
     /// Starts a clock that each reading advances by `step`, so that a run on one core does the same each time, however
@@ -141,6 +177,21 @@ mod tests {
             ours.0 as f64 >= system.as_nanos() as f64 * 0.99,
             "{ours} against {system:?}"
         );
+    }
+
+    #[test]
+    fn a_continued_clock_shows_the_same_time() {
+        let clock = Clock::start();
+        let continued = Clock::continuing(&clock.origin()).unwrap();
+        if clock.origin().counter.is_some() {
+            let (before, there, after) = (clock.now(), continued.now(), clock.now());
+            assert!(before <= there && there <= after, "{before} {there} {after}");
+        }
+        let system = ClockOrigin {
+            counter: None,
+            now: 5_000_000,
+        };
+        assert!(Clock::continuing(&system).unwrap().now() >= Nanos(5_000_000));
     }
 
     #[test]

@@ -91,9 +91,58 @@ pub trait PortQueue: PortSender {
         let _ = pool;
     }
 
+    /// Position from which a queue of another process can continue, if it can.
+    fn position(&self) -> Option<QueuePosition> {
+        None
+    }
+
+    /// Continues at the position of another process's queue. Returns `false` if it is none of this traffic.
+    fn continue_at(&mut self, position: &QueuePosition) -> bool {
+        let _ = position;
+        false
+    }
+
+    /// Lets arrivals that find the ring full wait instead of being lost, until the queue has caught up, but not after
+    /// `until`: the queue was not polled for a while.
+    fn catch_up(&mut self, until: Nanos) {
+        let _ = until;
+    }
+
     /// Empties the ring: reports each packet's arrival and RSS hash to `lost`, and drops it. Returns the number of
     /// those that were not yet counted as offered.
     fn discard(&mut self, lost: &mut dyn FnMut(Nanos, u32)) -> u64;
+}
+
+/// Position of a queue, from which a queue of another process continues.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct QueuePosition {
+    /// Time of the first arrival, in nanoseconds of the clock that both use.
+    pub start: u64,
+    /// Next packet to arrive: its number in the traffic.
+    pub next: u64,
+    /// Number of the pass through the traffic, and the time at which it began.
+    pub lap: u32,
+    /// Time at which the pass began.
+    pub lap_start: u64,
+    /// No more packets arrive.
+    pub ended: bool,
+    /// Packets that have arrived and wait: arrival, number, pass.
+    pub waiting: Vec<(u64, u32, u32)>,
+}
+
+/// Traffic of a port that another process can continue.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct TrafficIdentity {
+    /// Name of the traffic.
+    pub name: String,
+    /// Packets of one pass.
+    pub packets: u64,
+    /// Bytes of one pass.
+    pub bytes: u64,
+    /// Duration of one pass in nanoseconds.
+    pub duration: u64,
+    /// Number of queues.
+    pub queues: u16,
 }
 
 /// Requirements of a run on its port.
@@ -177,6 +226,11 @@ pub trait Port: Send + Sync {
 
     /// All workers run: packets can be delivered from now on.
     fn on_started(&self) {}
+
+    /// Traffic that another process can continue; `None` for a device, which one process uses at a time.
+    fn identity(&self) -> Option<TrafficIdentity> {
+        None
+    }
 
     /// Device counters.
     fn report(&self) -> Vec<PortReport> {

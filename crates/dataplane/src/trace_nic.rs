@@ -7,10 +7,13 @@
 
 use crate::capture::CaptureTap;
 use crate::clock::Clock;
-use crate::port::{OpenError, Port, PortQueue, PortRequirements, PortSender, Received, Reta, RetaError};
+use crate::port::{
+    OpenError, Port, PortQueue, PortRequirements, PortSender, QueuePosition, Received, Reta, RetaError, TrafficIdentity,
+};
 use crate::reta::{RetaHistory, RetaView};
 use image::{Descriptor, Image, Lap};
 pub use renumber::Renumber;
+use ring::{Arrived, Ring};
 use std::sync::Arc;
 use tailwater_chain::batch::{Batch, Incoming};
 use tailwater_chain::buffer::BufferPool;
@@ -19,7 +22,9 @@ use tailwater_net::toeplitz::{RssHasher, bucket_of};
 use tailwater_traffic::Trace;
 
 mod image;
+mod position;
 mod renumber;
+mod ring;
 
 /// Maximum number of trace packets that one poll processes. So even a worker that cannot catch up, or without packets
 /// of its own, returns from the poll and checks if it must stop.
@@ -125,6 +130,7 @@ impl TraceNic {
                 taking: Lap::new(&self.image, 0, start),
                 sender: self.sender(),
                 start,
+                catch_up: None,
             })
             .collect()
     }
@@ -188,6 +194,11 @@ impl Port for TraceNic {
     fn set_reta(&self, reta: &Reta) -> Result<Nanos, RetaError> {
         TraceNic::set_reta(self, reta)
     }
+
+    fn identity(&self) -> Option<TrafficIdentity> {
+        let paced = self.config.pacing != Pacing::Saturate;
+        paced.then(|| position::identity(&self.image, self.queues))
+    }
 }
 
 pub(crate) fn check(reta: &Reta, queues: u16) -> Result<(), RetaError> {
@@ -198,73 +209,6 @@ pub(crate) fn check(reta: &Reta, queues: u16) -> Result<(), RetaError> {
             queue: reta[bucket],
             queues,
         }),
-    }
-}
-
-/// Packet in the descriptor ring.
-#[derive(Clone, Copy, Debug, Default)]
-struct Arrived {
-    arrival: Nanos,
-    index: u32,
-    lap: u32,
-}
-
-/// Descriptor ring: arrived packets in order, up to a fixed number.
-#[derive(Debug)]
-struct Ring {
-    slots: Box<[Arrived]>,
-    /// Counts of packets ever added and taken. Their difference is the fill level.
-    put: usize,
-    taken: usize,
-    size: usize,
-}
-
-impl Ring {
-    fn new(size: usize) -> Ring {
-        let size = size.clamp(1, 1 << 20);
-        let slots = vec![Arrived::default(); size.next_power_of_two()].into();
-        Ring {
-            slots,
-            put: 0,
-            taken: 0,
-            size,
-        }
-    }
-
-    #[inline]
-    fn len(&self) -> usize {
-        self.put.wrapping_sub(self.taken)
-    }
-
-    /// Adds a packet. The ring must hold fewer than its size.
-    #[inline]
-    fn push(&mut self, packet: Arrived) {
-        debug_assert!(self.len() < self.size);
-        let mask = self.slots.len() - 1;
-        self.slots[self.put & mask] = packet;
-        self.put = self.put.wrapping_add(1);
-    }
-
-    /// Packets in the ring, in order.
-    #[inline]
-    fn next(&self) -> impl Iterator<Item = &Arrived> {
-        let mask = self.slots.len() - 1;
-        (0..self.len()).map(move |i| &self.slots[self.taken.wrapping_add(i) & mask])
-    }
-
-    /// Oldest packet.
-    #[inline]
-    fn first(&self) -> Option<&Arrived> {
-        self.next().next()
-    }
-
-    /// Takes the oldest packet. The ring must not be empty.
-    #[inline]
-    fn pop(&mut self) -> Arrived {
-        debug_assert!(self.len() > 0);
-        let packet = self.slots[self.taken & (self.slots.len() - 1)];
-        self.taken = self.taken.wrapping_add(1);
-        packet
     }
 }
 
@@ -288,6 +232,8 @@ pub struct TraceQueue {
     taking: Lap,
     sender: TraceSender,
     start: Nanos,
+    /// Until this time at most, arrivals that find the ring full wait: the queue was not polled for a while.
+    catch_up: Option<Nanos>,
 }
 
 /// Transmit queue of a [`TraceNic`]: packets that reach it count as sent.
@@ -399,8 +345,9 @@ impl TraceQueue {
         }
         for _ in 0..MOST_ARRIVALS {
             // Without pacing no packet arrives without room for it.
-            if self.exhausted || (self.saturate && self.ring.len() >= room) {
-                break;
+            let waits = self.saturate || self.catch_up.is_some_and(|until| now < until);
+            if self.exhausted || (waits && self.ring.len() >= room) {
+                return (offered, lost, lost_since);
             }
             let descriptor = self.image.descriptors[self.next];
             let arrival = match self.saturate {
@@ -430,6 +377,8 @@ impl TraceQueue {
             self.next += 1;
             self.wrap();
         }
+        // All that have arrived are in the ring.
+        self.catch_up = None;
         (offered, lost, lost_since)
     }
 
@@ -528,6 +477,44 @@ impl PortQueue for TraceQueue {
 
     fn stop(&mut self) {
         self.exhausted = true;
+    }
+
+    fn position(&self) -> Option<QueuePosition> {
+        let waiting = self.ring.next();
+        let waiting = waiting.map(|packet| (packet.arrival.0, packet.index, packet.lap));
+        Some(QueuePosition {
+            start: self.start.0,
+            next: self.next as u64,
+            lap: self.lap.number,
+            lap_start: self.lap.start.0,
+            ended: self.exhausted,
+            waiting: waiting.collect(),
+        })
+    }
+
+    fn continue_at(&mut self, position: &QueuePosition) -> bool {
+        if !position::is_known(position, self.image.descriptors.len(), self.ring.size) {
+            return false;
+        }
+        let duration = self.end.saturating_sub(self.start);
+        self.start = Nanos(position.start);
+        if self.end != Nanos::MAX {
+            self.end = Nanos(position.start.saturating_add(duration.0));
+        }
+        self.next = position.next as usize;
+        self.lap = Lap::new(&self.image, position.lap, Nanos(position.lap_start));
+        self.exhausted = position.ended;
+        self.ring = Ring::new(self.ring.size);
+        for &(arrival, index, lap) in &position.waiting {
+            let arrival = Nanos(arrival);
+            self.ring.push(Arrived { arrival, index, lap });
+        }
+        self.taking = Lap::new(&self.image, position.lap, Nanos::ZERO);
+        true
+    }
+
+    fn catch_up(&mut self, until: Nanos) {
+        self.catch_up = Some(until);
     }
 
     fn discard(&mut self, lost: &mut dyn FnMut(Nanos, u32)) -> u64 {

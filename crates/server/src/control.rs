@@ -22,6 +22,7 @@ mod streams;
 
 pub use client::{Client, ClientError};
 pub use limits::Limits;
+pub(crate) use socket::SocketFile;
 
 use crate::error::ServeError;
 use crate::request::Command;
@@ -30,7 +31,6 @@ use access::Access;
 use clients::Clients;
 use connection::Connections;
 use service::Service;
-use socket::SocketFile;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;

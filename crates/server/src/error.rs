@@ -28,6 +28,9 @@ pub enum ServeError {
         /// The system's error.
         source: io::Error,
     },
+    /// A running server cannot be taken over.
+    #[error(transparent)]
+    TakeOver(#[from] crate::take_over::TakeOverError),
     /// The control socket cannot be used.
     #[error("{path}: the control socket cannot be used: {source}")]
     Socket {

@@ -27,8 +27,10 @@ mod profiling;
 mod reconcile;
 mod request;
 mod serve;
+mod state;
 pub mod status;
 pub mod steps;
+pub mod take_over;
 
 pub use admission::{Capacity, Placement, Promise};
 pub use chain::{AppliedChain, Manifest, Origin};
@@ -41,5 +43,6 @@ pub use machine::{
 };
 pub use manager::Manager;
 pub use request::{Applied, ApplyRequest, Outcome};
-pub use serve::{LockedState, Paths, ServerConfig, serve, serve_observed};
+pub use serve::{Served, ServerConfig, Start, serve, serve_observed};
+pub use state::{LockedState, Paths};
 pub use status::{Applies, BrokenPromise, ChainStatus, Condition, ConditionStatus, Phase, Snapshot};

@@ -4,6 +4,7 @@ use crate::admission::placement::Capacity;
 use crate::cache::CacheWays;
 use crate::chain::AppliedChain;
 use crate::events::Severity;
+use crate::take_over::fields::{FinalCounts, HandedOver, MachineOffer, TakenOver};
 use std::sync::Arc;
 use tailwater_net::Nanos;
 use tailwater_placement::slo::Curves;
@@ -97,6 +98,56 @@ pub trait Machine {
     /// Returns what has happened since the last call and is not part of a chain's state, for the server's events.
     fn notes(&mut self) -> Vec<MachineNote> {
         Vec::new()
+    }
+
+    /// Returns what another process needs to continue this machine. Changes nothing.
+    ///
+    /// # Errors
+    /// It cannot be continued.
+    fn offer(&mut self) -> Result<MachineOffer, Refusal> {
+        Err(Refusal::new("the data plane cannot be taken over"))
+    }
+
+    /// Pauses all ports, waits until no packet is in a chain, and exports the chains' flows, in the order of the
+    /// chains' names, and the ports' positions. Everything stays, until [`resume`](Machine::resume) or
+    /// [`leave`](Machine::leave).
+    ///
+    /// # Errors
+    /// The machine goes on.
+    fn hand_over(&mut self) -> Result<(HandedOver, Vec<Vec<u8>>), Refusal> {
+        Err(Refusal::new("the data plane cannot be taken over"))
+    }
+
+    /// Goes on after [`hand_over`](Machine::hand_over).
+    fn resume(&mut self) {}
+
+    /// Leaves everything to another process after [`hand_over`](Machine::hand_over): flows do not end here.
+    fn leave(&mut self) {}
+
+    /// Imports the flows of another process's chains, and the positions of its ports, which are paused here. Returns
+    /// the result, apart from the gap.
+    ///
+    /// # Errors
+    /// They are wrong. The machine cannot be used then.
+    fn import(&mut self, handed: &HandedOver, flows: Vec<(String, Vec<u8>)>) -> Result<TakenOver, Refusal> {
+        let (_, _) = (handed, flows);
+        Err(Refusal::new("the data plane cannot take over"))
+    }
+
+    /// Polls the ports, which were paused at `paused_at`. Returns the time since, in nanoseconds.
+    fn begin(&mut self, paused_at: u64) -> u64 {
+        let _ = paused_at;
+        0
+    }
+
+    /// Adds the final counts of the process that was taken over to those of the chains and ports.
+    fn add_counts(&mut self, counts: &FinalCounts) {
+        let _ = counts;
+    }
+
+    /// Packets that waited while ports were paused.
+    fn waited(&self) -> u64 {
+        0
     }
 }
 

@@ -212,6 +212,14 @@ impl<M: Machine, S: Store> Manager<M, S> {
         self.current.generation
     }
 
+    /// Current configuration as it is stored.
+    pub fn stored_generation(&self) -> StoredGeneration {
+        let mut stored = StoredGeneration::from(&self.current);
+        stored.chains.extend(self.unreadable.iter().cloned());
+        stored.chains.sort_by(|one, two| one.name.cmp(&two.name));
+        stored
+    }
+
     /// Current configuration.
     pub fn configuration(&self) -> &Configuration {
         &self.current

@@ -1,22 +1,25 @@
 //! A server from its start to its end.
 
+mod start;
+
+pub use start::{Served, Start};
+
 use crate::error::ServeError;
 use crate::events::{Event, Severity};
 use crate::files::{FolderWatcher, read_all};
-use crate::generation::{StateFolder, Store};
+use crate::generation::Store;
 use crate::machine::Machine;
 use crate::manager::Manager;
 use crate::profiling::{ProfileQueue, Progress};
 use crate::request::{Command, Request};
+use crate::state::{LockedState, Paths, now};
 use crate::status::Snapshot;
-use std::io::{self, ErrorKind};
-use std::path::{Path, PathBuf};
+use start::{LateStore, Successors};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 use tailwater_api::server::ServerSpec;
-use tailwater_net::Nanos;
 
 /// Time between observations of the machine, and within which a stop is noticed.
 const TICK: Duration = Duration::from_millis(100);
@@ -39,60 +42,6 @@ pub struct ServerConfig {
     pub limits: crate::control::Limits,
 }
 
-/// Paths that a server uses.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Paths {
-    /// Control socket.
-    pub socket: PathBuf,
-    /// Folder of the applied configuration.
-    pub state: PathBuf,
-}
-
-impl Paths {
-    /// Paths of a server: those of its specification, or `NAME.sock` in the [runtime folder](Self::runtime) and
-    /// `tailwater/NAME` in `$XDG_STATE_HOME`, or in `/var/lib` if that is not set.
-    pub fn of(spec: &ServerSpec, environment: impl Fn(&str) -> Option<PathBuf>) -> Paths {
-        let name = &spec.metadata.name;
-        let state = || {
-            environment("XDG_STATE_HOME")
-                .unwrap_or("/var/lib".into())
-                .join("tailwater")
-                .join(name)
-        };
-        let socket = || Paths::runtime(&environment).join(format!("{name}.sock"));
-        Paths {
-            socket: spec.control.socket.clone().unwrap_or_else(socket),
-            state: spec.state_directory.clone().unwrap_or_else(state),
-        }
-    }
-
-    /// Folder of the control sockets: `tailwater` in `$XDG_RUNTIME_DIR`, or in `/run` if that is not set.
-    pub fn runtime(environment: impl Fn(&str) -> Option<PathBuf>) -> PathBuf {
-        environment("XDG_RUNTIME_DIR")
-            .unwrap_or("/run".into())
-            .join("tailwater")
-    }
-}
-
-/// State folder of a server, which no other server can use at the same time.
-#[derive(Debug)]
-pub struct LockedState {
-    store: StateFolder,
-    /// Files removed that a server which was killed has left.
-    removed: Vec<String>,
-}
-
-impl LockedState {
-    /// Locks the state folder: the first step of a server, before it takes cores or memory.
-    ///
-    /// # Errors
-    /// The folder cannot be used, or another server uses it.
-    pub fn lock(paths: &Paths) -> Result<LockedState, ServeError> {
-        let (store, removed) = StateFolder::open(&paths.state).map_err(|source| state_error(&paths.state, source))?;
-        Ok(LockedState { store, removed })
-    }
-}
-
 /// Publisher of snapshots, once there is one.
 type Publisher = Arc<Mutex<Option<Publish>>>;
 
@@ -110,26 +59,26 @@ pub fn serve(
     ready: impl FnOnce(),
     warn: impl FnMut(&Event),
 ) -> Result<(), ServeError> {
-    serve_observed(config, state, machine, stop, ready, warn, |_| ())
+    serve_observed(config, Start::Alone(state), machine, stop, ready, warn, |_| ()).map(drop)
 }
 
-/// Same as [`serve`]; calls `observe` with each new state of the server, from its start on.
+/// Same as [`serve`]; calls `observe` with each new state of the server, from its start on. It may
+/// [take over](crate::take_over) from a running server, with a machine whose ports are paused, and ends when another
+/// process has taken over from it.
 ///
 /// # Errors
 /// The server cannot start.
 pub fn serve_observed(
     config: &ServerConfig,
-    state: LockedState,
+    start: Start,
     machine: impl Machine,
     stop: &AtomicBool,
     ready: impl FnOnce(),
     mut warn: impl FnMut(&Event),
     mut observe: impl FnMut(&Snapshot) + Send + 'static,
-) -> Result<(), ServeError> {
-    let LockedState { mut store, removed } = state;
-    let stored = store
-        .load()
-        .map_err(|source| state_error(&config.paths.state, source))?;
+) -> Result<Served, ServeError> {
+    let mut store = LateStore::default();
+    let (stored, removed, predecessor) = start.begin(&mut store, &config.paths)?;
     let (commands, requests) = sync_channel(WAITING);
     let started = now();
     let publisher = Publisher::default();
@@ -143,21 +92,26 @@ pub fn serve_observed(
         }
     };
     let publish = publish(Arc::clone(&publisher));
+    let state_lock = store.clone();
     let mut manager = Manager::new(config.spec.clone(), machine, &mut store, started, publish);
     for file in removed {
         let message = format!("removed {file}, left by a server that was killed");
         manager.report(Severity::Normal, "Cleaned", &message, started);
     }
     manager.resume(stored, started);
+    let taken = predecessor.take_over(&mut manager, &state_lock, &config.paths)?;
     let mut watcher = FolderWatcher::new(config.spec.chains.clone());
-    // A server without a chain is of no use, unless the control API brings some.
-    let lenient = config.spec.watch && !manager.configuration().chains.is_empty();
+    // A server without a chain is of no use, unless the control API brings some. One that has taken over has chains.
+    let lenient = taken.is_some() || config.spec.watch && !manager.configuration().chains.is_empty();
     let mut queue = ProfileQueue::default();
     start_files(&mut manager, &mut queue, lenient, stop)?;
     let (control, publish) = start_control(config, commands)?;
     *publisher.lock().unwrap_or_else(PoisonError::into_inner) = Some(publish);
+    let mut successors = Successors::bind(&config.paths, &mut manager);
     manager.report(Severity::Normal, "Serving", "the server is ready for requests", now());
+    taken.report(&mut manager);
     ready();
+    let mut served = Served::default();
     let mut warned = 0;
     let mut next_watch = Instant::now() + WATCH_PERIOD;
     while !stop.load(Ordering::Relaxed) {
@@ -177,6 +131,9 @@ pub fn serve_observed(
         if let Progress::Files(ready) = queue.step(&mut manager, now()) {
             drop(apply_profiled(&mut manager, ready, true));
         }
+        if successors.poll(&mut manager, &mut served) {
+            break;
+        }
         let new = manager.events().after(warned);
         new.filter(|event| event.severity == Severity::Warning)
             .for_each(|event| warn(event));
@@ -186,7 +143,7 @@ pub fn serve_observed(
     drop(control);
     queue.cancel(&mut manager);
     shut_down(&mut manager);
-    Ok(())
+    Ok(served)
 }
 
 type Publish = Box<dyn FnMut(Snapshot) + Send>;
@@ -209,16 +166,6 @@ fn start_control(
     commands: SyncSender<Command>,
 ) -> Result<(SyncSender<Command>, Publish), ServeError> {
     Ok((commands, Box::new(drop::<Snapshot>)))
-}
-
-fn state_error(path: &Path, source: io::Error) -> ServeError {
-    match source.kind() {
-        ErrorKind::WouldBlock => ServeError::Running(path.to_owned()),
-        _ => ServeError::State {
-            path: path.to_owned(),
-            source,
-        },
-    }
 }
 
 /// Applies the chains of the specification's files and folders. With `lenient`, the last generation stays if they are
@@ -316,42 +263,5 @@ fn shut_down<M: Machine, S: Store>(manager: &mut Manager<M, S>) {
     let end = Instant::now() + DRAIN;
     while !manager.is_idle() && Instant::now() < end {
         std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
-/// Time since the Unix epoch.
-fn now() -> Nanos {
-    let since = SystemTime::now()
-        .duration_since(SystemTime::UNIX_EPOCH)
-        .unwrap_or_default();
-    Nanos(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use tailwater_api::document::Document;
-    use tailwater_api::server::DESCRIPTION;
-
-    fn spec(fields: &str) -> ServerSpec {
-        let text = format!(
-            "apiVersion: tailwater.dev/v1alpha1\nkind: Server\nmetadata: {{name: edge-1}}\nspec:\n  cores: 1\n  \
-             ports: [{{name: a, traffic: bursty}}]\n{fields}"
-        );
-        let document = Document::parse(&text, "s.yaml", DESCRIPTION).unwrap();
-        ServerSpec::new(&document, Path::new("/etc")).unwrap()
-    }
-
-    #[test]
-    fn paths_are_given_or_of_the_system() {
-        let paths = Paths::of(&spec(""), |_| None);
-        assert_eq!(paths.socket, Path::new("/run/tailwater/edge-1.sock"));
-        assert_eq!(paths.state, Path::new("/var/lib/tailwater/edge-1"));
-        let user = |name: &str| Some(PathBuf::from(format!("/home/{name}")));
-        let paths = Paths::of(&spec(""), user);
-        assert_eq!(paths.socket, Path::new("/home/XDG_RUNTIME_DIR/tailwater/edge-1.sock"));
-        assert_eq!(paths.state, Path::new("/home/XDG_STATE_HOME/tailwater/edge-1"));
-        let paths = Paths::of(&spec("  control: c.sock\n  stateDirectory: s\n"), user);
-        assert_eq!((paths.socket, paths.state), ("/etc/c.sock".into(), "/etc/s".into()));
     }
 }

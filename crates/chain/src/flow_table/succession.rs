@@ -55,6 +55,23 @@ impl FlowTable {
         }
     }
 
+    /// Tick of the flow's last packet.
+    pub(crate) fn last_seen(&self, flow: FlowIndex) -> u32 {
+        self.links(flow).last_seen
+    }
+
+    /// Number of buckets that this view holds and has lent.
+    pub(crate) fn lent_buckets(&self) -> usize {
+        let held = self.partitions.iter().zip(self.usable.iter());
+        held.filter(|(partition, usable)| partition.is_some() && !**usable)
+            .count()
+    }
+
+    /// Returns `true` if flows are connections.
+    pub(crate) fn has_connections(&self) -> bool {
+        self.connections
+    }
+
     /// Returns `true` if this table finds flows by the same keys as another one: those of packets, or of connections.
     pub(crate) fn has_keys_of(&self, other: &FlowTable) -> bool {
         self.connections == other.connections

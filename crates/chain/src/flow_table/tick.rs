@@ -9,3 +9,8 @@ pub(super) const TICK_SHIFT: u32 = 16;
 pub(super) fn ticks(span: Nanos) -> u32 {
     (span.0 >> TICK_SHIFT).clamp(1, u64::from(u32::MAX / 2)) as u32
 }
+
+/// Tick of a time on the run's clock.
+pub(crate) fn tick_of(now: Nanos) -> u32 {
+    (now.0 >> TICK_SHIFT) as u32
+}

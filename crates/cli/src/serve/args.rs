@@ -15,6 +15,7 @@ spec.match; the most specific match wins.
 Examples:
   tailwater serve examples/server/server.yaml
   tailwater serve server.yaml --duration 10s --output json
+  tailwater serve server.yaml --take-over
 While it runs, from another terminal:
   tailwater apply -f chain.yaml
   tailwater get chains --watch
@@ -45,6 +46,12 @@ pub struct ServeArgs {
     /// Idle time after which a core sleeps, and the time it sleeps [default: never]
     #[arg(long, value_name = "TIME", value_parser = values::nap)]
     pub nap: Option<Nanos>,
+    /// Take over from the running server: its chains, flows, ports' positions and counters
+    #[arg(long)]
+    pub take_over: bool,
+    /// With --take-over: let functions begin anew whose state cannot pass over
+    #[arg(long, requires = "take_over")]
+    pub lose_state: bool,
     /// Output format
     #[arg(long, value_name = "FORMAT", default_value = "table")]
     pub output: ReportOutput,

@@ -17,6 +17,9 @@ const IDLE_INTERVAL: Nanos = Nanos::from_micros(100);
 /// Time that workers get to end once the core is to stop. They drain their queues for at most half a second.
 const LONGEST_STOP: Nanos = Nanos::from_secs(2);
 
+/// Time between two rounds while ports are paused: another process may need the core.
+const PAUSE_INTERVAL: Duration = Duration::from_micros(100);
+
 /// Worker on the core.
 struct Resident {
     worker: Box<dyn Hosted>,
@@ -82,6 +85,8 @@ impl CoreLoop {
                 self.busy
                     .store(self.busy.load(Ordering::Relaxed) + (end - now).0, Ordering::Relaxed);
                 busy_at = end;
+            } else if self.is_paused() {
+                std::thread::sleep(PAUSE_INTERVAL);
             } else if !polled && !self.waits {
                 self.rest(now.saturating_sub(busy_at));
             }
@@ -129,6 +134,12 @@ impl CoreLoop {
     fn poll(&mut self, now: Nanos) -> bool {
         let pollers = self.pollers.iter_mut();
         pollers.fold(false, |any, (_, poller)| poller.poll(now) || any)
+    }
+
+    /// Returns `true` if there are ports, and packets wait in all of them.
+    #[inline]
+    fn is_paused(&self) -> bool {
+        !self.pollers.is_empty() && self.pollers.iter().all(|(_, poller)| poller.is_paused())
     }
 
     /// Gives each worker within its share a turn, or, if none had work, one that is beyond it. Returns the end time, or

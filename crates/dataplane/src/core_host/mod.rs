@@ -222,6 +222,15 @@ impl CoreHost {
         port: Box<dyn Port>,
         config: SharedPortConfig,
     ) -> Result<Arc<SharedPort>, HostError> {
+        self.open(port, config, false)
+    }
+
+    fn open(
+        self: &Arc<Self>,
+        port: Box<dyn Port>,
+        config: SharedPortConfig,
+        is_paused: bool,
+    ) -> Result<Arc<SharedPort>, HostError> {
         let number = self.ports.fetch_add(1, Ordering::Relaxed) as usize;
         let config = SharedPortConfig {
             pollers: self.cores.len() as u16,
@@ -232,7 +241,10 @@ impl CoreHost {
             port: number,
         };
         let (shared, pollers) = SharedPort::open(port, config, self.clock.clone(), Box::new(control))?;
-        for (core, poller) in self.cores.iter().zip(pollers) {
+        for (core, mut poller) in self.cores.iter().zip(pollers) {
+            if is_paused {
+                poller.pause();
+            }
             core.mailbox.send(Order::Poll { port: number, poller });
         }
         Ok(shared)
@@ -243,6 +255,19 @@ impl CoreHost {
     pub(crate) fn real_time(&self, core: usize) -> Option<RealTimeCore> {
         let core = self.cores.iter().find(|own| own.number == core)?;
         RealTimeCore::raise(core.mailbox.clone(), core.shared.clone())
+    }
+
+    /// Same as [`open_port`](Self::open_port), for a port in which packets wait until it is
+    /// [unpaused](SharedPort::unpause).
+    ///
+    /// # Errors
+    /// Same as [`open_port`](Self::open_port).
+    pub fn open_paused_port(
+        self: &Arc<Self>,
+        port: Box<dyn Port>,
+        config: SharedPortConfig,
+    ) -> Result<Arc<SharedPort>, HostError> {
+        self.open(port, config, true)
     }
 
     /// Gives a worker its turns on a core. Returns `false` if there is no such core.

@@ -13,6 +13,7 @@ use std::time::Duration;
 use tailwater_api::chain::Match;
 use tailwater_chain::batch::MAX_BATCH;
 use tailwater_chain::buffer::BufferPool;
+use tailwater_chain::chain::Chain;
 use tailwater_chain::parcel::PacketStore;
 use tailwater_functions::build::KeptFunction;
 use tailwater_net::Nanos;
@@ -66,6 +67,17 @@ impl Withdrawal {
         if let Some(slot) = self.slot.get() {
             self.shared.set_live(&[(*slot, false)], None);
         }
+    }
+
+    /// Runs `f` on the chain between two turns of its worker, once no packet is in the chain if it `needs_quiet`.
+    /// `None` if that took longer than `timeout`: it does not run any more then.
+    pub fn on_chain<R: Send + 'static>(
+        &self,
+        needs_quiet: bool,
+        timeout: Duration,
+        f: impl FnOnce(&mut Chain) -> R + Send + 'static,
+    ) -> Option<R> {
+        self.ends.requests.call(needs_quiet, timeout, f)
     }
 
     /// Returns `true` once packets have been delivered to the chain's workers, or could have been.

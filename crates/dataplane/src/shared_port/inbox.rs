@@ -183,6 +183,14 @@ impl Outlet {
         rest
     }
 
+    /// Room in the ring, up to `wanted` packets. A worker that has ended takes any number.
+    pub(crate) fn room(&mut self, wanted: usize) -> usize {
+        match self.to.is_closed() {
+            true => wanted,
+            false => self.to.room(wanted),
+        }
+    }
+
     /// Returns `true` if the worker has ended. What is [settled](Self::settle) after that is the last.
     pub(crate) fn is_over(&self) -> bool {
         self.to.is_closed()

@@ -17,13 +17,16 @@
 mod chain_port;
 mod inbox;
 mod poller;
+mod requests;
 pub mod rules;
 pub(crate) mod succession;
+mod take_over;
 
 pub(crate) use chain_port::Slot;
 pub use chain_port::{ChainPort, Withdrawal};
 pub(crate) use poller::Poller;
 pub use poller::Unmatched;
+pub(crate) use requests::ChainRequests;
 
 use crate::capture::CaptureTap;
 use crate::clock::Clock;
@@ -112,6 +115,8 @@ pub struct SharedPort {
     /// Senders that chains have returned.
     senders: Arc<Senders>,
     control: Box<dyn PollerControl>,
+    /// Counts of the process that this one has taken over from.
+    before: Mutex<SharedPortCounts>,
 }
 
 /// Chains of a shared port.
@@ -204,7 +209,7 @@ pub(crate) trait PollerControl: Send + Sync {
 }
 
 /// Packet counts of a shared port.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct SharedPortCounts {
     /// Packets that arrived, for all chains and none.
     pub received: u64,
@@ -310,6 +315,7 @@ impl SharedPort {
             }),
             senders: Arc::default(),
             control,
+            before: Mutex::default(),
         };
         Ok((Arc::new(shared), ready))
     }
@@ -323,14 +329,15 @@ impl SharedPort {
     pub fn counts(&self) -> SharedPortCounts {
         let sum = |counter: fn(&PollerCounters) -> &AtomicU64| {
             let counters = self.counters.iter();
-            counters.map(|own| counter(own).load(Ordering::Relaxed)).sum()
+            counters.map(|own| counter(own).load(Ordering::Relaxed)).sum::<u64>()
         };
+        let before = *self.before.lock().unwrap_or_else(PoisonError::into_inner);
         SharedPortCounts {
-            received: sum(|own| &own.received),
-            delivered: sum(|own| &own.delivered),
-            unmatched: sum(|own| &own.unmatched),
-            lost: sum(|own| &own.lost),
-            damaged: sum(|own| &own.damaged),
+            received: before.received + sum(|own| &own.received),
+            delivered: before.delivered + sum(|own| &own.delivered),
+            unmatched: before.unmatched + sum(|own| &own.unmatched),
+            lost: before.lost + sum(|own| &own.lost),
+            damaged: before.damaged + sum(|own| &own.damaged),
         }
     }
 

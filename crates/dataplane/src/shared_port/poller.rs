@@ -2,7 +2,7 @@
 
 use super::inbox::{Outlet, Progress};
 use super::rules::{ChainRules, MAX_CHAINS};
-use crate::port::{PortQueue, Received};
+use crate::port::{PortQueue, QueuePosition, Received};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tailwater_chain::batch::{Batch, MAX_BATCH};
@@ -11,6 +11,21 @@ use tailwater_net::Nanos;
 
 /// Maximum number of batches received in one turn, so that chains get their turns under overload, too.
 const MOST_BATCHES: usize = 4;
+
+/// Time after a pause within which the poller catches up. A port that is overloaded for longer loses packets as usual.
+const CATCH_UP: Nanos = Nanos::from_secs(2);
+
+/// State of a poller with regard to a pause.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Pause {
+    /// It polls.
+    #[default]
+    None,
+    /// Packets wait.
+    Paused,
+    /// It has polled again since this time, and has not caught up.
+    CatchingUp(Nanos),
+}
 
 /// Treatment of packets that no chain matches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,6 +47,8 @@ pub(crate) struct PollerCounters {
     /// Packets lost before their chain was known: the port's ring was full, or they were in several buffers.
     pub(crate) lost: AtomicU64,
     pub(crate) damaged: AtomicU64,
+    /// Packets that waited while the poller was paused.
+    pub(crate) waited: AtomicU64,
 }
 
 /// Adds to a counter with a single writer.
@@ -85,6 +102,8 @@ pub(crate) struct Poller {
     unmatched: Unmatched,
     counters: Arc<PollerCounters>,
     progress: Arc<Progress>,
+    /// Whether packets wait in the port.
+    pause: Pause,
     /// Turns until all chains' buffers are taken back.
     settle_in: u32,
     ended: bool,
@@ -116,6 +135,7 @@ impl Poller {
             unmatched,
             counters,
             progress,
+            pause: Pause::default(),
             settle_in: SETTLE_INTERVAL,
             ended: false,
         }
@@ -131,11 +151,18 @@ impl Poller {
     /// Receives packets that have arrived by `now`, and delivers them. Returns `true` if there were any.
     pub(crate) fn poll(&mut self, now: Nanos) -> bool {
         let mut any = false;
-        for _ in 0..MOST_BATCHES {
+        let batches = match self.pause {
+            Pause::None => MOST_BATCHES,
+            _ => self.batches_after_pause(now),
+        };
+        for _ in 0..batches {
             let received = self.queue.receive(now, &mut self.pool, &mut self.batch);
             let count = self.batch.len();
             any |= count > 0;
             self.count(received);
+            if self.pause != Pause::None {
+                self.count_waited();
+            }
             self.deliver();
             if received.ended && received.waiting == 0 {
                 self.ended = true;
@@ -150,6 +177,15 @@ impl Poller {
             false => self.queue.received_before(),
         });
         any
+    }
+
+    /// Smallest room in the rings to the chains.
+    fn least_room(&mut self) -> usize {
+        let outlets = self.outlets.iter_mut().flatten();
+        outlets
+            .map(|outlets| outlets.home.room(MAX_BATCH))
+            .min()
+            .unwrap_or(MAX_BATCH)
     }
 
     /// Set of chains, by slot, to which packets were delivered in this round.
@@ -288,5 +324,79 @@ impl Poller {
     /// Ends reception.
     pub(crate) fn stop(&mut self) {
         self.queue.stop();
+    }
+}
+
+/// A pause: packets wait in the port, and none is lost by it. Afterwards no more are received than the chains' rings
+/// have room for, until all that waited have been: they are late.
+impl Poller {
+    /// Lets packets wait from now on.
+    pub(crate) fn pause(&mut self) {
+        self.pause = Pause::Paused;
+    }
+
+    /// Returns `true` if packets wait.
+    pub(crate) fn is_paused(&self) -> bool {
+        self.pause == Pause::Paused
+    }
+
+    /// Polls again.
+    pub(crate) fn unpause(&mut self, now: Nanos) {
+        self.pause = Pause::CatchingUp(now);
+        self.queue.catch_up(now + CATCH_UP);
+    }
+
+    /// Position of the queue, for another process.
+    pub(crate) fn position(&self) -> Option<QueuePosition> {
+        self.queue.position()
+    }
+
+    /// Continues at the position of another process's queue. Returns `false` if it is none of this traffic.
+    pub(crate) fn continue_at(&mut self, position: &QueuePosition) -> bool {
+        let is_known = self.queue.continue_at(position);
+        if is_known {
+            // That process has left them out of its count.
+            add(&self.counters.received, position.waiting.len() as u64);
+        }
+        is_known
+    }
+
+    /// Leaves what waits to another process, and receives nothing any more.
+    pub(crate) fn leave(&mut self) {
+        let mut waiting = 0;
+        let uncounted = self.queue.discard(&mut |_, _| waiting += 1);
+        let received = &self.counters.received;
+        let counted = waiting - uncounted.min(waiting);
+        received.store(
+            received.load(Ordering::Relaxed).saturating_sub(counted),
+            Ordering::Relaxed,
+        );
+    }
+
+    /// Number of batches to receive now, during a pause or until the poller has caught up.
+    #[cold]
+    fn batches_after_pause(&mut self, now: Nanos) -> usize {
+        match self.pause {
+            Pause::None => 1,
+            Pause::Paused => 0,
+            Pause::CatchingUp(since) if now >= since + CATCH_UP => {
+                self.pause = Pause::None;
+                1
+            }
+            Pause::CatchingUp(_) => usize::from(self.least_room() >= MAX_BATCH),
+        }
+    }
+
+    /// Counts packets of the batch that waited. A batch that is not full is the last of them.
+    #[cold]
+    fn count_waited(&mut self) {
+        let Pause::CatchingUp(since) = self.pause else {
+            return;
+        };
+        let waited = (0..self.batch.len()).filter(|at| self.batch.packet(*at).arrival < since);
+        add(&self.counters.waited, waited.count() as u64);
+        if self.batch.len() < MAX_BATCH {
+            self.pause = Pause::None;
+        }
     }
 }

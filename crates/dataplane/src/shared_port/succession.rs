@@ -8,6 +8,7 @@
 //! With different numbers of workers, buckets come from several. Then each worker waits until all of the predecessor's
 //! have ended, and nothing passes over.
 
+use super::ChainRequests;
 use crate::worker::flags::WorkerFlags;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -79,6 +80,7 @@ pub(crate) struct RunEnds {
     pub(crate) flags: Arc<WorkerFlags>,
     pub(crate) workers: Arc<OnceLock<u16>>,
     pub(crate) heir: Heir,
+    pub(crate) requests: Arc<ChainRequests>,
 }
 
 impl RunEnds {

@@ -361,3 +361,59 @@ fn nothing_arrives_before_the_start() {
         assert!(rig.poll(0, 1000).0.offered > 0);
     }
 }
+
+/// A queue that continues at another one's position receives what that one has not, in order, also what waits in its
+/// ring, and in the pass in which it was.
+#[test]
+fn a_queue_continues_at_the_position_of_another_one() {
+    let times: Vec<u64> = (0..10).map(|number| number * 100).collect();
+    let config = || TraceNicConfig {
+        duration: Some(Nanos(10_000)),
+        renumber: Renumber::None,
+        ..TraceNicConfig::default()
+    };
+    let rig = |queues| Rig::new(trace(&times), queues, config());
+    let mut whole = rig(1);
+    let mut expected = Vec::new();
+    for now in (0..10_000).step_by(2_000) {
+        expected.extend(whole.poll(0, now + 2_000).1);
+    }
+    for until in [0, 350, 1_500, 4_321] {
+        let (mut old, mut new) = (rig(1), rig(1));
+        let mut received = old.poll(0, until).1;
+        // Arrived, and not received.
+        let waiting = old.queues[0].admit(Nanos(until + 500), 1024).0;
+        let position = PortQueue::position(&old.queues[0]).unwrap();
+        assert!(position.waiting.len() as u64 >= waiting);
+        assert!(PortQueue::continue_at(&mut new.queues[0], &position));
+        for now in (until..10_000).step_by(1_000) {
+            received.extend(new.poll(0, now + 1_000).1);
+        }
+        assert_eq!(received, expected, "{until}");
+        // Of a shorter trace.
+        let mut other = Rig::new(trace(&[0]), 1, config());
+        assert!(!PortQueue::continue_at(&mut other.queues[0], &position));
+    }
+}
+
+/// After a pause, arrivals for which the ring has no room wait.
+#[test]
+fn what_arrived_in_a_pause_is_not_lost() {
+    let times: Vec<u64> = (0..100).collect();
+    let config = TraceNicConfig {
+        ring: 8,
+        ..TraceNicConfig::default()
+    };
+    let mut rig = Rig::new(trace(&times), 1, config.clone());
+    PortQueue::catch_up(&mut rig.queues[0], Nanos(5_000));
+    let mut received = 0;
+    for now in 1_000..1_020 {
+        let (poll, packets) = rig.poll(0, now);
+        assert_eq!(poll.lost_ring_full, 0);
+        received += packets.len();
+    }
+    assert_eq!(received, 100);
+    let mut rig = Rig::new(trace(&times), 1, config);
+    PortQueue::catch_up(&mut rig.queues[0], Nanos(900));
+    assert!(rig.poll(0, 1_000).0.lost_ring_full > 0, "but not for ever");
+}

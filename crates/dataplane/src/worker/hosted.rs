@@ -93,6 +93,12 @@ impl<P: Processing> HostedWorker<P> {
         };
         let (turn, received) = worker.turn(times, || flags.are_set());
         let waits = worker.processing.waits_for_others();
+        if self.ends.requests.is_pending() {
+            let is_quiet = matches!(turn, Turn::Idle(_)) && received.waiting == 0 && worker.processing.is_done();
+            if let Some(chain) = worker.processing.chain() {
+                self.ends.requests.carry_out(chain, is_quiet);
+            }
+        }
         if worker.is_over(times, received) {
             self.close();
         } else {

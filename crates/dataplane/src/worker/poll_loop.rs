@@ -49,6 +49,11 @@ pub(crate) trait Processing: Counting {
         chain.drain();
     }
 
+    /// The chain, if this is a whole one: for requests between two turns.
+    fn chain(&mut self) -> Option<&mut Chain> {
+        None
+    }
+
     /// Returns `true` if another core works for this one: it needs turns although it has no packets.
     fn waits_for_others(&self) -> bool {
         false

@@ -358,6 +358,10 @@ impl Processing for ChainProcessing {
         }
     }
 
+    fn chain(&mut self) -> Option<&mut Chain> {
+        Some(&mut self.chain)
+    }
+
     #[inline]
     fn waits_for_others(&self) -> bool {
         let dispatch = self.dispatch.as_ref();

@@ -6,6 +6,7 @@ mod auxiliary;
 mod common;
 mod rig;
 mod succession;
+mod take_over;
 
 use common::alone;
 use rig::*;

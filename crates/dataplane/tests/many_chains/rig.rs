@@ -119,9 +119,26 @@ impl Server {
         auxiliary: Vec<usize>,
         (repeated, unmatched): (bool, Unmatched),
     ) -> Server {
+        Server::build(trace, workers, auxiliary, (repeated, unmatched), None)
+    }
+
+    /// Server with the clock of another one, and a paused port.
+    pub fn paused(trace: Trace, other: &Server) -> Server {
+        let clock = Clock::continuing(&other.host.clock().origin()).expect("the same machine");
+        Server::build(trace, 1, Vec::new(), (false, Unmatched::Drop), Some(clock))
+    }
+
+    fn build(
+        trace: Trace,
+        workers: usize,
+        auxiliary: Vec<usize>,
+        (repeated, unmatched): (bool, Unmatched),
+        continued: Option<Clock>,
+    ) -> Server {
         let available = cores::available();
         let cores: Vec<usize> = available.iter().rev().copied().take(workers).collect();
-        let clock = Clock::start();
+        let is_paused = continued.is_some();
+        let clock = continued.unwrap_or_else(Clock::start);
         let host = HostConfig {
             cores: cores.clone(),
             nap: None,
@@ -148,7 +165,10 @@ impl Server {
             unmatched,
             rss_key: key,
         };
-        let port = host.open_port(Box::new(nic), config).unwrap();
+        let port = match is_paused {
+            true => host.open_paused_port(Box::new(nic), config).unwrap(),
+            false => host.open_port(Box::new(nic), config).unwrap(),
+        };
         Server { host, port, cores }
     }
 

@@ -18,14 +18,14 @@ const NAT: &str = "{nat: {external: [203.0.113.0/28]}}";
 
 /// Packets behind a translation: the external port of each of the 50 flows of a network, and its last packet.
 #[derive(Default)]
-struct Translated {
-    flows: BTreeMap<u32, (u16, u32)>,
-    moved: u64,
-    overtaken: u64,
+pub struct Translated {
+    pub flows: BTreeMap<u32, (u16, u32)>,
+    pub moved: u64,
+    pub overtaken: u64,
 }
 
 /// Records translated packets.
-struct Observer(Arc<Mutex<Translated>>);
+pub struct Observer(pub Arc<Mutex<Translated>>);
 
 impl NetworkFunction for Observer {
     fn kind(&self) -> &'static str {

@@ -113,6 +113,10 @@ impl NetworkFunction for Acl {
         "Acl"
     }
 
+    fn can_restart(&self) -> bool {
+        true
+    }
+
     fn drop_reasons(&self) -> &'static [&'static str] {
         &["denied"]
     }

@@ -98,6 +98,10 @@ impl NetworkFunction for BpfFilter {
         "BpfFilter"
     }
 
+    fn can_restart(&self) -> bool {
+        true
+    }
+
     fn drop_reasons(&self) -> &'static [&'static str] {
         &DROP_REASONS[..=self.count]
     }

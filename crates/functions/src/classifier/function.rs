@@ -60,6 +60,10 @@ impl NetworkFunction for Classifier {
         "Classifier"
     }
 
+    fn can_restart(&self) -> bool {
+        true
+    }
+
     fn counters(&self) -> &'static [&'static str] {
         self.table.counters()
     }

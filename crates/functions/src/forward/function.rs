@@ -25,6 +25,10 @@ impl NetworkFunction for Forward {
         "Forward"
     }
 
+    fn can_restart(&self) -> bool {
+        true
+    }
+
     fn properties(&self) -> FunctionProperties {
         FunctionProperties::HEADERS_ONLY
     }

@@ -129,6 +129,10 @@ impl NetworkFunction for IpForward {
         "IpForward"
     }
 
+    fn can_restart(&self) -> bool {
+        true
+    }
+
     fn drop_reasons(&self) -> &'static [&'static str] {
         &["no-route", "ttl-expired", "blackhole", "local"]
     }

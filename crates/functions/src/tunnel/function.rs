@@ -120,6 +120,10 @@ impl NetworkFunction for Tunnel {
         "Tunnel"
     }
 
+    fn can_restart(&self) -> bool {
+        true
+    }
+
     fn drop_reasons(&self) -> &'static [&'static str] {
         &["no-rule", "too-many-tags", "no-room"]
     }

@@ -22,6 +22,7 @@ use crate::admission::Capacity;
 use crate::chain::AppliedChain;
 use crate::events::Severity;
 use crate::machine::{ChainObservation, ChainState, Machine, MachineNote, Refusal};
+use crate::take_over::fields::{FinalCounts, HandedOver, MachineOffer, TakenOver};
 use divided::Reservations;
 use load::{Chains, PlacedChain};
 use std::fmt;
@@ -225,6 +226,38 @@ impl<M: Machine, A: CachePartitioner> Machine for DividedMachine<M, A> {
             observation.cache = core.and_then(|core| self.caches.iter().find_map(|cache| cache.ways_of(core)));
         }
         observed
+    }
+
+    fn offer(&mut self) -> Result<MachineOffer, Refusal> {
+        self.machine.offer()
+    }
+
+    fn hand_over(&mut self) -> Result<(HandedOver, Vec<Vec<u8>>), Refusal> {
+        self.machine.hand_over()
+    }
+
+    fn resume(&mut self) {
+        self.machine.resume();
+    }
+
+    fn leave(&mut self) {
+        self.machine.leave();
+    }
+
+    fn import(&mut self, handed: &HandedOver, flows: Vec<(String, Vec<u8>)>) -> Result<TakenOver, Refusal> {
+        self.machine.import(handed, flows)
+    }
+
+    fn begin(&mut self, paused_at: u64) -> u64 {
+        self.machine.begin(paused_at)
+    }
+
+    fn add_counts(&mut self, counts: &FinalCounts) {
+        self.machine.add_counts(counts);
+    }
+
+    fn waited(&self) -> u64 {
+        self.machine.waited()
     }
 
     fn notes(&mut self) -> Vec<MachineNote> {

@@ -18,7 +18,7 @@ const RETRY: Duration = Duration::from_millis(5);
 /// Socket file of a listener, removed when dropped: before the listener, since afterwards the file may be another
 /// server's.
 #[derive(Debug)]
-pub(super) struct SocketFile {
+pub(crate) struct SocketFile {
     path: PathBuf,
     /// Number of the file, by which one that has been put in its place is known.
     inode: u64,
@@ -30,7 +30,7 @@ impl SocketFile {
     ///
     /// # Errors
     /// Another server listens there, the file is something else, or the system refuses.
-    pub(super) fn bind(path: &Path, group: Option<u32>) -> Result<(SocketFile, UnixListener), ServeError> {
+    pub(crate) fn bind(path: &Path, group: Option<u32>) -> Result<(SocketFile, UnixListener), ServeError> {
         let system = |source: io::Error| match source.kind() {
             ErrorKind::AddrInUse => ServeError::Running(path.to_owned()),
             _ => ServeError::Socket {

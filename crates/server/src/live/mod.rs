@@ -3,11 +3,14 @@
 //! Each chain is a run of its own, with its own counters, windows and report, on a share of the cores. One thread per
 //! chain, off the data cores, watches it.
 
+mod ended;
 mod figures;
 mod profiling;
 mod reading;
 mod running;
+mod take_over;
 
+pub use ended::{EndedChain, final_counts};
 pub use figures::{ChainFigures, Figures};
 pub use profiling::Profiler;
 pub use reading::ReadIsolated;
@@ -15,6 +18,7 @@ pub use reading::ReadIsolated;
 use crate::admission::Capacity;
 use crate::chain::AppliedChain;
 use crate::machine::{ChainObservation, ChainState, Machine, Refusal};
+use crate::take_over::fields::{FinalCounts, HandedOver, MachineOffer, TakenOver};
 use profiling::core_to_profile;
 use reading::ChainReader;
 use running::{RunningChain, StartFrom};
@@ -25,13 +29,13 @@ use std::time::Duration;
 use tailwater_api::IsolationMode;
 use tailwater_dataplane::core_host::{CoreHost, HostError};
 use tailwater_dataplane::port::Port;
-use tailwater_dataplane::report::RunReport;
 use tailwater_dataplane::scaling::ScalingConfig;
 use tailwater_dataplane::shared_port::{SharedPort, SharedPortConfig};
 use tailwater_dataplane::{IsolationConfig, RunConfig, RunPlan};
 use tailwater_functions::build::KeptFunction;
 use tailwater_functions::spec::ChainSpec;
 use tailwater_handover::park::Mode;
+use tailwater_net::Nanos;
 use tailwater_placement::slo::Curves;
 use tailwater_policy::core::MakeMapper;
 
@@ -77,19 +81,8 @@ pub struct LiveMachine {
     reader: ChainReader,
     profiler: Option<Box<dyn Profiler>>,
     figures: Figures,
-}
-
-/// Chain that has ended.
-#[derive(Clone, Debug)]
-pub struct EndedChain {
-    /// Name.
-    pub name: String,
-    /// Its dedicated cores.
-    pub cores: Vec<usize>,
-    /// Report of its run.
-    pub report: Box<RunReport>,
-    /// Reason for which it failed, if it did.
-    pub failure: Option<String>,
+    /// Wall-clock time at which the host's clock was 0.
+    origin: Nanos,
 }
 
 /// Receives each chain at its end.
@@ -128,9 +121,23 @@ impl LiveMachine {
         ports: Vec<ServerPort>,
         on_end: impl FnMut(EndedChain) + Send + 'static,
     ) -> Result<LiveMachine, HostError> {
+        let origin = ended::origin_of(host.clock());
+        LiveMachine::open(host, ports, (false, origin), on_end)
+    }
+
+    fn open(
+        host: Arc<CoreHost>,
+        ports: Vec<ServerPort>,
+        (is_paused, origin): (bool, Nanos),
+        on_end: impl FnMut(EndedChain) + Send + 'static,
+    ) -> Result<LiveMachine, HostError> {
         let open = |ServerPort { port, config }: ServerPort| {
             let name = config.name.clone();
-            Ok((name, host.open_port(port, config)?))
+            let port = match is_paused {
+                true => host.open_paused_port(port, config)?,
+                false => host.open_port(port, config)?,
+            };
+            Ok((name, port))
         };
         let ports = ports.into_iter().map(open).collect::<Result<_, HostError>>()?;
         Ok(LiveMachine {
@@ -144,6 +151,7 @@ impl LiveMachine {
             reader: ChainReader::default(),
             profiler: None,
             figures: Figures::default(),
+            origin,
         })
     }
 
@@ -308,7 +316,8 @@ impl LiveMachine {
     /// Waits for a chain's end, and reports it.
     fn tell_end(&mut self, mut chain: RunningChain) {
         let end = chain.join();
-        if let Some(report) = end.report {
+        if let Some(mut report) = end.report {
+            ended::add_to_report(&mut report, chain.carried);
             (self.on_end.0)(EndedChain {
                 name: chain.name().to_owned(),
                 cores: chain.cores().to_vec(),
@@ -481,6 +490,39 @@ impl Machine for LiveMachine {
         }
         self.show();
         observations
+    }
+
+    fn offer(&mut self) -> Result<MachineOffer, Refusal> {
+        LiveMachine::offer(self)
+    }
+
+    fn hand_over(&mut self) -> Result<(HandedOver, Vec<Vec<u8>>), Refusal> {
+        LiveMachine::hand_over(self)
+    }
+
+    fn resume(&mut self) {
+        self.ports.values().for_each(|port| port.unpause());
+    }
+
+    fn leave(&mut self) {
+        LiveMachine::leave(self);
+    }
+
+    fn import(&mut self, handed: &HandedOver, flows: Vec<(String, Vec<u8>)>) -> Result<TakenOver, Refusal> {
+        LiveMachine::import(self, handed, flows)
+    }
+
+    fn begin(&mut self, paused_at: u64) -> u64 {
+        self.ports.values().for_each(|port| port.unpause());
+        self.host.clock().now().0.saturating_sub(paused_at)
+    }
+
+    fn add_counts(&mut self, counts: &FinalCounts) {
+        LiveMachine::add_counts(self, counts);
+    }
+
+    fn waited(&self) -> u64 {
+        self.ports.values().map(|port| port.waited()).sum()
     }
 }
 

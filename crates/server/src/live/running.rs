@@ -10,6 +10,7 @@ use std::sync::{Arc, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 use tailwater_api::Slo;
+use tailwater_chain::chain::Chain;
 use tailwater_dataplane::core_host::CoreHost;
 use tailwater_dataplane::report::RunReport;
 use tailwater_dataplane::run::{LastWindow, Progress, ReconfigureCell};
@@ -43,6 +44,8 @@ pub(super) struct RunningChain {
     thread: Option<JoinHandle<Result<RunReport, RunError>>>,
     end: Option<RunEnd>,
     draining: bool,
+    /// Packets in the process that this one has taken over from.
+    pub(super) carried: PacketCounts,
 }
 
 impl fmt::Debug for RunningChain {
@@ -128,6 +131,7 @@ impl RunningChain {
             thread: Some(thread),
             end: None,
             draining: false,
+            carried: PacketCounts::default(),
         };
         chain.await_start()?;
         Ok(chain)
@@ -240,6 +244,17 @@ impl RunningChain {
         self.plan.config().scaling.is_some()
     }
 
+    /// Runs `f` on its functions and flows between two turns, once no packet is in it if it `needs_quiet`. `None` if
+    /// that took longer than `timeout`.
+    pub(super) fn on_chain<R: Send + 'static>(
+        &self,
+        needs_quiet: bool,
+        timeout: Duration,
+        f: impl FnOnce(&mut Chain) -> R + Send + 'static,
+    ) -> Option<R> {
+        self.withdrawal.on_chain(needs_quiet, timeout, f)
+    }
+
     /// Returns `true` if it gets packets.
     pub(super) fn runs(&self) -> bool {
         !self.draining && !self.is_finished()
@@ -284,11 +299,12 @@ impl RunningChain {
         let report = end.as_ref().and_then(|end| end.report.as_ref());
         let progress = latest.as_ref().map(|progress| &progress.packets);
         let packets = report.map(|report| &report.packets).or(progress);
-        observation.packets = packets.map_or(PacketCounts::default(), |packets| PacketCounts {
-            offered: packets.offered,
-            delivered: packets.delivered,
-            dropped: packets.dropped_by_nf,
-            lost: packets.lost,
+        let before = self.carried;
+        observation.packets = packets.map_or(before, |packets| PacketCounts {
+            offered: before.offered + packets.offered,
+            delivered: before.delivered + packets.delivered,
+            dropped: before.dropped + packets.dropped_by_nf,
+            lost: before.lost + packets.lost,
         });
         if let Some(progress) = latest.as_ref() {
             observation.total = total_latency(progress, slo, observation.packets);

@@ -1,0 +1,332 @@
+//! Flows of a chain that pass to a chain of another process.
+//!
+//! Functions with [durable] state pass it in its portable form, as they store it in Redis. Other functions either
+//! [decide again] about each flow, or lose their state.
+//!
+//! [durable]: crate::function::NetworkFunction::durable
+//! [decide again]: crate::function::NetworkFunction::can_restart
+//!
+//! # Format
+//!
+//! Numbers are little-endian. A header: the magic number, bytes of a row (`u32`), whether flows are connections
+//! (`u32`), number of groups (`u64`). Then groups of one flow, or two that are companions: bucket (`u16`), number of
+//! flows (`u16`); for each flow its key (five words of 8 bytes), ticks of 65,536 ns since its last packet (`u32`), and
+//! its row: for each durable function, and direction if it has a state of each, a byte that is 1 if the function has
+//! accepted the flow, and the state.
+
+use super::Chain;
+use super::flow_callbacks::report_flow_ends;
+use super::stage::Stage;
+use crate::flow_table::tick_of;
+use crate::function::{SHOWN_BEFORE, UNSEEN};
+use std::ops::Range;
+use tailwater_net::toeplitz::BUCKETS;
+use tailwater_net::{FlowKey, Nanos};
+
+/// Start of exported flows, with the version of the format.
+const MAGIC: [u8; 8] = *b"TWFLOWS1";
+
+/// Function of a chain, and its state that can pass to another process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TransferFunction {
+    /// Name of the function in its chain.
+    pub name: String,
+    /// Type of the function.
+    pub kind: &'static str,
+    /// State that it has.
+    pub state: TransferState,
+}
+
+/// State of a function with regard to another process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TransferState {
+    /// None, or decisions that it makes again.
+    None,
+    /// Portable flow state.
+    Portable {
+        /// Version of the state's format.
+        version: u32,
+        /// Bytes for each flow.
+        bytes: usize,
+    },
+    /// State that another process cannot take.
+    Local,
+}
+
+/// Flows that were imported.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ImportedFlows {
+    /// Flows that the chain has now.
+    pub flows: u64,
+    /// Flows for which the flow table had no slot.
+    pub refused: u64,
+}
+
+/// Cause why flows cannot be exported or imported.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TransferError {
+    /// Buckets are on other cores.
+    #[error("{0} RSS buckets are on auxiliary cores")]
+    Lent(usize),
+    /// The flows take more bytes than allowed.
+    #[error("the flows take more than {0} bytes")]
+    TooLong(usize),
+    /// The bytes end early.
+    #[error("the exported flows end early, at byte {0}")]
+    Short(usize),
+    /// A field has a wrong value.
+    #[error("exported flows: {field}: expected {expected}, found {found} at byte {at}")]
+    Field {
+        /// Name of the field.
+        field: &'static str,
+        /// Valid values.
+        expected: String,
+        /// Value.
+        found: u64,
+        /// Offset behind the field.
+        at: usize,
+    },
+}
+
+/// Part of a row: the state of a function, for one direction.
+struct RowPart {
+    stage: usize,
+    version: usize,
+    state: Range<usize>,
+}
+
+impl Chain {
+    /// Functions in chain order, and their state that can pass to another process.
+    pub fn transfer_functions(&mut self) -> Vec<TransferFunction> {
+        let passes = !self.branches && self.external_state.is_none();
+        let stages = self.stages.iter_mut();
+        let functions = stages.map(|Stage { name, function, .. }| {
+            let bytes = function.state_bytes();
+            let durable = function.durable().map(|durable| durable.format_version());
+            let state = match durable {
+                _ if function.remote().is_some() => TransferState::Local,
+                _ if function.can_restart() => TransferState::None,
+                Some(version) if passes => TransferState::Portable { version, bytes },
+                _ => TransferState::Local,
+            };
+            TransferFunction {
+                name: name.clone(),
+                kind: function.kind(),
+                state,
+            }
+        });
+        functions.collect()
+    }
+
+    /// Returns `true` if flow state is stored externally.
+    pub fn has_external_state(&self) -> bool {
+        self.external_state.is_some()
+    }
+
+    fn row_parts(&mut self) -> (Vec<RowPart>, usize) {
+        let functions = self.transfer_functions();
+        let mut parts = Vec::new();
+        for (stage, (function, Stage { slot, .. })) in functions.iter().zip(&self.stages).enumerate() {
+            let (TransferState::Portable { .. }, Some(slot)) = (function.state, slot) else {
+                continue;
+            };
+            for reversed in [false, true].into_iter().take(if slot.is_directed() { 2 } else { 1 }) {
+                parts.push(RowPart {
+                    stage,
+                    version: slot.version_at(reversed),
+                    state: slot.state_of(reversed),
+                });
+            }
+        }
+        let bytes = parts.iter().map(|part| 1 + part.state.len()).sum();
+        (parts, bytes)
+    }
+
+    /// Exports all flows, which stay here. No packet may be in the system. `now` is the current time, `origin` the
+    /// wall-clock time at which the clock was 0. The result has at most `most` bytes. Returns it with the number of
+    /// flows; it is empty if no function has state that passes.
+    ///
+    /// # Errors
+    /// If buckets are lent to other cores, or the flows take more bytes.
+    pub fn export_flows(&mut self, now: Nanos, origin: Nanos, most: usize) -> Result<(Vec<u8>, u64), TransferError> {
+        self.claim_all();
+        let (parts, row_bytes) = self.row_parts();
+        let (Some(table), false) = (&mut self.table, parts.is_empty()) else {
+            return Ok((Vec::new(), 0));
+        };
+        match table.lent_buckets() {
+            0 => {}
+            lent => return Err(TransferError::Lent(lent)),
+        }
+        let mut out = Vec::with_capacity((24 + table.flows() * (50 + row_bytes)).min(most));
+        out.extend_from_slice(&MAGIC);
+        out.extend_from_slice(&(row_bytes as u32).to_le_bytes());
+        out.extend_from_slice(&u32::from(table.has_connections()).to_le_bytes());
+        let groups_at = out.len();
+        out.extend_from_slice(&0u64.to_le_bytes());
+        let (mut groups, mut flows, mut index) = (0u64, 0u64, 0);
+        while let Some(flow) = table.next_from(index) {
+            index = flow.index() as u32 + 1;
+            let companion = table.companion(flow);
+            // The first of two passes both.
+            if companion.is_some_and(|companion| companion.index() < flow.index()) {
+                continue;
+            }
+            let members = [Some(flow), companion].into_iter().flatten();
+            out.extend_from_slice(&table.bucket(flow).to_le_bytes());
+            out.extend_from_slice(&(members.clone().count() as u16).to_le_bytes());
+            groups += 1;
+            for member in members {
+                flows += 1;
+                let key = table.key(member).words();
+                key.iter().for_each(|word| out.extend_from_slice(&word.to_le_bytes()));
+                let idle = tick_of(now).wrapping_sub(table.last_seen(member)) as i32;
+                out.extend_from_slice(&idle.max(0).to_le_bytes());
+                for RowPart { stage, version, state } in &parts {
+                    let is_seen = *table.word(member, *version) != UNSEEN;
+                    out.push(u8::from(is_seen));
+                    let at = out.len();
+                    out.extend_from_slice(table.state(member, state));
+                    if let (true, Some(durable)) = (is_seen, self.stages[*stage].function.durable()) {
+                        durable.to_durable(&mut out[at..], origin);
+                    }
+                }
+            }
+            if out.len() > most {
+                return Err(TransferError::TooLong(most));
+            }
+        }
+        out[groups_at..groups_at + 8].copy_from_slice(&groups.to_le_bytes());
+        Ok((out, flows))
+    }
+
+    /// Imports flows that another chain of the same functions has exported, before the first packet. Functions are
+    /// presented each flow again with its next packet, as with state from Redis. Flows take no more memory than the
+    /// flow table has.
+    ///
+    /// # Errors
+    /// If the bytes are not as they were written, or of other functions. Flows before the error are here.
+    pub fn import_flows(&mut self, bytes: &[u8], now: Nanos, origin: Nanos) -> Result<ImportedFlows, TransferError> {
+        let (parts, row_bytes) = self.row_parts();
+        let (Some(table), false) = (&mut self.table, bytes.is_empty()) else {
+            return Ok(ImportedFlows::default());
+        };
+        let mut reader = Reader { bytes, at: 0 };
+        let magic = u64::from_le_bytes(reader.array()?);
+        reader.expect("magic number", u64::from_le_bytes(MAGIC), magic)?;
+        let found = u64::from(u32::from_le_bytes(reader.array()?));
+        reader.expect("bytes of a row", row_bytes as u64, found)?;
+        let found = u64::from(u32::from_le_bytes(reader.array()?));
+        reader.expect("connections", u64::from(table.has_connections()), found)?;
+        let groups = u64::from_le_bytes(reader.array()?);
+        let (state_bytes, before) = (table.state_bytes(), table.flows());
+        let (mut states, mut flows, mut read) = (Vec::with_capacity(2 * state_bytes), Vec::with_capacity(2), 0);
+        for _ in 0..groups {
+            let bucket = u16::from_le_bytes(reader.array()?);
+            if usize::from(bucket) >= BUCKETS {
+                return Err(reader.field("bucket", format!("below {BUCKETS}"), bucket.into()));
+            }
+            let members = u16::from_le_bytes(reader.array()?);
+            if !matches!(members, 1 | 2) {
+                return Err(reader.field("flows of a group", "1 or 2".to_owned(), members.into()));
+            }
+            states.clear();
+            flows.clear();
+            for _ in 0..members {
+                let key = reader.key()?;
+                let idle = u32::from_le_bytes(reader.array()?);
+                let start = states.len();
+                states.resize(start + state_bytes, 0);
+                for RowPart { stage, version, state } in &parts {
+                    let [is_seen] = reader.array()?;
+                    let part = reader.take(state.len())?;
+                    if is_seen == 0 {
+                        continue;
+                    }
+                    let to = &mut states[start + state.start..start + state.end];
+                    to.copy_from_slice(part);
+                    if let Some(durable) = self.stages[*stage].function.durable() {
+                        durable.restore_durable(to, origin);
+                    }
+                    let version = start + version..start + version + size_of::<u32>();
+                    states[version].copy_from_slice(&SHOWN_BEFORE.to_ne_bytes());
+                }
+                flows.push((key, tick_of(now).wrapping_sub(idle.min(i32::MAX as u32))));
+            }
+            read += flows.len();
+            let is_double = flows.len() == 2 && flows[0].0 == flows[1].0;
+            if is_double || flows.iter().any(|(key, _)| table.contains(key, bucket)) {
+                return Err(reader.field("key", "flows that differ".to_owned(), bucket.into()));
+            }
+            table.receive_flows(bucket, &flows, &states, now, &mut self.ends);
+            report_flow_ends(&mut self.stages, &mut self.ends);
+        }
+        if reader.at != bytes.len() {
+            return Err(reader.field("end", "no further bytes".to_owned(), (bytes.len() - reader.at) as u64));
+        }
+        let flows = table.flows() - before;
+        Ok(ImportedFlows {
+            flows: flows as u64,
+            refused: read.saturating_sub(flows) as u64,
+        })
+    }
+
+    /// Removes all flows without reporting their ends: another process continues with them.
+    pub fn forget_flows(&mut self) {
+        self.claim_all();
+        if let Some(table) = &mut self.table {
+            for bucket in 0..BUCKETS as u16 {
+                while let Some(flow) = table.first_flow(bucket) {
+                    table.take_flow(flow, |_, _, _| ());
+                }
+            }
+        }
+    }
+}
+
+/// Reader of exported flows.
+struct Reader<'b> {
+    bytes: &'b [u8],
+    at: usize,
+}
+
+impl<'b> Reader<'b> {
+    fn take(&mut self, count: usize) -> Result<&'b [u8], TransferError> {
+        let taken = self.bytes.get(self.at..).and_then(|rest| rest.get(..count));
+        let taken = taken.ok_or(TransferError::Short(self.bytes.len()))?;
+        self.at += count;
+        Ok(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], TransferError> {
+        let taken = self.take(N)?;
+        Ok(std::array::from_fn(|at| taken[at]))
+    }
+
+    fn key(&mut self) -> Result<FlowKey, TransferError> {
+        let mut words = [0; 5];
+        for word in &mut words {
+            *word = u64::from_le_bytes(self.array()?);
+        }
+        Ok(FlowKey::from_words(words))
+    }
+
+    fn field(&self, field: &'static str, expected: String, found: u64) -> TransferError {
+        TransferError::Field {
+            field,
+            expected,
+            found,
+            at: self.at,
+        }
+    }
+
+    fn expect(&self, field: &'static str, expected: u64, found: u64) -> Result<(), TransferError> {
+        match expected == found {
+            true => Ok(()),
+            false => Err(self.field(field, expected.to_string(), found)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

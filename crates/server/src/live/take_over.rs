@@ -1,0 +1,209 @@
+//! Take-over of the data plane by another process, and from one.
+
+use super::ended::EndedChain;
+use super::running::RunningChain;
+use super::{LiveMachine, ServerPort};
+use crate::machine::{PacketCounts, Refusal};
+use crate::take_over::fields::{
+    ChainFlows, ChainOffer, FinalCounts, FunctionOffer, HandedOver, MachineOffer, PortOffer, StateOffer, TakenOver,
+};
+use serde::Serialize;
+use serde_json::Value;
+use std::path::absolute;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tailwater_chain::chain::{Chain, TransferError, TransferFunction, TransferState};
+use tailwater_dataplane::clock::{Clock, ClockOrigin};
+use tailwater_dataplane::core_host::{CoreHost, HostError};
+use tailwater_dataplane::port::QueuePosition;
+use tailwater_net::Nanos;
+
+/// Time in which a chain answers, although it is loaded.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+/// Time within which all chains have processed what they have, before a take-over.
+const QUIET_TIMEOUT: Duration = Duration::from_secs(2);
+/// Time within which a chain's flows are imported.
+const IMPORT_TIMEOUT: Duration = Duration::from_secs(20);
+/// Most bytes of a chain's flows.
+const MOST_BYTES: usize = 16 << 30;
+
+fn value(value: impl Serialize) -> Result<Value, Refusal> {
+    serde_json::to_value(value).map_err(|error| Refusal::new(error.to_string()))
+}
+
+impl LiveMachine {
+    /// Same as [`new`](LiveMachine::new), on a host with the [clock](LiveMachine::clock_of) of the machine that is to
+    /// be taken over. Packets wait in the ports until that has happened.
+    ///
+    /// # Errors
+    /// If a port cannot be opened.
+    pub fn paused(
+        host: Arc<CoreHost>,
+        ports: Vec<ServerPort>,
+        predecessor: &MachineOffer,
+        on_end: impl FnMut(EndedChain) + Send + 'static,
+    ) -> Result<LiveMachine, HostError> {
+        LiveMachine::open(host, ports, (true, Nanos(predecessor.origin)), on_end)
+    }
+
+    /// Clock of a machine that is to be taken over.
+    ///
+    /// # Errors
+    /// It cannot be continued here.
+    pub fn clock_of(predecessor: &MachineOffer) -> Result<Clock, Refusal> {
+        let origin: Result<ClockOrigin, _> = serde_json::from_value(predecessor.clock.clone());
+        let clock = origin.ok().and_then(|origin| Clock::continuing(&origin));
+        clock.ok_or_else(|| Refusal::new("the clock of the running server cannot be continued"))
+    }
+
+    pub(super) fn offer(&mut self) -> Result<MachineOffer, Refusal> {
+        let ports = self.ports.iter().map(|(name, port)| {
+            let traffic = port.identity().map(value).transpose()?;
+            Ok((name.clone(), PortOffer { traffic }))
+        });
+        let running = self.chains.iter().filter(|(_, chain)| chain.runs());
+        let chains = running.map(|(name, chain)| Ok((name.clone(), offer_of(name, chain)?)));
+        Ok(MachineOffer {
+            clock: value(self.host.clock().origin())?,
+            origin: self.origin.0,
+            ports: ports.collect::<Result<_, Refusal>>()?,
+            chains: chains.collect::<Result<_, Refusal>>()?,
+        })
+    }
+
+    pub(super) fn hand_over(&mut self) -> Result<(HandedOver, Vec<Vec<u8>>), Refusal> {
+        let paused_at = self.host.clock().now().0;
+        self.ports.values().for_each(|port| port.pause());
+        let handed = self.export(paused_at);
+        if handed.is_err() {
+            self.ports.values().for_each(|port| port.unpause());
+        }
+        handed
+    }
+
+    fn export(&self, paused_at: u64) -> Result<(HandedOver, Vec<Vec<u8>>), Refusal> {
+        let until = Instant::now() + QUIET_TIMEOUT;
+        let mut handed = HandedOver {
+            paused_at,
+            ..HandedOver::default()
+        };
+        let mut parts = Vec::new();
+        for (name, chain) in self.chains.iter().filter(|(_, chain)| chain.runs()) {
+            let (bytes, flows) = self.export_chain(name, chain, until)?;
+            let of_chain = ChainFlows {
+                flows,
+                bytes: bytes.len() as u64,
+            };
+            handed.chains.insert(name.clone(), of_chain);
+            parts.push(bytes);
+        }
+        for (name, port) in &self.ports {
+            let positions = port.positions();
+            let positions = positions.ok_or_else(|| Refusal::new(format!("port {name} has no position")))?;
+            handed.positions.insert(name.clone(), value(positions)?);
+        }
+        Ok((handed, parts))
+    }
+
+    fn export_chain(&self, name: &str, chain: &RunningChain, until: Instant) -> Result<(Vec<u8>, u64), Refusal> {
+        let refused = |text: &str| Err(Refusal::new(format!("chain {name}: {text}")));
+        loop {
+            let (clock, origin) = (self.host.clock().clone(), self.origin);
+            let left = until.saturating_duration_since(Instant::now());
+            let export = move |chain: &mut Chain| chain.export_flows(clock.now(), origin, MOST_BYTES);
+            match chain.on_chain(true, left, export) {
+                None => return refused("packets were in it for longer than 2 s"),
+                Some(Ok(exported)) => return Ok(exported),
+                // They come back when nothing is left to do there.
+                Some(Err(TransferError::Lent(_))) if Instant::now() < until => {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                Some(Err(error)) => return refused(&error.to_string()),
+            }
+        }
+    }
+
+    pub(super) fn leave(&mut self) {
+        for chain in self.chains.values().filter(|chain| chain.runs()) {
+            // One that does not answer has failed.
+            let _ = chain.on_chain(true, ANSWER_TIMEOUT, Chain::forget_flows);
+        }
+        self.ports.values().for_each(|port| port.leave());
+    }
+
+    pub(super) fn import(&mut self, handed: &HandedOver, flows: Vec<(String, Vec<u8>)>) -> Result<TakenOver, Refusal> {
+        let mut taken = TakenOver::default();
+        for (name, bytes) in flows {
+            let failed = |text: &str| Refusal::new(format!("chain {name}: {text}"));
+            let chain = self.chains.get(&name).ok_or_else(|| failed("it does not run"))?;
+            let (clock, origin, length) = (self.host.clock().clone(), self.origin, bytes.len());
+            let import = move |chain: &mut Chain| chain.import_flows(&bytes, clock.now(), origin);
+            let imported = chain.on_chain(true, IMPORT_TIMEOUT, import);
+            let imported = imported.ok_or_else(|| failed("its flows took longer than 20 s"))?;
+            let imported = imported.map_err(|error| failed(&error.to_string()))?;
+            taken.flows += imported.flows;
+            taken.refused += imported.refused;
+            taken.bytes += length as u64;
+        }
+        for (name, positions) in &handed.positions {
+            let failed = |text: &str| Refusal::new(format!("port {name}: {text}"));
+            let port = self.ports.get(name).ok_or_else(|| failed("it is not open"))?;
+            let positions: Result<Vec<QueuePosition>, _> = serde_json::from_value(positions.clone());
+            let positions = positions.map_err(|error| failed(&error.to_string()))?;
+            if !port.continue_at(positions) {
+                return Err(failed("the positions are of other traffic"));
+            }
+        }
+        Ok(taken)
+    }
+
+    pub(super) fn add_counts(&mut self, counts: &FinalCounts) {
+        for (name, [offered, delivered, dropped, lost]) in &counts.chains {
+            if let Some(chain) = self.chains.get_mut(name) {
+                chain.carried = PacketCounts {
+                    offered: *offered,
+                    delivered: *delivered,
+                    dropped: *dropped,
+                    lost: *lost,
+                };
+            }
+        }
+        for (name, counts) in &counts.ports {
+            if let (Some(port), Ok(counts)) = (self.ports.get(name), serde_json::from_value(counts.clone())) {
+                port.add_counts(counts);
+            }
+        }
+    }
+}
+
+fn offer_of(name: &str, chain: &RunningChain) -> Result<ChainOffer, Refusal> {
+    let read = |chain: &mut Chain| (chain.transfer_functions(), chain.has_external_state());
+    let read = chain.on_chain(false, ANSWER_TIMEOUT, read);
+    let (functions, is_external) = read.ok_or_else(|| Refusal::new(format!("chain {name} does not answer")))?;
+    let files = chain
+        .spec()
+        .functions
+        .iter()
+        .flat_map(|function| function.config.outputs());
+    let files = files.map(|(_, file)| absolute(&file).unwrap_or(file));
+    Ok(ChainOffer {
+        functions: functions.into_iter().map(function_offer).collect(),
+        is_external,
+        outputs: files.map(|file| file.display().to_string()).collect(),
+    })
+}
+
+fn function_offer(function: TransferFunction) -> FunctionOffer {
+    FunctionOffer {
+        name: function.name,
+        kind: function.kind.to_owned(),
+        state: match function.state {
+            TransferState::None => StateOffer::None,
+            TransferState::Local => StateOffer::Local,
+            TransferState::Portable { version, bytes } => StateOffer::Portable {
+                version,
+                bytes: bytes as u64,
+            },
+        },
+    }
+}

@@ -1,0 +1,48 @@
+//! Take-over of a running server by another process: a new version of the program.
+//!
+//! ```text
+//! new                                       running
+//!  |-- hello ------------------------------->|  same user or root
+//!  |<------------------------------ offer ---|  generation, ports, functions and their state formats
+//!  |  builds all chains, with paused ports   |  goes on
+//!  |-- commit ------------------------------>|  pauses its ports, chains process what they have
+//!  |<----------------- flows, positions -----|  a memory file, whose descriptor is passed
+//!  |  imports them                           |  everything is still there
+//!  |-- taken ------------------------------->|  forgets the flows, ends, reports
+//!  |  polls                                  |
+//!  |<----------------------------- counts ---|
+//! ```
+//!
+//! Until `taken` arrives, the running server has lost nothing: if the connection ends, it goes on. The new one polls
+//! only after `taken` was sent. A connection that the other side has closed takes no `taken` any more, so that never
+//! both poll.
+
+mod error;
+pub mod fields;
+#[cfg(feature = "control")]
+mod giving;
+mod refusal;
+#[cfg(feature = "control")]
+mod taking;
+#[cfg(feature = "control")]
+mod wire;
+
+pub use error::TakeOverError;
+#[cfg(feature = "control")]
+pub use giving::Successor;
+#[cfg(feature = "control")]
+pub(crate) use giving::TakeOverSocket;
+pub use refusal::differences;
+#[cfg(feature = "control")]
+pub use taking::Predecessor;
+#[cfg(feature = "control")]
+pub use wire::{MOST_MESSAGE, Message, PROTOCOL};
+
+use std::path::{Path, PathBuf};
+
+/// Socket for take-overs of the server with this control socket.
+pub fn socket_of(control: &Path) -> PathBuf {
+    let mut path = control.as_os_str().to_owned();
+    path.push(".take-over");
+    path.into()
+}

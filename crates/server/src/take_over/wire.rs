@@ -1,0 +1,240 @@
+//! Messages of a take-over: JSON behind its length, and a memory file of which the descriptor is passed.
+
+use super::fields::{FinalCounts, HandedOver, MachineOffer};
+use crate::generation::StoredGeneration;
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    recvmsg, sendmsg,
+};
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Seek, SeekFrom, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+/// Version of the messages. A server of another version refuses.
+pub const PROTOCOL: u32 = 1;
+
+/// Longest message in bytes: a generation of the longest file has less.
+pub const MOST_MESSAGE: usize = 1 << 30;
+
+/// Most bytes of flows.
+pub(super) const MOST_FLOWS: u64 = 64 << 30;
+
+/// Message of a take-over.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "message", rename_all = "camelCase")]
+pub enum Message {
+    /// First message of the new server.
+    Hello {
+        /// [`PROTOCOL`].
+        protocol: u32,
+        /// Name of the server.
+        server: String,
+    },
+    /// Answer: everything that the new server needs to prepare.
+    Offer {
+        /// [`PROTOCOL`].
+        protocol: u32,
+        /// Number of the running process.
+        process: u32,
+        /// Applied configuration.
+        generation: Box<StoredGeneration>,
+        /// Machine.
+        machine: Box<MachineOffer>,
+    },
+    /// The running server refuses, and goes on.
+    Refused {
+        /// Reason in one line.
+        reason: String,
+    },
+    /// The new server is prepared for this generation.
+    Commit {
+        /// Number of the generation.
+        generation: u64,
+    },
+    /// The running server is paused. The memory file follows.
+    Handed {
+        /// Flows and positions.
+        machine: Box<HandedOver>,
+    },
+    /// The new server has everything and polls from now on.
+    Taken {
+        /// Number of the new process.
+        process: u32,
+    },
+    /// The old server has ended.
+    Counts {
+        /// Its counts.
+        counts: Box<FinalCounts>,
+    },
+}
+
+impl Message {
+    /// Reads a message without its length.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidData`]: it is none.
+    pub fn decode(bytes: &[u8]) -> io::Result<Message> {
+        serde_json::from_slice(bytes).map_err(|error| io::Error::new(ErrorKind::InvalidData, error.to_string()))
+    }
+
+    /// Writes a message behind its length.
+    ///
+    /// # Errors
+    /// It is too long.
+    pub fn encode(&self) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; 4];
+        serde_json::to_writer(&mut bytes, self)?;
+        let length = bytes.len() - 4;
+        if length > MOST_MESSAGE {
+            return Err(io::Error::other(format!("a message of {length} bytes is too long")));
+        }
+        bytes[..4].copy_from_slice(&(length as u32).to_le_bytes());
+        Ok(bytes)
+    }
+}
+
+/// Sends a message.
+pub(super) fn send(stream: &UnixStream, message: &Message, timeout: Duration) -> io::Result<()> {
+    stream.set_write_timeout(Some(timeout))?;
+    let mut stream = stream;
+    stream.write_all(&message.encode()?)
+}
+
+/// Receives a message of at most `most` bytes.
+pub(super) fn receive(stream: &UnixStream, most: usize, timeout: Duration) -> io::Result<Message> {
+    stream.set_read_timeout(Some(timeout))?;
+    let mut stream = stream;
+    let mut length = [0; 4];
+    stream.read_exact(&mut length)?;
+    let length = u32::from_le_bytes(length) as usize;
+    if length > most {
+        let error = format!("expected a message of at most {most} bytes, found {length}");
+        return Err(io::Error::new(ErrorKind::InvalidData, error));
+    }
+    // Memory grows with what has arrived, not with what was promised.
+    let mut bytes = Vec::new();
+    let read = stream.take(length as u64).read_to_end(&mut bytes)?;
+    match read == length {
+        true => Message::decode(&bytes),
+        false => Err(ErrorKind::UnexpectedEof.into()),
+    }
+}
+
+/// Memory file with these bytes.
+pub(super) fn memory_file(parts: &[Vec<u8>]) -> io::Result<File> {
+    let mut file = File::from(memfd_create("tailwater-flows", MemfdFlags::CLOEXEC)?);
+    for part in parts {
+        file.write_all(part)?;
+    }
+    file.seek(SeekFrom::Start(0))?;
+    Ok(file)
+}
+
+/// Passes a descriptor.
+pub(super) fn send_file(stream: &UnixStream, file: &File) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    let files = [file.as_fd()];
+    ancillary.push(SendAncillaryMessage::ScmRights(&files));
+    sendmsg(stream, &[IoSlice::new(&[0])], &mut ancillary, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+/// Receives a descriptor.
+pub(super) fn receive_file(stream: &UnixStream, timeout: Duration) -> io::Result<File> {
+    stream.set_read_timeout(Some(timeout))?;
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    let mut slices = [IoSliceMut::new(&mut byte)];
+    recvmsg(stream, &mut slices, &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
+    let files = ancillary.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut files) => files.next(),
+        _ => None,
+    });
+    let file: Option<OwnedFd> = files.last();
+    file.map(File::from)
+        .ok_or_else(|| io::Error::new(ErrorKind::InvalidData, "expected a memory file with the flows"))
+}
+
+/// Reads the bytes of each chain from a memory file.
+pub(super) fn read_flows(mut file: File, handed: &HandedOver) -> io::Result<Vec<(String, Vec<u8>)>> {
+    let wrong = |text: String| io::Error::new(ErrorKind::InvalidData, text);
+    let all = handed.chains.values();
+    let all = all.fold(0u64, |sum, chain| sum.saturating_add(chain.bytes));
+    let length = file.metadata()?.len();
+    if all != length || all > MOST_FLOWS {
+        return Err(wrong(format!("expected {all} bytes of flows, found {length}")));
+    }
+    file.seek(SeekFrom::Start(0))?;
+    let chains = handed.chains.iter().map(|(name, chain)| {
+        // The file has as many bytes.
+        let mut bytes = vec![0; chain.bytes as usize];
+        file.read_exact(&mut bytes)?;
+        Ok((name.clone(), bytes))
+    });
+    chains.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fields::ChainFlows;
+    use super::*;
+
+    const SOON: Duration = Duration::from_secs(10);
+
+    #[test]
+    fn messages_and_files_pass_over() {
+        let (one, two) = UnixStream::pair().unwrap();
+        let message = Message::Commit { generation: 7 };
+        send(&one, &message, SOON).unwrap();
+        assert_eq!(receive(&two, 100, SOON).unwrap(), message);
+        let parts = [b"first".to_vec(), Vec::new(), b"third".to_vec()];
+        send_file(&one, &memory_file(&parts).unwrap()).unwrap();
+        let mut handed = HandedOver::default();
+        for (name, part) in ["a", "b", "c"].into_iter().zip(&parts) {
+            let bytes = part.len() as u64;
+            handed.chains.insert(name.to_owned(), ChainFlows { flows: 1, bytes });
+        }
+        let file = receive_file(&two, SOON).unwrap();
+        let again = file.try_clone().unwrap();
+        let read: Vec<_> = read_flows(file, &handed)
+            .unwrap()
+            .into_iter()
+            .map(|(_, bytes)| bytes)
+            .collect();
+        assert_eq!(read, parts);
+        handed.chains.get_mut("b").unwrap().bytes = u64::MAX;
+        let error = read_flows(again, &handed).unwrap_err();
+        assert!(error.to_string().contains("bytes of flows, found 10"), "{error}");
+    }
+
+    #[test]
+    fn wrong_messages_are_refused() {
+        let (one, two) = UnixStream::pair().unwrap();
+        (&one).write_all(&[255, 255, 255, 255]).unwrap();
+        let error = receive(&two, 100, SOON).unwrap_err();
+        assert!(
+            error.to_string().contains("at most 100 bytes, found 4294967295"),
+            "{error}"
+        );
+        (&one).write_all(&[9, 0, 0, 0]).unwrap();
+        (&one).write_all(b"{\"a\": 1}\n").unwrap();
+        assert_eq!(receive(&two, 100, SOON).unwrap_err().kind(), ErrorKind::InvalidData);
+        (&one).write_all(&[0]).unwrap();
+        assert!(
+            receive_file(&two, SOON)
+                .unwrap_err()
+                .to_string()
+                .contains("memory file")
+        );
+        (&one).write_all(&[9, 0, 0, 0, b'{']).unwrap();
+        drop(one);
+        assert_eq!(receive(&two, 100, SOON).unwrap_err().kind(), ErrorKind::UnexpectedEof);
+    }
+}
