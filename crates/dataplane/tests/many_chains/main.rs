@@ -21,7 +21,11 @@ fn each_chain_gets_its_packets_and_keeps_its_books() {
     for workers in [1, 2] {
         let server = Server::start(trace(4, Nanos(60_000), PACKETS), workers, false, Unmatched::Drop);
         let first = server.run("10.0.0.0/16", "{forward: }", 1);
-        let second = server.run("10.1.0.0/16", "{nat: {external: [203.0.113.0/28]}}", workers);
+        let second = server.run(
+            "10.1.0.0/16",
+            "{nat: {external: [203.0.113.0/28], internal: [192.0.2.0/24]}}",
+            workers,
+        );
         let third = server.run("10.2.0.0/16", "{accounting: }, {forward: }", 1);
         server.await_received(u64::from(PACKETS));
         let [first, second, third] = [first, second, third].map(|chain| chain.drain().unwrap());
@@ -40,7 +44,8 @@ fn each_chain_gets_its_packets_and_keeps_its_books() {
         // Those before the rules had all chains, and those to the fourth network.
         assert_eq!(offered.iter().sum::<u64>() + counts.unmatched, counts.received);
         assert!(counts.unmatched >= u64::from(PACKETS) / 4);
-        assert_eq!(second.flows.as_ref().map(|flows| flows.opened), Some(50));
+        // Both directions of each.
+        assert_eq!(second.flows.as_ref().map(|flows| flows.opened), Some(100));
     }
 }
 
@@ -65,7 +70,11 @@ fn a_chain_in_overload_takes_no_packet_from_another() {
 fn chains_come_and_go_while_others_run() {
     let _alone = alone();
     let server = Server::start(trace(3, Nanos(20_000), 3_000), 1, true, Unmatched::Forward);
-    let steady = server.run("10.0.0.0/16", "{nat: {external: [203.0.113.0/28]}}", 1);
+    let steady = server.run(
+        "10.0.0.0/16",
+        "{nat: {external: [203.0.113.0/28], internal: [192.0.2.0/24]}}",
+        1,
+    );
     let (mut offered, mut received) = (0, 0);
     for round in 0..12 {
         let passing = server.run("10.1.0.0/16", "{accounting: }", 1);
@@ -98,7 +107,7 @@ fn a_panic_of_one_chain_ends_only_that_chain() {
     let other = server.run("10.1.0.0/16", "{forward: }", 1);
     let dying = server.run_with(
         "10.0.0.0/16",
-        "{nat: {external: [203.0.113.0/28]}}",
+        "{nat: {external: [203.0.113.0/28], internal: [192.0.2.0/24]}}",
         1,
         (Some(dies_after(100)), None),
     );

@@ -14,7 +14,9 @@ use tailwater_net::Nanos;
 
 /// Packets of the trace: more than arrive until a test ends that does not repeat it.
 const PACKETS: u32 = 400_000;
-const NAT: &str = "{nat: {external: [203.0.113.0/28]}}";
+/// Each connection has two flows.
+const FLOWS: u64 = 100;
+const NAT: &str = "{nat: {external: [203.0.113.0/28], internal: [192.0.2.0/24]}}";
 
 /// Packets behind a translation: the external port of each of the 50 flows of a network, and its last packet.
 #[derive(Default)]
@@ -91,8 +93,8 @@ fn functions_come_and_go_and_flows_stay() {
     }
     // The last one has all flows, and none was opened again.
     let last = reports.last().and_then(|report| report.flows).unwrap();
-    assert_eq!((last.active, last.opened), (50, 0));
-    assert_eq!(reports.iter().map(opened).sum::<u64>(), 50, "each flow once");
+    assert_eq!((last.active, last.opened), (FLOWS, 0));
+    assert_eq!(reports.iter().map(opened).sum::<u64>(), FLOWS, "each flow once");
     let seen = translated.lock().unwrap();
     assert_eq!((seen.flows.len(), seen.moved, seen.overtaken), (50, 0, 0));
     let offered: u64 = reports.iter().map(|report| report.packets.offered).sum();
@@ -145,7 +147,7 @@ fn chains_exchange_cores_and_flows_stay() {
     server.host.stop();
     for (ended, translated) in ended.iter().zip(&translated) {
         let last = ended.last().and_then(|report| report.flows).unwrap();
-        assert_eq!((last.active, last.opened), (50, 0), "the last one has all flows");
+        assert_eq!((last.active, last.opened), (FLOWS, 0), "the last one has all flows");
         let seen = translated.lock().unwrap();
         assert_eq!((seen.flows.len(), seen.moved, seen.overtaken), (50, 0, 0));
         let sum = |count: fn(&RunReport) -> u64| ended.iter().map(count).sum::<u64>();
@@ -169,7 +171,7 @@ fn a_chain_on_several_cores_is_succeeded() {
     };
     let mut current = start(&[one, two], None);
     // Buckets of different numbers of workers are not passed over.
-    for (cores, opened) in [(&[two, one][..], 0), (&[one], 50), (&[two], 0), (&[one, two], 50)] {
+    for (cores, opened) in [(&[two, one][..], 0), (&[one], FLOWS), (&[two], 0), (&[one, two], FLOWS)] {
         server.await_received(server.port.counts().received + 2_500);
         let next = start(cores, Some(&current));
         assert_books(&std::mem::replace(&mut current, next).drain().unwrap());

@@ -177,6 +177,13 @@ impl LiveMachine {
 }
 
 fn offer_of(name: &str, chain: &RunningChain) -> Result<ChainOffer, Refusal> {
+    // One worker answers a request, and exports its own flows.
+    let cores = chain.cores().len();
+    if cores > 1 {
+        return Err(Refusal::new(format!(
+            "chain {name} has {cores} cores: the flows of a chain pass over from one core only"
+        )));
+    }
     let read = |chain: &mut Chain| (chain.transfer_functions(), chain.has_external_state());
     let read = chain.on_chain(false, ANSWER_TIMEOUT, read);
     let (functions, is_external) = read.ok_or_else(|| Refusal::new(format!("chain {name} does not answer")))?;
