@@ -66,7 +66,7 @@ pub enum Defence {
     Namespaces,
     /// Root directory of its own.
     Root,
-    /// What the worker's process gives up.
+    /// Rights that the worker's process gives up.
     Server,
     /// User of its own.
     User,

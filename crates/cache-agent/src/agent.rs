@@ -241,7 +241,7 @@ impl<A: CachePartitioner> Agent<A> {
         let Some(refusal) = tick.refused else {
             return Ok(Ok(tick));
         };
-        // What stays different is found and corrected by the next tick.
+        // A remaining difference is found and corrected by the next tick.
         let _ = self.change(&before, &mut Vec::new());
         (self.policy, self.wait) = (policy, (0, 1));
         Ok(Err(refusal))

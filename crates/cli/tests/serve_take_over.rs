@@ -291,7 +291,7 @@ fn the_running_server_goes_on_if_the_new_one_dies() {
     assert_eq!(offered, delivered + dropped + lost, "{counts}");
 }
 
-/// Whatever a new version cannot continue is refused before anything stops, with exit code 2.
+/// A part that a new version cannot continue is refused before anything stops, with exit code 2.
 #[test]
 fn a_take_over_is_refused_before_anything_stops() {
     let _alone = alone();

@@ -70,7 +70,7 @@ impl ProfileQueue {
     ) {
         let preview = match request.dry_run || !manager.measures() {
             true => Preview::default(),
-            // What is wrong is refused at once.
+            // A wrong request is refused at once.
             false => manager.preview(&request).unwrap_or_default(),
         };
         self.supersede(manager, &preview.names);

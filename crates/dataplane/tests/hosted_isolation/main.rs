@@ -206,7 +206,7 @@ fn holds() {
     isolated.kill_all();
     await_more(&server, 6_000);
     isolated.restore_chain();
-    // What arrives until a successor has started, which takes milliseconds, waits and is not lost.
+    // Packets that arrive until a successor has started, which takes milliseconds, wait and are not lost.
     for _ in 0..3 {
         isolated.await_process();
         await_more(&server, 1_000);

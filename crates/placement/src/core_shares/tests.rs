@@ -424,7 +424,7 @@ fn reserved_ways_leave_a_class_for_cores_without_a_promise() {
     let with_other = [on(1, "a", three()), on(2, "b", three()), on(3, "c", None)];
     assert_eq!(reserve(&with_other, &CACHE, &[]), [(1, 3)]);
     assert_eq!(reserve(&with_other, &CACHE, &[(2, 3)]), [(2, 3)]);
-    // What was reserved before stays.
+    // Earlier reservations stay.
     assert_eq!(reserve(&with_other, &CACHE, &[(1, 3), (2, 3)]), [(1, 3), (2, 3)]);
     assert_eq!(
         reserve(&with_other, &ReservableCache { ways: 7, ..CACHE }, &[]),

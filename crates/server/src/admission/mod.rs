@@ -255,7 +255,7 @@ impl<'m, M: Machine> Admission<'m, M> {
         }
     }
 
-    /// What a chain without a promise wants, of the cores that there are.
+    /// Request of a chain without a promise, for at most the cores that there are.
     fn wanted<'c>(&self, chain: &'c AppliedChain, before: Option<&'c AppliedChain>) -> Wanted<'c> {
         let cores = usize::from(chain.settings.cores.unwrap_or(1));
         Wanted {

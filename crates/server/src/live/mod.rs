@@ -419,7 +419,7 @@ impl Machine for LiveMachine {
         self.port(chain)?;
         let plan = self.plan(chain, Some(&chain.name))?;
         let isolation = plan.config().isolation.as_ref();
-        // What a process would refuse at its start.
+        // A process would refuse the same at its start.
         let tried = isolation.map_or(Ok(()), IsolationConfig::try_out);
         tried.map_err(|error| Refusal::new(error.to_string()))
     }

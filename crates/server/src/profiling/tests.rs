@@ -445,7 +445,7 @@ fn a_later_request_about_a_chain_takes_the_place_of_one_that_waits() {
         (rig.answers().len(), rig.log()),
         (1, vec!["measure b".to_owned(), "cancel".to_owned()])
     );
-    // What is wrong is refused at once, and what is not measured now is not cancelled.
+    // A wrong request is refused at once, and a chain that is not measured now is not cancelled.
     rig.apply(&[("c", HALF)]);
     rig.apply(&[("d", HALF)]);
     rig.round();

@@ -148,7 +148,7 @@ fn wrong_bytes_are_refused_with_the_field() {
 }
 
 proptest! {
-    /// Whatever the bytes are, there is no panic, and what was imported ends once.
+    /// No bytes cause a panic, and flows that were imported end once.
     #[test]
     fn any_bytes_are_imported_or_refused(
         flips in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..8),
