@@ -13,7 +13,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use tailwater_net::Nanos;
 use tailwater_server::control::generated as message;
 
-/// Heads of the columns; those after the first `NARROW` are shown by `-o wide` only.
+/// Heads of the columns, and their least widths; those after the first `NARROW` are shown by `-o wide` only.
 const COLUMNS: [(&str, usize); 20] = [
     ("NAME", 20),
     ("PHASE", 9),
@@ -44,6 +44,8 @@ const NARROW: usize = 10;
 pub struct ChainPrinter {
     format: Format,
     has_heads: bool,
+    /// Widths of the columns: those of the widest cells so far.
+    widths: [usize; COLUMNS.len()],
 }
 
 impl ChainPrinter {
@@ -52,6 +54,7 @@ impl ChainPrinter {
         ChainPrinter {
             format,
             has_heads: false,
+            widths: COLUMNS.map(|(_, width)| width),
         }
     }
 
@@ -61,7 +64,11 @@ impl ChainPrinter {
     /// They cannot be serialised.
     pub fn all(&mut self, chains: &[message::Chain]) -> Result<String, CliError> {
         match self.format {
-            Format::Table | Format::Wide => Ok(chains.iter().map(|chain| self.line(chain, false)).collect()),
+            Format::Table | Format::Wide => {
+                // The heads fit the widest of all chains.
+                chains.iter().for_each(|chain| self.fit(&cells(chain, false)));
+                Ok(chains.iter().map(|chain| self.line(chain, false)).collect())
+            }
             _ => self.document(&ListView {
                 chains: chains.iter().map(ChainView::from).collect(),
             }),
@@ -112,12 +119,32 @@ impl ChainPrinter {
         } else {
             NARROW
         };
+        let cells = cells(chain, is_gone);
+        self.fit(&cells);
         let mut text = String::new();
         if !self.has_heads {
             self.has_heads = true;
-            text += &row(COLUMNS.map(|(head, _)| head.to_owned()), shown);
+            text += &self.row(COLUMNS.map(|(head, _)| head.to_owned()), shown);
         }
-        text + &row(cells(chain, is_gone), shown)
+        text + &self.row(cells, shown)
+    }
+
+    /// Widens the columns for these cells.
+    fn fit(&mut self, cells: &[String; COLUMNS.len()]) {
+        for (width, cell) in self.widths.iter_mut().zip(cells) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+
+    /// Cells in columns, two blanks apart.
+    fn row(&self, cells: [String; COLUMNS.len()], shown: usize) -> String {
+        let cells = cells.into_iter().zip(self.widths).take(shown);
+        let mut text = String::new();
+        for (cell, width) in cells {
+            let _ = write!(text, "{cell:<width$}  ");
+        }
+        text.truncate(text.trim_end().len());
+        text + "\n"
     }
 }
 
@@ -199,17 +226,6 @@ fn in_largest_unit(seconds: u64) -> String {
         7200..172_800 => format!("{}h", seconds / 3600),
         _ => format!("{}d", seconds / 86_400),
     }
-}
-
-/// Cells in columns, two blanks apart. A cell that is too wide moves the others.
-fn row(cells: [String; COLUMNS.len()], shown: usize) -> String {
-    let cells = cells.into_iter().zip(COLUMNS).take(shown);
-    let mut text = String::new();
-    for (cell, (_, width)) in cells {
-        let _ = write!(text, "{cell:<width$}  ");
-    }
-    text.truncate(text.trim_end().len());
-    text + "\n"
 }
 
 fn json_line(document: &impl Serialize) -> Result<String, CliError> {
@@ -386,5 +402,26 @@ mod tests {
         assert_eq!(core_list(&cores(&[1, 2], 0.52)), "1,2+0.5");
         assert_eq!(core_list(&cores(&[3], 0.04)), "3");
         assert_eq!(core_list(&cores(&[], 0.0)), "-");
+    }
+
+    /// Long names moved the columns behind them, in their own line only.
+    #[test]
+    fn columns_fit_the_widest_cell() {
+        let chain = |name: &str| message::Chain {
+            name: name.to_owned(),
+            ..message::Chain::default()
+        };
+        let chains = [chain("a"), chain("a-chain-with-a-name-of-thirty-1")];
+        let table = ChainPrinter::new(Format::Table).all(&chains).unwrap();
+        let lines: Vec<&str> = table.lines().collect();
+        assert_eq!(lines.len(), 3);
+        let phase = lines[0].find("PHASE").unwrap();
+        assert_eq!(phase, 33);
+        for line in &lines[1..] {
+            assert!(
+                line[..phase].ends_with("  ") && !line[phase..].starts_with(' '),
+                "{line}"
+            );
+        }
     }
 }
