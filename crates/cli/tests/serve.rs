@@ -308,3 +308,39 @@ fn the_example_server_runs_its_chains() {
         assert!(number(&chain["report"]["packets"]["delivered"]) > 0, "{chain}");
     }
 }
+
+/// A promised chain that gets more than its promise is limited to it, and its flows stay when the cap goes.
+#[test]
+fn a_cap_is_put_in_front_of_a_promised_chain_and_taken_away_again() {
+    let folder = Folder::new();
+    folder.server("  admission: {profiles: curves, cap: promise}\n");
+    let text = chain("web", "10.0.0.0/16", "{nat: {external: [203.0.113.0/28]}}");
+    let promised = text.replace("latency: 100ms", "latency: 100ms, throughput: 1kpps");
+    folder.write("web.yaml", &promised);
+    fs::create_dir(folder.0.join("curves")).unwrap();
+    folder.write("curves/web.curves.yaml", &profile(&folder, "web"));
+    let serving = Serving::start(&folder);
+    folder.ok(&["apply", "-f", "web.yaml"]);
+    let described = folder.ok(&["describe", "chain", "web"]);
+    assert!(described.contains(", capped at 1.00k"), "{described}");
+    let delivered = || number(&folder.chains()["chains"][0]["packets"]["delivered"]);
+    wait("packets beyond the cap", || {
+        number(&folder.chains()["chains"][0]["packets"]["dropped"]) > 1000
+    });
+    folder.write("web.yaml", &text);
+    folder.ok(&["apply", "-f", "web.yaml"]);
+    assert!(folder.chains()["chains"][0]["placement"]["cap_packets_per_second"].is_null());
+    wait("packets without a cap", || delivered() > 3000);
+    let report = serving.stop();
+    let chains = report["chains"].as_array().unwrap();
+    assert_eq!(chains.len(), 2);
+    let capped = |chain: &Value| {
+        let reasons = chain["report"]["packets"]["reasons"].as_object().unwrap();
+        let of_cap = reasons.iter().filter(|(reason, _)| reason.starts_with("cap/"));
+        of_cap.map(|(_, count)| number(count)).sum::<u64>()
+    };
+    assert!(capped(&chains[0]) > 1000 && capped(&chains[1]) == 0, "{report}");
+    // The second chain's flows are those of the first: fewer are opened than there are.
+    let flows = |chain: &Value, what: &str| number(&chain["report"]["flows"][what]);
+    assert!(flows(&chains[1], "opened") < flows(&chains[1], "active"), "{report}");
+}

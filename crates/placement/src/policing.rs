@@ -51,7 +51,8 @@ pub fn policed(placed: &Placed, cluster: &Cluster) -> Vec<Policed> {
     rates.into_iter().enumerate().map(part).collect()
 }
 
-fn burst(rate: u64, latency: Nanos) -> u64 {
+/// Burst of a cap, in packets: those that arrive at this rate within the objective, and at least a batch.
+pub(crate) fn burst(rate: u64, latency: Nanos) -> u64 {
     let packets = u128::from(rate) * u128::from(latency.0);
     (packets.div_ceil(1_000_000_000) as u64).max(LEAST_BURST)
 }

@@ -30,6 +30,8 @@ pub struct AdmissionSpec {
     pub headroom: f64,
     /// Measurements of profiles, with [`Unprofiled::Auto`].
     pub measure: MeasureSpec,
+    /// Chains with a promise are capped at their promised throughput.
+    pub caps: bool,
 }
 
 /// Measurements of profiles.
@@ -64,7 +66,7 @@ pub enum Unprofiled {
 
 /// Reads `admission`. No file is read.
 pub(super) fn admission(node: &Located<'_>, base_dir: &Path) -> Result<AdmissionSpec, SpecError> {
-    let fields = node.fields(&["profiles", "profile", "headroom", "measure"])?;
+    let fields = node.fields(&["profiles", "profile", "headroom", "measure", "cap"])?;
     let profiles = fields.required("profiles", "a file or folder of profiles")?;
     let profile = match fields.optional("profile") {
         None => Unprofiled::default(),
@@ -92,6 +94,10 @@ pub(super) fn admission(node: &Located<'_>, base_dir: &Path) -> Result<Admission
             None => MeasureSpec::default(),
             Some(node) if profile != Unprofiled::Auto => return Err(node.error("expected only with profile: auto")),
             Some(node) => measure(&node)?,
+        },
+        caps: match fields.optional("cap") {
+            None => false,
+            Some(node) => node.word(&[("none", false), ("promise", true)])?,
         },
     })
 }

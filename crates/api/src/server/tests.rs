@@ -35,7 +35,7 @@ fn all_fields() {
   metrics: 9100
   policy: tailwater
   stateDirectory: state
-  admission: {profiles: curves, profile: optional, headroom: 0.25}
+  admission: {profiles: curves, profile: optional, headroom: 0.25, cap: promise}
   cache: {others: 3, onDemand: 4}
 ",
     )
@@ -66,6 +66,7 @@ fn all_fields() {
         profile: Unprofiled::Optional,
         headroom: 0.25,
         measure: MeasureSpec::default(),
+        caps: true,
     };
     assert_eq!(server.admission, Some(admission));
     let cache = CacheSpec {
@@ -98,7 +99,10 @@ fn defaults_and_short_forms() {
         .unwrap()
         .admission
         .unwrap();
-    assert_eq!((admission.profile, admission.headroom), (Unprofiled::Required, 0.1));
+    assert_eq!(
+        (admission.profile, admission.headroom, admission.caps),
+        (Unprofiled::Required, 0.1, false)
+    );
     let measured = |measure: &str| {
         let line = format!("{REST}  admission: {{profiles: p, profile: auto{measure}}}\n");
         let admission = parse(&line).unwrap().admission.unwrap();

@@ -261,6 +261,9 @@ fn promise(placement: &message::Placement) -> String {
             ": {share:.2} of {of} for {rate} packets per second, predicted latency {latency}, {cost} a packet"
         );
     }
+    if let Some(cap) = placement.cap_packets_per_second {
+        let _ = write!(text, ", capped at {}", short(cap as f64));
+    }
     if !placement.reason.is_empty() {
         let _ = write!(text, ": {}", one_line(&placement.reason));
     }

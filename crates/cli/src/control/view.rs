@@ -51,6 +51,7 @@ struct PlacementView {
     latency_nanoseconds: Option<u64>,
     cost_nanoseconds: Option<f64>,
     packets_per_second: Option<f64>,
+    cap_packets_per_second: Option<u64>,
 }
 
 #[derive(Debug, Serialize)]
@@ -181,6 +182,7 @@ fn placement(placement: message::Placement) -> PlacementView {
         latency_nanoseconds: placement.latency_nanos,
         cost_nanoseconds: placement.cost_nanos,
         packets_per_second: placement.packets_per_second,
+        cap_packets_per_second: placement.cap_packets_per_second,
         reason: placement.reason,
     }
 }

@@ -172,6 +172,10 @@ impl ChainSpec {
                 return Err(SpecError::whole_file("the spec", message.to_owned()));
             }
         };
+        let again = match self.source.cap() {
+            None => again,
+            Some((rate, burst)) => again.capped(rate, burst),
+        };
         self.source.check_unchanged(&again.source)?;
         Ok(again)
     }

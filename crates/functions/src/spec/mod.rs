@@ -8,12 +8,14 @@
 //! [kind](crate::kind) of each function reads its configuration, and `resolver` checks the functions against each
 //! other.
 
+mod capped;
 mod chain;
 mod function;
 mod resolver;
 mod rows;
 mod source;
 
+pub use capped::CAP;
 pub use chain::ChainSpec;
 pub use function::FunctionSpec;
 pub(crate) use function::places;

@@ -28,6 +28,8 @@ pub struct Source {
     base_dir: PathBuf,
     /// Parts that a reload cannot change, as first read.
     fixed: Option<Arc<FixedParts>>,
+    /// Rate and burst of a policer that was put in front of the functions, in packets per second and packets.
+    cap: Option<(u64, u64)>,
     began: Began,
 }
 
@@ -62,6 +64,7 @@ impl Source {
             text,
             base_dir: base_dir.to_owned(),
             fixed: None,
+            cap: None,
             began: Began(Some(began)),
         }
     }
@@ -82,6 +85,16 @@ impl Source {
             names: names.collect(),
         }));
         self
+    }
+
+    /// Records that a policer was put in front of the functions.
+    pub(super) fn set_cap(&mut self, cap: (u64, u64)) {
+        self.cap = Some(cap);
+    }
+
+    /// Rate and burst of the policer in front of the functions, if one was put there.
+    pub(super) fn cap(&self) -> Option<(u64, u64)> {
+        self.cap
     }
 
     /// File that holds the spec, if any.

@@ -1,5 +1,6 @@
 //! Chains on the cores of a server, and what they are promised.
 
+use crate::policing::{Policed, burst};
 use crate::slo::Curves;
 use std::sync::Arc;
 use tailwater_net::Nanos;
@@ -13,6 +14,17 @@ pub struct Claim {
     pub latency: Nanos,
     /// Curves of the chain on this machine.
     pub curves: Arc<Curves>,
+}
+
+impl Claim {
+    /// Cap at the promised throughput.
+    pub fn cap(&self) -> Policed {
+        let rate = (self.throughput.ceil() as u64).max(1);
+        Policed {
+            rate,
+            burst: burst(rate, self.latency),
+        }
+    }
 }
 
 /// Chain on one core or several, of which each gets the same part of its packets.

@@ -89,6 +89,7 @@ impl<M: Machine> Admission<'_, M> {
             cores,
             promise: Promise::Promised,
             reason: reason.to_owned(),
+            cap: self.cap_of(old, &claim),
             claim: Some(claim),
             predicted: None,
             weight: 1,

@@ -18,11 +18,15 @@ use crate::configuration::{Configuration, ControlError};
 use crate::machine::Machine;
 use crate::request::Applied;
 use std::sync::Arc;
-use tailwater_api::Throughput;
+use tailwater_api::chain::{CLASSIFIER, MAX_FUNCTIONS};
 use tailwater_api::server::{AdmissionSpec, Unprofiled};
+use tailwater_api::{IsolationMode, Throughput};
 use tailwater_placement::core_shares::{Claim, Occupant, SharedCores, Wanted, predicted, weight};
+use tailwater_placement::policing::Policed;
 use tailwater_placement::slo::Curves;
 
+/// Name of the function that caps a chain: that of `tailwater_functions::spec::CAP`.
+const CAP: &str = "cap";
 /// Reason of a forced chain.
 const FORCED: &str = "applied with --force";
 
@@ -247,12 +251,23 @@ impl<'m, M: Machine> Admission<'m, M> {
                 cores,
                 promise: Promise::Promised,
                 reason: String::new(),
+                cap: self.cap_of(chain, &claim),
                 claim: Some(Arc::clone(&claim)),
                 predicted: None,
                 weight: 1,
             }),
             Err(refused) => Err(refusal::text(&refused, wanted)),
         }
+    }
+
+    /// Cap of a chain with this promise. Chains with branches, with isolated functions, or without room for a policer
+    /// have none.
+    fn cap_of(&self, chain: &AppliedChain, claim: &Claim) -> Option<Policed> {
+        let has_room = chain.functions.len() < MAX_FUNCTIONS && chain.settings.isolation.mode == IsolationMode::None;
+        let clashes =
+            |(name, kind): &(Option<String>, String)| kind == CLASSIFIER || name.as_deref().unwrap_or(kind) == CAP;
+        let can = has_room && !chain.functions.iter().any(clashes);
+        self.spec.filter(|spec| spec.caps && can).map(|_| claim.cap())
     }
 
     /// Request of a chain without a promise, for at most the cores that there are.

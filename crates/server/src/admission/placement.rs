@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use tailwater_placement::core_shares::{Claim, Predicted};
+use tailwater_placement::policing::Policed;
 
 /// Cores and cache that the chains of a machine share.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -37,6 +38,8 @@ pub struct Placement {
     pub claim: Option<Arc<Claim>>,
     /// Prediction beside the other chains, for a promise.
     pub predicted: Option<Predicted>,
+    /// Cap of a promised chain, if promised chains are capped.
+    pub cap: Option<Policed>,
     /// Weight among the chains of each of its cores; 0 if it was not decided.
     pub weight: u32,
 }

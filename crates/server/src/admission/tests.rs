@@ -164,6 +164,28 @@ fn a_chain_on_several_cores_is_promised_its_part_of_each() {
     assert!(lost.unwrap().starts_with("spec.cores: expected at most 1"));
 }
 
+#[test]
+fn promised_chains_are_capped_where_the_server_says_so() {
+    const SLO: &str = "latency: 1ms, throughput: 300kpps";
+    let cap = |server: &Server, name: &str| server.placement(name).cap.map(|cap| (cap.rate, cap.burst));
+    let mut server = Server::new(ADMISSION, &[1, 2], &[("a", 1e6)]);
+    server.apply("a", SLO).unwrap();
+    assert_eq!(cap(&server, "a"), None);
+    let capped = "  admission: {profiles: /p, cap: promise}\n";
+    let mut server = Server::new(capped, &[1, 2], &[("a", 1e6), ("b", 1e6), ("c", 1e6)]);
+    server.apply("a", SLO).unwrap();
+    // The packets of 1 ms.
+    assert_eq!(cap(&server, "a"), Some((300_000, 300)));
+    server.apply("d", "latency: 1ms").unwrap();
+    assert_eq!(cap(&server, "d"), None, "no promise");
+    let mut named = server.chain("b", SLO);
+    named.functions = vec![(Some("cap".to_owned()), "forward".to_owned())];
+    let mut full = server.chain("c", SLO);
+    full.functions = vec![(None, "forward".to_owned()); 16];
+    server.admit(vec![named, full]).unwrap();
+    assert_eq!((cap(&server, "b"), cap(&server, "c")), (None, None));
+}
+
 const ADMISSION: &str = "  admission: {profiles: /p}\n";
 
 #[test]

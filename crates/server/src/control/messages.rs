@@ -121,6 +121,7 @@ fn placement(placement: &Placement) -> message::Placement {
         latency_nanos: predicted.map(|predicted| predicted.latency.0),
         cost_nanos: predicted.map(|predicted| predicted.cost),
         packets_per_second: placement.claim.as_ref().map(|claim| claim.throughput),
+        cap_packets_per_second: placement.cap.map(|cap| cap.rate),
     }
 }
 

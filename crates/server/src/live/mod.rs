@@ -239,7 +239,7 @@ impl LiveMachine {
 
     /// Reads a chain with its functions, and plans its run on its core.
     fn plan(&self, chain: &AppliedChain, except: Option<&str>) -> Result<RunPlan, Refusal> {
-        let (spec, isolation) = self.reader.read(chain)?;
+        let (spec, isolation) = self.reader.read_capped(chain)?;
         if let Some((function, _)) = spec.externals().next() {
             return Err(Refusal::new(format!(
                 "function {function} is external, and needs ports of its own: run the chain by tailwater run"
@@ -455,7 +455,7 @@ impl Machine for LiveMachine {
         if chain.settings.isolation.mode != IsolationMode::None {
             return self.replace(&chain.name, chain);
         }
-        let (spec, _) = self.reader.read(chain)?;
+        let (spec, _) = self.reader.read_capped(chain)?;
         let running = self.chains.get_mut(&chain.name);
         let running = running.filter(|running| running.cores() == cores);
         match running.and_then(|running| running.change(&spec)) {

@@ -31,6 +31,19 @@ impl ChainReader {
         ChainReader { isolated: Some(read) }
     }
 
+    /// Same as [`read`](Self::read), with the chain's cap in front of its functions.
+    ///
+    /// # Errors
+    /// Same as [`read`](Self::read).
+    pub(super) fn read_capped(&self, chain: &AppliedChain) -> Result<(ChainSpec, Option<IsolationConfig>), Refusal> {
+        let (spec, isolation) = self.read(chain)?;
+        let spec = match (chain.placement.cap, &isolation) {
+            (Some(cap), None) => spec.capped(cap.rate, cap.burst),
+            _ => spec,
+        };
+        Ok((spec, isolation))
+    }
+
     /// Reads a chain with its functions, and the processes of those that are isolated.
     ///
     /// # Errors
