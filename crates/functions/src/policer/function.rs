@@ -213,6 +213,11 @@ impl NetworkFunction for Policer {
         }
     }
 
+    /// A bucket of all packets begins full: at most one burst more passes.
+    fn can_restart(&self) -> bool {
+        !self.in_flow
+    }
+
     fn properties(&self) -> FunctionProperties {
         FunctionProperties::HEADERS_ONLY
     }
