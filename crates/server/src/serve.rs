@@ -99,7 +99,7 @@ pub fn serve_observed(
         manager.report(Severity::Normal, "Cleaned", &message, started);
     }
     manager.resume(stored, started);
-    let taken = predecessor.take_over(&mut manager, &state_lock, &config.paths)?;
+    let taken = predecessor.take_over(&mut manager, (&state_lock, &config.paths), stop)?;
     let mut watcher = FolderWatcher::new(config.spec.chains.clone());
     // A server without a chain is of no use, unless the control API brings some. One that has taken over has chains.
     let lenient = taken.is_some() || config.spec.watch && !manager.configuration().chains.is_empty();

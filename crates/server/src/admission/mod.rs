@@ -285,7 +285,10 @@ impl<'m, M: Machine> Admission<'m, M> {
     fn needs_profile(&self, chain: &AppliedChain, before: Option<&AppliedChain>) -> bool {
         let is_auto = self.spec.is_some_and(|spec| spec.profile == Unprofiled::Auto);
         let throughput = chain.settings.slo.throughput;
+        // One that wants too many cores is refused without a measurement.
+        let has_cores = usize::from(chain.settings.cores.unwrap_or(1)) <= self.shared.cores.len();
         is_auto
+            && has_cores
             && !chain.forced
             && matches!(throughput, Some(Throughput::PacketsPerSecond(_)))
             && earlier(chain, before).is_none()

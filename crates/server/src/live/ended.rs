@@ -2,6 +2,7 @@
 
 use crate::machine::PacketCounts;
 use crate::take_over::fields::FinalCounts;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::SystemTime;
 use tailwater_dataplane::clock::Clock;
@@ -53,19 +54,21 @@ pub(super) fn add_to_report(report: &mut RunReport, before: PacketCounts) {
 
 /// Final counts for the process that has taken over.
 pub fn final_counts(ended: &[EndedChain], ports: &[Arc<SharedPort>]) -> FinalCounts {
-    let chains = ended.iter().map(|chain| {
+    // Versions of a chain that followed each other have one name.
+    let mut chains = BTreeMap::<String, [u64; 4]>::new();
+    for chain in ended {
         let packets = &chain.report.packets;
         let counts = [packets.offered, packets.delivered, packets.dropped_by_nf, packets.lost];
-        (chain.name.clone(), counts)
-    });
+        let sums = chains.entry(chain.name.clone()).or_default();
+        sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+    }
     let ports = ports.iter().map(|port| {
         // Numbers by name are always a value.
         let counts = serde_json::to_value(port.counts()).unwrap_or_default();
         (port.name().to_owned(), counts)
     });
     FinalCounts {
-        // Of several chains of a name, the last.
-        chains: chains.collect(),
+        chains,
         ports: ports.collect(),
     }
 }

@@ -32,6 +32,7 @@ use tailwater_dataplane::port::Port;
 use tailwater_dataplane::scaling::ScalingConfig;
 use tailwater_dataplane::shared_port::{SharedPort, SharedPortConfig};
 use tailwater_dataplane::{IsolationConfig, RunConfig, RunPlan};
+use tailwater_files::regular_only;
 use tailwater_functions::build::KeptFunction;
 use tailwater_functions::spec::ChainSpec;
 use tailwater_handover::park::Mode;
@@ -387,7 +388,8 @@ impl Machine for LiveMachine {
             ));
         }
         let (spec, _) = self.reader.read(chain)?;
-        let found = (profiles.source)(&spec).map_err(Refusal::new)?;
+        // A pipe among the profiles would keep the server from all other changes.
+        let found = regular_only(|| (profiles.source)(&spec)).map_err(Refusal::new)?;
         Ok(found.map(Arc::new))
     }
 

@@ -12,6 +12,7 @@ use serde_json::Value;
 use std::path::absolute;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tailwater_api::IsolationMode;
 use tailwater_chain::chain::{Chain, TransferError, TransferFunction, TransferState};
 use tailwater_dataplane::clock::{Clock, ClockOrigin};
 use tailwater_dataplane::core_host::{CoreHost, HostError};
@@ -182,6 +183,11 @@ fn offer_of(name: &str, chain: &RunningChain) -> Result<ChainOffer, Refusal> {
     if cores > 1 {
         return Err(Refusal::new(format!(
             "chain {name} has {cores} cores: the flows of a chain pass over from one core only"
+        )));
+    }
+    if chain.spec().isolation.mode != IsolationMode::None {
+        return Err(Refusal::new(format!(
+            "chain {name} has isolated functions, whose processes are the running server's: drain it first"
         )));
     }
     let read = |chain: &mut Chain| (chain.transfer_functions(), chain.has_external_state());

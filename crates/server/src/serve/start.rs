@@ -7,10 +7,11 @@ use crate::machine::Machine;
 use crate::manager::Manager;
 use crate::state::{LockedState, Paths, now, state_error};
 #[cfg(feature = "control")]
-use crate::take_over::{Predecessor, Successor, TakeOverSocket, socket_of};
+use crate::take_over::{Predecessor, Successor, TakeOverSocket};
 use std::cell::RefCell;
 use std::io::{self, ErrorKind};
 use std::rc::Rc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 /// Longest wait for the state folder and the sockets of a server that was taken over.
@@ -96,18 +97,18 @@ impl FromPredecessor {
     pub(super) fn take_over<M: Machine, S: Store>(
         self,
         manager: &mut Manager<M, S>,
-        store: &LateStore,
-        paths: &Paths,
+        (store, paths): (&LateStore, &Paths),
+        stop: &AtomicBool,
     ) -> Result<Taken, ServeError> {
         let none = Taken {
             event: None,
             at: Instant::now(),
         };
         #[cfg(not(feature = "control"))]
-        let _ = (manager, store, paths);
+        let _ = (manager, store, paths, stop);
         #[cfg(feature = "control")]
         if let Some(predecessor) = self.predecessor {
-            let completed = predecessor.take(manager)?;
+            let completed = predecessor.take(manager, stop)?;
             let at = Instant::now();
             let locked = retry(|| LockedState::lock(paths))?;
             *store.0.borrow_mut() = Some(locked.store);
@@ -187,7 +188,7 @@ pub(super) struct Successors(Option<TakeOverSocket>);
 impl Successors {
     /// Listens for them. If that is not possible, an event says so.
     pub(super) fn bind<M: Machine, S: Store>(paths: &Paths, manager: &mut Manager<M, S>) -> Successors {
-        let socket = retry(|| TakeOverSocket::bind(&socket_of(&paths.socket)));
+        let socket = retry(|| TakeOverSocket::bind(paths));
         let socket = socket.map_err(|error| {
             let message = format!("no other process can take over: {error}");
             manager.report(Severity::Warning, "NoTakeOver", &message, now());

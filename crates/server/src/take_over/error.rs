@@ -20,6 +20,9 @@ pub enum TakeOverError {
     /// It did not succeed.
     #[error("take-over failed, the running server goes on: {0}")]
     Failed(String),
+    /// The running server ended before it had handed anything over.
+    #[error("take-over failed, the running server has ended: {0}; start this one without --take-over")]
+    Ended(String),
 }
 
 impl From<io::Error> for TakeOverError {

@@ -2,28 +2,34 @@
 
 use super::fields::FinalCounts;
 use super::wire::{Message, PROTOCOL, memory_file, receive, send, send_file};
+use super::{socket_of, without_links};
 use crate::control::SocketFile;
 use crate::error::ServeError;
 use crate::events::Severity;
 use crate::generation::Store;
 use crate::machine::Machine;
 use crate::manager::Manager;
+use crate::state::Paths;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::geteuid;
 use std::io::{self, ErrorKind};
 use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tailwater_net::Nanos;
 
-/// Longest wait for a message that is being sent.
-const MESSAGE_TIMEOUT: Duration = Duration::from_secs(1);
+/// Longest wait for a short message that has begun to arrive. The server does nothing else meanwhile.
+const MESSAGE_TIMEOUT: Duration = Duration::from_millis(200);
+/// Longest wait for the beginning of the first message.
+const FIRST_MESSAGE: Duration = Duration::from_secs(1);
+/// Connections that are refused at a time.
+const MOST_REFUSED: usize = 16;
 /// Longest preparation of a new server.
 const PREPARATION: Duration = Duration::from_secs(300);
-/// Longest wait for the new server to import everything.
-const IMPORT_TIMEOUT: Duration = Duration::from_secs(30);
+/// Longest wait for the new server to import everything. No packet is processed meanwhile.
+const IMPORT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest message of a new server, in bytes.
 const MOST_REQUEST: usize = 4096;
 
@@ -32,6 +38,10 @@ pub(crate) struct TakeOverSocket {
     listener: UnixListener,
     /// Dropped before the listener.
     _file: SocketFile,
+    /// State folder of this server, without links.
+    state: PathBuf,
+    /// Connection whose first message has not come.
+    connected: Option<(UnixStream, Instant)>,
     /// New server that prepares itself, and the time of its connection.
     preparing: Option<(UnixStream, Instant)>,
 }
@@ -60,35 +70,55 @@ impl Successor {
 }
 
 impl TakeOverSocket {
-    /// Listens on a socket.
+    /// Listens on the socket of a server with these paths.
     ///
     /// # Errors
     /// Another server uses it, or the system refuses.
-    pub(crate) fn bind(path: &Path) -> Result<TakeOverSocket, ServeError> {
-        let (file, listener) = SocketFile::bind(path, None)?;
+    pub(crate) fn bind(paths: &Paths) -> Result<TakeOverSocket, ServeError> {
+        let (file, listener) = SocketFile::bind(&socket_of(&paths.socket), None)?;
         Ok(TakeOverSocket {
             listener,
             _file: file,
+            state: without_links(&paths.state),
+            connected: None,
             preparing: None,
         })
     }
 
     /// Answers new servers. Returns the one that has taken over, if one has: the machine has left everything to it.
     pub(crate) fn poll<M: Machine, S: Store>(&mut self, manager: &mut Manager<M, S>, now: Nanos) -> Option<Successor> {
-        while let Ok((stream, _)) = self.listener.accept() {
-            match self.preparing {
-                None => self.preparing = greet(manager, stream).ok().flatten().map(|new| (new, Instant::now())),
-                Some(_) => refuse(&stream, "another process is taking over"),
+        if let Some((stream, since)) = self.preparing.take() {
+            match is_readable(&stream) {
+                true => {
+                    if let Some(successor) = commit(manager, stream, now) {
+                        return Some(successor);
+                    }
+                }
+                false => self.preparing = (since.elapsed() < PREPARATION).then_some((stream, since)),
             }
         }
-        let (stream, since) = self.preparing.take()?;
-        match is_readable(&stream) {
-            true => commit(manager, stream, now),
-            false => {
-                self.preparing = (since.elapsed() < PREPARATION).then_some((stream, since));
-                None
+        if let Some((stream, since)) = self.connected.take() {
+            match is_readable(&stream) {
+                true => {
+                    let prepares = greet(manager, stream, &self.state).ok().flatten();
+                    self.preparing = prepares.map(|new| (new, Instant::now()));
+                }
+                false => self.connected = (since.elapsed() < FIRST_MESSAGE).then_some((stream, since)),
             }
         }
+        for _ in 0..MOST_REFUSED {
+            let Ok((stream, _)) = self.listener.accept() else {
+                break;
+            };
+            match self.preparing.as_ref().or(self.connected.as_ref()) {
+                None => self.connected = Some((stream, Instant::now())),
+                Some((other, _)) => {
+                    let process = socket_peercred(other).map_or(0, |peer| peer.pid.as_raw_nonzero().get());
+                    refuse(&stream, &format!("process {process} is taking over"));
+                }
+            }
+        }
+        None
     }
 }
 
@@ -105,7 +135,11 @@ fn refuse(stream: &UnixStream, reason: &str) {
 }
 
 /// Answers the first message. Returns the stream if it was an offer.
-fn greet<M: Machine, S: Store>(manager: &mut Manager<M, S>, stream: UnixStream) -> io::Result<Option<UnixStream>> {
+fn greet<M: Machine, S: Store>(
+    manager: &mut Manager<M, S>,
+    stream: UnixStream,
+    state: &Path,
+) -> io::Result<Option<UnixStream>> {
     stream.set_nonblocking(false)?;
     let user = socket_peercred(&stream)?.uid;
     if !user.is_root() && user != geteuid() {
@@ -139,10 +173,11 @@ fn greet<M: Machine, S: Store>(manager: &mut Manager<M, S>, stream: UnixStream) 
             let offer = Message::Offer {
                 protocol: PROTOCOL,
                 process: std::process::id(),
+                state: state.to_owned(),
                 generation: Box::new(manager.stored_generation()),
                 machine: Box::new(machine),
             };
-            send(&stream, &offer, MESSAGE_TIMEOUT)?;
+            send(&stream, &offer, IMPORT_TIMEOUT)?;
             Ok(Some(stream))
         }
     }

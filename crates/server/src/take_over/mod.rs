@@ -46,3 +46,9 @@ pub fn socket_of(control: &Path) -> PathBuf {
     path.push(".take-over");
     path.into()
 }
+
+/// Path of a folder without links, as far as it exists.
+#[cfg(feature = "control")]
+fn without_links(folder: &Path) -> PathBuf {
+    std::fs::canonicalize(folder).unwrap_or_else(|_| folder.to_owned())
+}

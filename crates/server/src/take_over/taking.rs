@@ -3,13 +3,16 @@
 use super::error::TakeOverError;
 use super::fields::{FinalCounts, MachineOffer, TakenOver};
 use super::wire::{MOST_MESSAGE, Message, PROTOCOL, read_flows, receive, receive_file, send};
-use super::{differences, socket_of};
+use super::{differences, socket_of, without_links};
 use crate::generation::{Store, StoredGeneration};
 use crate::machine::Machine;
 use crate::manager::Manager;
 use crate::state::Paths;
 use crate::status::Phase;
+use std::io::ErrorKind;
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Longest wait for an answer. The running server answers between two ticks, or once its chains are empty.
@@ -19,6 +22,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub struct Predecessor {
     stream: UnixStream,
+    /// Its socket.
+    socket: PathBuf,
     process: u32,
     generation: StoredGeneration,
     machine: MachineOffer,
@@ -41,13 +46,29 @@ impl Predecessor {
     /// No such server runs, or it refuses.
     pub fn connect(paths: &Paths, server: &str, lose_state: bool) -> Result<Predecessor, TakeOverError> {
         let path = socket_of(&paths.socket);
-        let stream = UnixStream::connect(&path).map_err(|source| TakeOverError::NoServer { path, source })?;
+        let stream = UnixStream::connect(&path).map_err(|source| match source.kind() {
+            ErrorKind::PermissionDenied => TakeOverError::Refused(format!(
+                "{}: {source}: expected root or the user of the running server",
+                path.display()
+            )),
+            _ => TakeOverError::NoServer {
+                path: path.clone(),
+                source,
+            },
+        })?;
         let hello = Message::Hello {
             protocol: PROTOCOL,
             server: server.to_owned(),
         };
         send(&stream, &hello, ANSWER_TIMEOUT)?;
         match receive(&stream, MOST_MESSAGE, ANSWER_TIMEOUT)? {
+            Message::Offer { state, .. } if state != without_links(&paths.state) => {
+                Err(TakeOverError::Refused(format!(
+                    "spec.stateDirectory: expected that of the running server, {}, found {}",
+                    state.display(),
+                    paths.state.display()
+                )))
+            }
             Message::Offer {
                 process,
                 generation,
@@ -55,6 +76,7 @@ impl Predecessor {
                 ..
             } => Ok(Predecessor {
                 stream,
+                socket: path,
                 process,
                 generation: *generation,
                 machine: *machine,
@@ -74,8 +96,30 @@ impl Predecessor {
         self.generation.clone()
     }
 
-    /// Takes over. The manager has started all chains, on a machine whose ports are paused.
-    pub(crate) fn take<M: Machine, S: Store>(self, manager: &mut Manager<M, S>) -> Result<Completed, TakeOverError> {
+    /// Takes over. The manager has started all chains, on a machine whose ports are paused. Until it has everything,
+    /// `stop` leaves the running server as it is.
+    pub(crate) fn take<M: Machine, S: Store>(
+        self,
+        manager: &mut Manager<M, S>,
+        stop: &AtomicBool,
+    ) -> Result<Completed, TakeOverError> {
+        let socket = self.socket.clone();
+        self.take_unless(manager, stop).map_err(|error| match error {
+            // It listens as long as it runs.
+            TakeOverError::Failed(reason) if UnixStream::connect(&socket).is_err() => TakeOverError::Ended(reason),
+            error => error,
+        })
+    }
+
+    fn take_unless<M: Machine, S: Store>(
+        self,
+        manager: &mut Manager<M, S>,
+        stop: &AtomicBool,
+    ) -> Result<Completed, TakeOverError> {
+        let go_on = || match stop.load(Ordering::Relaxed) {
+            true => Err(TakeOverError::Refused("this process was interrupted".to_owned())),
+            false => Ok(()),
+        };
         let refused = |refusal: crate::Refusal| TakeOverError::Refused(refusal.to_string());
         let own = manager.machine().offer().map_err(refused)?;
         let mut lines = differences(&self.machine, &own, self.lose_state);
@@ -85,6 +129,7 @@ impl Predecessor {
             lines.extend(failed.map(|chain| format!("chain {}: {}", chain.chain.name, chain.reason)));
             return Err(TakeOverError::Refused(lines.join("; ")));
         }
+        go_on()?;
         let generation = self.generation.number;
         send(&self.stream, &Message::Commit { generation }, ANSWER_TIMEOUT)?;
         let handed = match receive(&self.stream, MOST_MESSAGE, ANSWER_TIMEOUT)? {
@@ -94,6 +139,7 @@ impl Predecessor {
         let flows = read_flows(receive_file(&self.stream, ANSWER_TIMEOUT)?, &handed)?;
         let imported = manager.machine().import(&handed, flows);
         let mut taken = imported.map_err(|refusal| TakeOverError::Failed(refusal.to_string()))?;
+        go_on()?;
         let process = std::process::id();
         send(&self.stream, &Message::Taken { process }, ANSWER_TIMEOUT)?;
         // From here on the other server does not go on.

@@ -13,7 +13,8 @@ use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Seek, SeekFrom, Write}
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 /// Version of the messages. A server of another version refuses.
 pub const PROTOCOL: u32 = 1;
@@ -41,6 +42,8 @@ pub enum Message {
         protocol: u32,
         /// Number of the running process.
         process: u32,
+        /// Its state folder, without links.
+        state: PathBuf,
         /// Applied configuration.
         generation: Box<StoredGeneration>,
         /// Machine.
@@ -105,10 +108,29 @@ pub(super) fn send(stream: &UnixStream, message: &Message, timeout: Duration) ->
     stream.write_all(&message.encode()?)
 }
 
-/// Receives a message of at most `most` bytes.
+/// Stream that is read until some time, however slowly its bytes come.
+struct UntilTime<'s> {
+    stream: &'s UnixStream,
+    end: Instant,
+}
+
+impl Read for UntilTime<'_> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let left = self.end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(ErrorKind::WouldBlock.into());
+        }
+        self.stream.set_read_timeout(Some(left))?;
+        self.stream.read(bytes)
+    }
+}
+
+/// Receives a message of at most `most` bytes, the last of which comes within `timeout`.
 pub(super) fn receive(stream: &UnixStream, most: usize, timeout: Duration) -> io::Result<Message> {
-    stream.set_read_timeout(Some(timeout))?;
-    let mut stream = stream;
+    let mut stream = UntilTime {
+        stream,
+        end: Instant::now() + timeout,
+    };
     let mut length = [0; 4];
     stream.read_exact(&mut length)?;
     let length = u32::from_le_bytes(length) as usize;
@@ -233,6 +255,20 @@ mod tests {
                 .to_string()
                 .contains("memory file")
         );
+        // A byte now and then does not extend the time.
+        let slow = std::thread::scope(|scope| {
+            let drips = scope.spawn(|| {
+                for byte in [100, 0, 0, 0].into_iter().chain([b'{'; 20]) {
+                    std::thread::sleep(Duration::from_millis(10));
+                    (&one).write_all(&[byte]).unwrap();
+                }
+            });
+            let slow = receive(&two, 100, Duration::from_millis(60));
+            drips.join().unwrap();
+            slow
+        });
+        assert_eq!(slow.unwrap_err().kind(), ErrorKind::WouldBlock);
+        let (one, two) = UnixStream::pair().unwrap();
         (&one).write_all(&[9, 0, 0, 0, b'{']).unwrap();
         drop(one);
         assert_eq!(receive(&two, 100, SOON).unwrap_err().kind(), ErrorKind::UnexpectedEof);
