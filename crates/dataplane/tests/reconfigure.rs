@@ -20,7 +20,7 @@ use tailwater_net::Nanos;
 use tailwater_net::parse::parse;
 use tailwater_traffic::{CaptureReader, PacketSource, ReadOptions};
 
-const PACKETS: u32 = 30_000;
+const PACKETS: u32 = 50_000;
 
 /// Runs a chain whose spec is replaced by the next of `versions` whenever the last one has taken effect. Returns the
 /// results, and the messages about versions that took effect.
