@@ -111,7 +111,7 @@ fn ring_iterators() {
 
 #[test]
 fn ring_items_put_and_taken() {
-    check(7, || {
+    check(4, || {
         transfer(
             2,
             4,
