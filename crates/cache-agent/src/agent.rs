@@ -226,9 +226,9 @@ impl<A: CachePartitioner> Agent<A> {
         })
     }
 
-    /// Same as [`tick`](Self::tick), at once and all or nothing: it does not wait after an earlier refusal, and if a step
-    /// is refused, it goes back to the allocation of before and returns the refusal. Steps back that are refused, too,
-    /// are left to the next tick.
+    /// Same as [`tick`](Self::tick), at once and all or nothing: it does not wait after an earlier refusal, and if a
+    /// step is refused, it goes back to the allocation of before and returns the refusal. Steps back that are refused,
+    /// too, are left to the next tick.
     ///
     /// # Errors
     /// The cache cannot be read. Nothing was done.

@@ -214,8 +214,9 @@ impl Batch {
         }));
     }
 
-    /// Removes packets, in order: `choose` decides by a packet's index, and those for which it returns a value are passed
-    /// to `to` with it, as they were received and with their arrival time. The others stay. All frames must be complete.
+    /// Removes packets, in order: `choose` decides by a packet's index, and those for which it returns a value are
+    /// passed to `to` with it, as they were received and with their arrival time. The others stay. All frames must be
+    /// complete.
     #[inline]
     pub fn hand_over<C>(&mut self, mut choose: impl FnMut(usize) -> Option<C>, mut to: impl FnMut(C, Arrived, Nanos)) {
         let mut stay = 0;

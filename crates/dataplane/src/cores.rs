@@ -165,7 +165,8 @@ pub fn pin_to(core: usize) -> Result<(), CoreError> {
     })
 }
 
-/// Lets the calling thread, and what it starts, run on these cores only. Cores that the kernel does not offer are left out.
+/// Lets the calling thread, and what it starts, run on these cores only. Cores that the kernel does not offer are left
+/// out.
 ///
 /// # Errors
 /// If the kernel refuses, or offers none of them.

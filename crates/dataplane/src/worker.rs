@@ -114,8 +114,8 @@ impl Worker {
             .unwrap_or_else(|| panic!("{}", died.unwrap_or_default()))
     }
 
-    /// Lets a thread run the worker, which has this number in its run, in turns with others. It sends its results at its
-    /// end. With an `inheritance`, it waits for that before it processes a packet.
+    /// Lets a thread run the worker, which has this number in its run, in turns with others. It sends its results at
+    /// its end. With an `inheritance`, it waits for that before it processes a packet.
     pub(crate) fn hosted(
         self,
         of_run: (RunEnds, usize),

@@ -1,7 +1,7 @@
 //! Interface between the server and the data plane of its machine.
 
 use crate::admission::placement::Capacity;
-use crate::cache::CacheWays;
+use crate::cache::ways::CacheWays;
 use crate::chain::AppliedChain;
 use crate::events::Severity;
 use crate::take_over::fields::{FinalCounts, HandedOver, MachineOffer, TakenOver};
@@ -38,8 +38,8 @@ pub trait Machine {
         Err(Refusal::new("this machine measures no profiles"))
     }
 
-    /// Begins to measure a chain's profile, on the returned core. Chains continue meanwhile. At most one measurement runs
-    /// at a time.
+    /// Begins to measure a chain's profile, on the returned core. Chains continue meanwhile. At most one measurement
+    /// runs at a time.
     ///
     /// # Errors
     /// As of [`profiling_core`](Self::profiling_core), or it cannot begin.

@@ -239,8 +239,8 @@ impl Prefixes {
 /// Chains by interval of addresses.
 #[derive(Clone, Debug)]
 struct Intervals<A> {
-    /// First addresses of all intervals, in order, filled up to a power of two with copies of the last. That of the first
-    /// one is not looked at. Empty if no chain restricts the field.
+    /// First addresses of all intervals, in order, filled up to a power of two with copies of the last. That of the
+    /// first one is not looked at. Empty if no chain restricts the field.
     firsts: Box<[A]>,
     /// Chains of each interval.
     chains: Box<[Chains]>,

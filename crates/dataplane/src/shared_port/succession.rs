@@ -1,9 +1,9 @@
 //! Succession of one chain by another on the same port: its functions and flows pass from worker to worker.
 //!
 //! From the moment at which packets go to the successor, the predecessor gets none. Each of its workers processes those
-//! that it has, and leaves its instance of the chain in its [estate](Estate). The successor's worker of the same number,
-//! which has the same RSS buckets, waits for that; its packets wait in its ring meanwhile. So each packet passes one of
-//! the two chains, in the order of its flow. The two workers may be on different cores.
+//! that it has, and leaves its instance of the chain in its [estate](Estate). The successor's worker of the same
+//! number, which has the same RSS buckets, waits for that; its packets wait in its ring meanwhile. So each packet
+//! passes one of the two chains, in the order of its flow. The two workers may be on different cores.
 //!
 //! With different numbers of workers, buckets come from several. Then each worker waits until all of the predecessor's
 //! have ended, and nothing passes over.

@@ -5,6 +5,7 @@ use super::finished::Finished;
 use super::poll_loop::{LoopTimes, PollLoop, Processing, Turn};
 use crate::panics::catch_panic;
 use crate::shared_port::succession::{Inheritance, LONGEST_WAIT, RunEnds};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
 use tailwater_chain::chain::Chain;
 use tailwater_net::Nanos;
@@ -126,7 +127,8 @@ impl<P: Processing> HostedWorker<P> {
         match inheritance.take() {
             Some(Some(chain)) => worker.processing.succeed(chain, inheritance.kept()),
             Some(None) => {}
-            None if now < *until && !self.ends.flags.are_set() => return false,
+            // Also when this chain is to end: its own successor gets what it inherits.
+            None if now < *until && !self.ends.flags.failed.load(Ordering::Relaxed) => return false,
             None => {}
         }
         self.awaits = None;

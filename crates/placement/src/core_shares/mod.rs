@@ -1,7 +1,7 @@
 //! Chains that share the cores of one server: admission, and the cores of each.
 //!
-//! Unlike an instance of a [plan](crate::plan), a chain here has a share of cores and no cache partition. The inputs are
-//! the same curves, and a denial has the same [reasons](Reason) and [alternatives](Nearest).
+//! Unlike an instance of a [plan](crate::plan), a chain here has a share of cores and no cache partition. The inputs
+//! are the same curves, and a denial has the same [reasons](Reason) and [alternatives](Nearest).
 //!
 //! The prediction, for a chain with a promise beside all others with one:
 //! - its cache is its part by the [model](crate::contention) of a shared cache, and its rate on a whole core follows
@@ -81,8 +81,8 @@ pub struct Refused {
 impl SharedCores {
     /// Returns the cores for a chain. The others stay where they are, and so does the chain where it fits. Otherwise, a
     /// chain with a promise gets the cores with the least promised time on which it fits, and one without it those with
-    /// the fewest chains; the first of several. Of more than one core, only neighbours in the order of promised time are
-    /// tried together.
+    /// the fewest chains; the first of several. Of more than one core, only neighbours in the order of promised time
+    /// are tried together.
     ///
     /// # Errors
     /// With a promise: no cores keep it, and those of the others.

@@ -78,7 +78,8 @@ pub(crate) fn admit(
     Ok(next)
 }
 
-/// Returns the chains of `next` whose profiles have to be measured before they are admitted, in the order of their names.
+/// Returns the chains of `next` whose profiles have to be measured before they are admitted, in the order of their
+/// names.
 pub(crate) fn unprofiled(
     machine: &impl Machine,
     spec: Option<&AdmissionSpec>,

@@ -13,7 +13,7 @@
 
 mod divided;
 mod load;
-mod ways;
+pub(crate) mod ways;
 
 pub use divided::{CacheConfig, DividedCache, SharedCache};
 pub use ways::{CacheClass, CacheWays};

@@ -126,8 +126,8 @@ impl<M: Machine, S: Store> Manager<M, S> {
         self.server.admission.as_ref().is_some_and(is_auto)
     }
 
-    /// Takes the chains whose profiles are to be measured anew now, in the order of their names. Those that were measured
-    /// a short time ago stay for later.
+    /// Takes the chains whose profiles are to be measured anew now, in the order of their names. Those that were
+    /// measured a short time ago stay for later.
     pub fn take_drifted(&mut self, now: Nanos) -> Vec<String> {
         let watched = &mut self.watched;
         let is_due = |name: &String| watched.get(name).is_none_or(|watched| now >= watched.again_at);
