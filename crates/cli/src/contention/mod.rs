@@ -1,7 +1,7 @@
 //! `tailwater profile contention`: a campaign of co-runs on this machine.
 
 mod args;
-mod document;
+pub mod document;
 
 pub use args::{CONTENTION_EXAMPLES, ContentionArgs};
 pub use document::Document;

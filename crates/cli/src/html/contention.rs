@@ -5,7 +5,7 @@ use super::scale::{Scale, percent_tick};
 use super::svg::{ACROSS, Chart, UP};
 use super::tables;
 use super::{assemble, json};
-use crate::contention::Document;
+use crate::contention::document::Document;
 use crate::dates::utc;
 use crate::error::CliError;
 use crate::text::{short, tenths_percent};
