@@ -21,7 +21,7 @@
 //! - [`policing`]: policing rates of the instances of an SLO with a cap;
 //! - [`bound`]: a lower bound on the number of servers;
 //! - [`co_run`]: placement by predicted contention;
-//! - [`core_shares`]: chains that share the cores of one server;
+//! - [`core_shares`]: chains that share the cores of one server; [`rack`]: instances on all servers of a rack;
 //! - [`contention`]: a model of instances that share a cache without isolation;
 //! - [`published`]: the curves and mixes of ResQ's evaluation.
 
@@ -48,6 +48,7 @@ pub mod plan;
 pub mod policing;
 pub mod progress;
 pub mod published;
+pub mod rack;
 pub mod reconcile;
 mod request;
 pub mod schedule;
