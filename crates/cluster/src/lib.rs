@@ -1,4 +1,20 @@
 //! A rack of servers on Kubernetes: the custom resources, the controller that places chains on servers, the agent of a
 //! server, and the ingress that steers packets to servers.
+//!
+//! - [`resources`]: custom resources, and their definitions;
+//! - [`leader`]: one of several controllers leads;
+//! - [`controller`]: from chains, servers and reports to instances;
+//! - [`agent`]: instances of a server are applied to its data plane, and their state is reported.
 
 #![forbid(unsafe_code)]
+
+pub mod agent;
+pub mod controller;
+
+mod figures;
+pub mod leader;
+mod notices;
+pub mod resources;
+mod watching;
+
+pub use notices::Notices;

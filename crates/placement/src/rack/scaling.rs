@@ -68,3 +68,9 @@ impl ScalingPolicy for TailwaterScaling {
         }
     }
 }
+
+impl<P: ScalingPolicy + ?Sized> ScalingPolicy for Box<P> {
+    fn capacity(&mut self, load: &ChainLoad<'_>) -> ChainCapacity {
+        (**self).capacity(load)
+    }
+}

@@ -1,0 +1,177 @@
+//! From the instances of a server and the chains that it has to the next steps. Decides only.
+
+use super::local::{LocalChain, LocalCondition, LocalPhase};
+use crate::controller::chains::manifest_of;
+use crate::figures::{latency_text, rate_text};
+use crate::resources::{
+    ChainInstance, Condition, DRAIN_FINALIZER, InstancePhase, InstanceStatus, local_name, set_condition,
+};
+use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt;
+use std::collections::{BTreeMap, HashMap};
+
+/// Step of an agent.
+#[derive(Clone, Debug, PartialEq)]
+pub enum AgentStep {
+    /// Apply an instance to the server.
+    Apply {
+        /// Key of the instance.
+        key: Key,
+        /// Name of the chain on the server.
+        name: String,
+        /// Manifest, as JSON.
+        manifest: String,
+        /// Run it without a promise if it does not fit.
+        force: bool,
+    },
+    /// Remove a chain from the server, after its last packet.
+    Delete {
+        /// Name of the chain on the server.
+        name: String,
+    },
+    /// The instance's last packet has left: its object may go.
+    Release {
+        /// Key of the instance.
+        key: Key,
+    },
+}
+
+/// Namespace and name of an instance.
+pub type Key = (String, String);
+
+/// Result of the last attempt to apply an instance.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attempt {
+    /// Generation of the instance.
+    pub generation: i64,
+    /// Reason for which it failed, if it did.
+    pub refused: Option<String>,
+    /// Time after which it is tried again if it failed.
+    pub again: Timestamp,
+}
+
+/// Attempts by instance.
+pub type Attempts = HashMap<Key, Attempt>;
+
+/// Returns the key of an instance.
+pub fn key_of(instance: &ChainInstance) -> Key {
+    (instance.namespace().unwrap_or_default(), instance.name_any())
+}
+
+/// Returns the name of an instance on its server.
+///
+/// # Errors
+/// One line: it would be too long.
+pub fn name_of(instance: &ChainInstance) -> Result<String, String> {
+    let namespace = instance.namespace().unwrap_or_default();
+    local_name(&namespace, &instance.name_any()).map_err(|error| error.to_string())
+}
+
+/// Returns the steps by which the server's chains become those of its instances. Chains that were not applied by an
+/// agent stay as they are.
+pub fn steps(
+    instances: &[impl AsRef<ChainInstance>],
+    chains: &[LocalChain],
+    attempts: &Attempts,
+    now: Timestamp,
+) -> Vec<AgentStep> {
+    let mut steps = Vec::new();
+    let present: HashMap<&str, &LocalChain> = chains.iter().map(|chain| (&*chain.name, chain)).collect();
+    let mut wanted = BTreeMap::new();
+    for instance in instances.iter().map(AsRef::as_ref) {
+        let Ok(name) = name_of(instance) else { continue };
+        let key = key_of(instance);
+        if instance.metadata.deletion_timestamp.is_none() {
+            wanted.insert(name, (key, instance));
+        } else if !present.contains_key(&*name) && instance.finalizers().iter().any(|name| name == DRAIN_FINALIZER) {
+            steps.push(AgentStep::Release { key });
+        }
+    }
+    for chain in chains {
+        let is_from_agent = chain.name.contains("--");
+        let is_leaving = chain.phase == LocalPhase::Draining;
+        if is_from_agent && !is_leaving && !wanted.contains_key(&chain.name) {
+            let name = chain.name.clone();
+            steps.push(AgentStep::Delete { name });
+        }
+    }
+    for (name, (key, instance)) in wanted {
+        let generation = instance.metadata.generation.unwrap_or_default();
+        let is_done = match attempts.get(&key).filter(|attempt| attempt.generation == generation) {
+            // After a start of the agent nothing is known: applying what runs already changes nothing.
+            None => false,
+            Some(attempt) if attempt.refused.is_some() => now < attempt.again,
+            Some(_) => present.contains_key(&*name),
+        };
+        if !is_done {
+            steps.push(AgentStep::Apply {
+                manifest: manifest_of(&name, &instance.spec.chain_spec),
+                force: instance.spec.force,
+                key,
+                name,
+            });
+        }
+    }
+    steps
+}
+
+/// Returns the status of an instance, from its chain on the server and the last attempt to apply it.
+pub fn status(
+    instance: &ChainInstance,
+    chain: Option<&LocalChain>,
+    attempt: Option<&Attempt>,
+    now: Timestamp,
+) -> InstanceStatus {
+    let before = instance.status.clone().unwrap_or_default();
+    let refused = attempt.and_then(|attempt| attempt.refused.as_deref());
+    let is_leaving = instance.metadata.deletion_timestamp.is_some();
+    let (phase, reason) = match chain {
+        _ if is_leaving => (InstancePhase::Draining, ""),
+        None => match refused {
+            Some(reason) => (InstancePhase::Failed, reason),
+            None => (InstancePhase::Pending, ""),
+        },
+        Some(chain) => match chain.phase {
+            LocalPhase::Starting => (InstancePhase::Pending, &*chain.reason),
+            LocalPhase::Draining => (InstancePhase::Draining, &*chain.reason),
+            LocalPhase::Failed => (InstancePhase::Failed, &*chain.reason),
+            // A changed spec that the server refuses leaves the chain as it was.
+            LocalPhase::Running => (InstancePhase::Running, refused.unwrap_or(&chain.reason)),
+        },
+    };
+    let generation = instance.metadata.generation;
+    let mut conditions = before.conditions;
+    let local = chain.map(|chain| &*chain.conditions).unwrap_or_default();
+    retain_known(&mut conditions, local);
+    for condition in local {
+        if let Some(holds) = condition.holds {
+            let new = (&*condition.name, holds, &*condition.reason, &*condition.message);
+            set_condition(&mut conditions, now, new, generation);
+        }
+    }
+    let figures = chain.and_then(|chain| chain.figures);
+    let cores = chain.map(|chain| &*chain.cores).unwrap_or_default();
+    let cores: Vec<String> = cores.iter().map(u32::to_string).collect();
+    InstanceStatus {
+        observed_generation: attempt.map_or(before.observed_generation, |attempt| attempt.generation),
+        phase,
+        reason: reason.to_owned(),
+        conditions,
+        cores: cores.join(","),
+        p99: chain.and_then(|chain| chain.latency).map(latency_text),
+        rate: figures.map(|figures| rate_text(figures.offered)),
+        figures,
+        // The ingress writes it.
+        rows: None,
+    }
+}
+
+/// Leaves out conditions that the server does not know any more.
+fn retain_known(conditions: &mut Vec<Condition>, local: &[LocalCondition]) {
+    let is_known = |name: &str| {
+        local
+            .iter()
+            .any(|condition| condition.name == name && condition.holds.is_some())
+    };
+    conditions.retain(|condition| is_known(&condition.name));
+}

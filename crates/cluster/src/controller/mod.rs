@@ -1,0 +1,171 @@
+//! Controller of a rack: from chains, servers and their reports to instances.
+//!
+//! One controller of several [leads](crate::leader). In each round it makes a view of the rack from what the API server
+//! has, asks the rack's policy ([`tailwater_placement::rack`]) for actions, and carries them out. It holds nothing that
+//! cannot be found again: demand of the last minutes, and times.
+//!
+//! - [`chains`]: which chains are valid, and what they need;
+//! - [`view`]: from objects to the policy's view;
+//! - [`writes`]: from the policy's plan to changes of objects;
+//! - [`status`]: conditions of chains.
+
+pub mod chains;
+mod demand;
+mod enact;
+mod objects;
+mod seen;
+pub mod status;
+pub mod view;
+pub mod writes;
+
+pub use chains::{ChainFacts, ChainReader, DocumentReader};
+pub use objects::Objects;
+
+use crate::leader::{ElectionConfig, campaign};
+use crate::notices::Notices;
+use crate::watching::watch_into;
+use chains::Chains;
+use enact::Enactor;
+use kube::runtime::watcher;
+use kube::{Api, Client};
+use seen::Servers;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tailwater_net::Nanos;
+use tailwater_placement::rack::{RackController, RackOptions, ScalingPolicy};
+use tokio::sync::{Notify, watch};
+use tokio::time::sleep;
+use view::Views;
+
+/// Configuration of a controller.
+#[derive(Clone, Debug)]
+pub struct ControllerConfig {
+    /// Election of the leader; its namespace is that of the servers' leases, too.
+    pub election: ElectionConfig,
+    /// Longest time between rounds.
+    pub period: Duration,
+    /// Shortest time between rounds.
+    pub pause: Duration,
+    /// Longest time that an instance drains.
+    pub drain: Duration,
+    /// Limits of the policy.
+    pub options: RackOptions,
+}
+
+/// Runs the controller until `stop` is set.
+pub async fn run(
+    client: Client,
+    config: ControllerConfig,
+    policy: impl Fn() -> Box<dyn ScalingPolicy>,
+    reader: Arc<dyn ChainReader>,
+    notices: Notices,
+    stop: watch::Receiver<bool>,
+) {
+    let changed = Arc::new(Notify::new());
+    let everything = watcher::Config::default;
+    let namespace = &config.election.namespace;
+    let (chains, watch_chains) = watch_into(Api::all(client.clone()), everything(), &changed, &notices);
+    let (instances, watch_instances) = watch_into(Api::all(client.clone()), everything(), &changed, &notices);
+    let (servers, watch_servers) = watch_into(Api::all(client.clone()), everything(), &changed, &notices);
+    let (profiles, watch_profiles) = watch_into(Api::all(client.clone()), everything(), &changed, &notices);
+    let leases = Api::namespaced(client.clone(), namespace);
+    // Renewals are no changes.
+    let (leases, watch_leases) = watch_into(leases, everything(), &Arc::new(Notify::new()), &notices);
+    let objects = objects::Watches {
+        chains,
+        instances,
+        servers,
+        profiles,
+        leases,
+    };
+    let (leading, is_leading) = watch::channel(false);
+    let rounds = Rounds {
+        client: client.clone(),
+        config: &config,
+        objects,
+        reader,
+        notices,
+        is_leading,
+    };
+    let mut ending = stop.clone();
+    tokio::select! {
+        _ = futures::future::join5(watch_chains, watch_instances, watch_servers, watch_profiles, watch_leases) => {}
+        () = rounds.run(&changed, policy) => {}
+        _ = ending.wait_for(|stop| *stop) => {}
+        () = campaign(client.clone(), &config.election, &leading, stop) => return,
+    }
+    // The lease is given back.
+    let (_stop, stopped) = watch::channel(true);
+    campaign(client, &config.election, &leading, stopped).await;
+}
+
+struct Rounds<'c> {
+    client: Client,
+    config: &'c ControllerConfig,
+    objects: objects::Watches,
+    reader: Arc<dyn ChainReader>,
+    notices: Notices,
+    is_leading: watch::Receiver<bool>,
+}
+
+impl Rounds<'_> {
+    async fn run(mut self, changed: &Notify, policy: impl Fn() -> Box<dyn ScalingPolicy>) {
+        self.objects.ready().await;
+        loop {
+            if self.is_leading.wait_for(|leads| *leads).await.is_err() {
+                return;
+            }
+            let mut is_leading = self.is_leading.clone();
+            tokio::select! {
+                // Whatever is under way ends: somebody else may lead.
+                _ = is_leading.wait_for(|leads| !*leads) => {}
+                () = self.lead(changed, policy()) => {}
+            }
+        }
+    }
+
+    /// Rounds of a term, which begins without any knowledge but that of the API server.
+    async fn lead(&self, changed: &Notify, policy: Box<dyn ScalingPolicy>) {
+        let began = Instant::now();
+        let mut term = Term {
+            chains: Chains::new(Arc::clone(&self.reader)),
+            servers: Servers::new(self.config.options.lost_after),
+            views: Views::new(self.config.drain),
+            controller: RackController::new(self.config.options, policy),
+            enactor: Enactor::new(self.client.clone(), self.notices.clone()),
+        };
+        loop {
+            let now = Nanos(began.elapsed().as_nanos() as u64);
+            let round = Instant::now();
+            term.round(&self.objects.read(), now).await;
+            let pause = self.config.pause.saturating_sub(round.elapsed());
+            sleep(pause).await;
+            tokio::select! {
+                () = changed.notified() => {}
+                () = sleep(self.config.period.saturating_sub(round.elapsed())) => {}
+            }
+        }
+    }
+}
+
+/// Knowledge of a leader in its term.
+struct Term {
+    chains: Chains,
+    servers: Servers,
+    views: Views,
+    controller: RackController<Box<dyn ScalingPolicy>>,
+    enactor: Enactor,
+}
+
+impl Term {
+    async fn round(&mut self, objects: &Objects, now: Nanos) {
+        let objects = self.enactor.with_own_writes(objects);
+        self.servers.see(&objects.leases, now);
+        self.chains.read(&objects);
+        let view = self.views.view(&objects, &self.chains, &self.servers, now);
+        let plan = self.controller.decide(&view);
+        let wall = k8s_openapi::jiff::Timestamp::now();
+        let writes = writes::writes(&objects, &self.chains, &self.servers, &plan, wall);
+        self.enactor.enact(writes).await;
+    }
+}

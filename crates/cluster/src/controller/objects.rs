@@ -1,0 +1,64 @@
+//! Objects that the controller decides by.
+
+use crate::resources::{Chain, ChainInstance, Profile, RackServer};
+use crate::watching::Watched;
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::ResourceExt;
+use std::sync::Arc;
+
+/// Objects at one time, sorted by namespace and name.
+#[derive(Clone, Debug, Default)]
+pub struct Objects {
+    /// Chains.
+    pub chains: Vec<Arc<Chain>>,
+    /// Instances.
+    pub instances: Vec<Arc<ChainInstance>>,
+    /// Servers.
+    pub servers: Vec<Arc<RackServer>>,
+    /// Profiles.
+    pub profiles: Vec<Arc<Profile>>,
+    /// Leases of servers, which have their names.
+    pub leases: Vec<Arc<Lease>>,
+}
+
+/// Watches of them.
+pub(super) struct Watches {
+    pub(super) chains: Watched<Chain>,
+    pub(super) instances: Watched<ChainInstance>,
+    pub(super) servers: Watched<RackServer>,
+    pub(super) profiles: Watched<Profile>,
+    pub(super) leases: Watched<Lease>,
+}
+
+impl Watches {
+    /// Waits until all objects have been seen once.
+    pub(super) async fn ready(&self) {
+        self.chains.ready().await;
+        self.instances.ready().await;
+        self.servers.ready().await;
+        self.profiles.ready().await;
+        self.leases.ready().await;
+    }
+
+    /// Returns all objects.
+    pub(super) fn read(&self) -> Objects {
+        Objects {
+            chains: sorted(self.chains.all()),
+            instances: sorted(self.instances.all()),
+            servers: sorted(self.servers.all()),
+            profiles: sorted(self.profiles.all()),
+            leases: sorted(self.leases.all()),
+        }
+    }
+}
+
+/// Sorts by namespace and name, so that equal states lead to equal decisions.
+pub(super) fn sorted<K: ResourceExt>(mut objects: Vec<Arc<K>>) -> Vec<Arc<K>> {
+    objects.sort_by_cached_key(|object| (object.namespace(), object.name_any()));
+    objects
+}
+
+/// Name of an object with its namespace: `edge/web`.
+pub fn full_name(object: &impl ResourceExt) -> String {
+    format!("{}/{}", object.namespace().unwrap_or_default(), object.name_any())
+}

@@ -1,0 +1,251 @@
+//! Conditions of chains.
+
+use super::chains::{Chains, ReadChain};
+use super::objects::full_name;
+use crate::figures::{latency_text, rate_text};
+use crate::resources::{Chain, ChainInstance, ChainStatus, InstancePhase, set_condition};
+use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt;
+use tailwater_net::Nanos;
+use tailwater_placement::admit::{Nearest, Reason};
+use tailwater_placement::demand::Unfit;
+use tailwater_placement::plan::Resource;
+use tailwater_placement::rack::{Risk, Verdict};
+
+/// Status of a chain with these instances.
+pub fn chain_status(
+    chain: &Chain,
+    instances: &[&ChainInstance],
+    chains: &Chains,
+    verdict: Option<&Verdict>,
+    now: Timestamp,
+) -> ChainStatus {
+    let generation = chain.metadata.generation;
+    let mut status = chain.status.clone().unwrap_or_default();
+    let name = full_name(chain);
+    let mut set = |name: &str, holds: bool, reason: &str, message: &str| {
+        set_condition(&mut status.conditions, now, (name, holds, reason, message), generation);
+    };
+    match chains.facts(&name) {
+        Some(Err(rejection)) => set("Accepted", false, rejection.reason, &rejection.message),
+        _ => set("Accepted", true, "Valid", ""),
+    }
+    let is_active =
+        |instance: &&&ChainInstance| !instance.spec.draining && instance.metadata.deletion_timestamp.is_none();
+    let active: Vec<&ChainInstance> = instances.iter().filter(is_active).copied().collect();
+    let phase = |instance: &ChainInstance| instance.status.as_ref().map(|status| status.phase).unwrap_or_default();
+    let ready = active
+        .iter()
+        .filter(|instance| phase(instance) == InstancePhase::Running)
+        .count();
+    let (holds, reason, message) = placed(verdict, chains.get(&name));
+    set("Placed", holds, reason, &message);
+    let failed = active.iter().find(|instance| phase(instance) == InstancePhase::Failed);
+    match failed {
+        Some(failed) => {
+            let reason = failed.status.as_ref().map(|status| &*status.reason).unwrap_or_default();
+            let message = format!("{} on {}: {reason}", failed.name_any(), failed.spec.server);
+            set("Ready", false, "InstanceFailed", &message);
+        }
+        None if active.is_empty() => set("Ready", false, "NoInstance", "no instance yet"),
+        None if ready < active.len() => {
+            let message = format!("{ready} of {} instances process packets", active.len());
+            set("Ready", false, "Starting", &message);
+        }
+        None => set("Ready", true, "Ready", ""),
+    }
+    let old = active
+        .iter()
+        .filter(|instance| Some(instance.spec.chain_generation) != generation)
+        .count();
+    let stuck = active.iter().find(|instance| {
+        Some(instance.spec.chain_generation) == generation
+            && instance
+                .status
+                .as_ref()
+                .is_some_and(|status| status.phase == InstancePhase::Running && !status.reason.is_empty())
+    });
+    match (stuck, old) {
+        (Some(stuck), _) => {
+            let reason = stuck.status.as_ref().map(|status| &*status.reason).unwrap_or_default();
+            let message = format!(
+                "{} on {} keeps its old spec: {reason}",
+                stuck.name_any(),
+                stuck.spec.server
+            );
+            set("Updated", false, "Refused", &message);
+        }
+        (None, 0) => set("Updated", true, "Updated", ""),
+        (None, old) => {
+            let message = format!("{old} of {} instances have an older spec", active.len());
+            set("Updated", false, "RollingOut", &message);
+        }
+    }
+    objective(&active, verdict, &mut set);
+    let figures = || active.iter().filter_map(|instance| instance.status.as_ref()?.figures);
+    let latency = figures()
+        .map(|figures| figures.latency_nanos)
+        .max()
+        .filter(|latency| *latency > 0);
+    status.observed_generation = generation.unwrap_or_default();
+    status.instances = instances.len() as u32;
+    status.ready_instances = format!("{ready}/{}", active.len());
+    status.cores = active.iter().map(|instance| cores(instance)).sum();
+    status.p99 = latency.map(|latency| latency_text(Nanos(latency)));
+    status.rate = figures()
+        .next()
+        .is_some()
+        .then(|| rate_text(figures().map(|figures| figures.offered).sum()));
+    let failing = status.conditions.iter().find(|condition| condition.status == "False");
+    status.reason = failing.map(|condition| condition.reason.clone()).unwrap_or_default();
+    status
+}
+
+/// Number of cores of an instance.
+fn cores(instance: &ChainInstance) -> u32 {
+    let cores = instance
+        .status
+        .as_ref()
+        .map(|status| &*status.cores)
+        .unwrap_or_default();
+    cores.split(',').filter(|core| !core.is_empty()).count() as u32
+}
+
+/// `Placed`: if it holds, its reason, and its message.
+fn placed(verdict: Option<&Verdict>, read: Option<&ReadChain>) -> (bool, &'static str, String) {
+    let unpromised = match read {
+        Some(ReadChain {
+            unusable: Some(reason), ..
+        }) => format!("without a promise: {reason}"),
+        Some(read) if read.curves.is_empty() => "without a promise: it has no Profile".to_owned(),
+        _ => String::new(),
+    };
+    match verdict {
+        None => (
+            false,
+            "NotAccepted",
+            "it has no instance of an accepted spec".to_owned(),
+        ),
+        Some(Verdict::Placed { .. } | Verdict::AtRisk(_)) => (true, "Placed", unpromised),
+        Some(Verdict::TooFew {
+            rate,
+            wanted,
+            reason,
+            nearest,
+            ..
+        }) => {
+            let word = match reason {
+                Reason::Unfit(_) | Reason::ViolatedByCurves => "Unfit",
+                Reason::Instances => "TooManyInstances",
+                Reason::Room(_) | Reason::Twice => "NoRoom",
+            };
+            let mut message = match *wanted > 0.0 {
+                true => format!(
+                    "{} of {} are promised: {}",
+                    rate_text(*rate),
+                    rate_text(*wanted),
+                    binding(reason)
+                ),
+                false => binding(reason),
+            };
+            let fits: Vec<String> = nearest.iter().map(fitting).collect();
+            if !fits.is_empty() {
+                message += &format!("; {} would fit", fits.join(", or "));
+            }
+            (false, word, message)
+        }
+    }
+}
+
+fn binding(reason: &Reason) -> String {
+    match reason {
+        Reason::Unfit(Unfit::Latency { least }) => {
+            format!("its profile has a latency of {least} at any load, which is above the objective")
+        }
+        Reason::Unfit(_) | Reason::ViolatedByCurves => "no server can hold an instance, even an empty one".to_owned(),
+        Reason::Instances => "spec.scale.max allows no more instances".to_owned(),
+        Reason::Twice => "another chain has its name".to_owned(),
+        Reason::Room(resources) if resources.is_empty() => "no server has room".to_owned(),
+        Reason::Room(resources) => {
+            let names: Vec<&str> = resources.iter().map(resource).collect();
+            format!("no server has room: more {} would suffice", names.join(" or "))
+        }
+    }
+}
+
+fn resource(resource: &Resource) -> &'static str {
+    match resource {
+        Resource::Cores => "cores",
+        Resource::Cache => "cache",
+        Resource::Classes => "classes of cache",
+        Resource::Servers => "servers",
+        Resource::Quiet => "memory bandwidth",
+    }
+}
+
+fn fitting(nearest: &Nearest) -> String {
+    match nearest {
+        Nearest::Throughput(most) => format!("at most {} more", rate_text(*most)),
+        Nearest::Latency(least) => format!("an objective of {least}"),
+    }
+}
+
+/// `ObjectiveMet`, of all instances. Unknown, and absent, while none has packets.
+fn objective(active: &[&ChainInstance], verdict: Option<&Verdict>, set: &mut impl FnMut(&str, bool, &str, &str)) {
+    let of = |instance: &ChainInstance| {
+        let conditions = instance
+            .status
+            .as_ref()
+            .map(|status| &*status.conditions)
+            .unwrap_or_default();
+        conditions
+            .iter()
+            .find(|condition| condition.name == "ObjectiveMet")
+            .cloned()
+    };
+    let mut known = active.iter().filter_map(|instance| Some((instance, of(instance)?)));
+    if let Some((instance, missed)) = known.clone().find(|(_, condition)| condition.status == "False") {
+        let message = format!(
+            "{} on {}: {}",
+            instance.name_any(),
+            instance.spec.server,
+            missed.message
+        );
+        set("ObjectiveMet", false, "Missed", &message);
+        return;
+    }
+    match verdict {
+        Some(Verdict::AtRisk(Risk::Overload { offered, promised })) => {
+            let message = format!(
+                "{} are offered, {} are promised",
+                rate_text(*offered),
+                rate_text(*promised)
+            );
+            set("ObjectiveMet", false, "Overload", &message);
+        }
+        _ if known.next().is_some() => set("ObjectiveMet", true, "Met", ""),
+        _ => {}
+    }
+}
+
+/// Events for conditions that have changed: if it is a warning, its reason, and one line.
+pub fn events_between(before: Option<&ChainStatus>, after: &ChainStatus) -> Vec<(bool, String, String)> {
+    let old = before.map(|status| &*status.conditions).unwrap_or_default();
+    let mut events = Vec::new();
+    for condition in &after.conditions {
+        let was = old.iter().find(|old| old.name == condition.name);
+        let is_new = was.is_none_or(|was| was.status != condition.status || was.reason != condition.reason);
+        let holds = condition.status == "True";
+        // A condition that holds from the start is no news; nor is a chain that starts.
+        let is_expected =
+            was.is_none() && holds || ["Starting", "RollingOut", "NoInstance"].contains(&&*condition.reason);
+        if is_new && !is_expected {
+            let note = match condition.message.is_empty() {
+                true => format!("{} is {}", condition.name, condition.status),
+                false => condition.message.clone(),
+            };
+            events.push((!holds, condition.reason.clone(), note));
+        }
+    }
+    events
+}

@@ -1,0 +1,126 @@
+//! Kind `ChainInstance`: a chain on one server.
+
+use super::condition::Condition;
+use super::schema::any_map;
+use kube::CustomResource;
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// Spec of an instance. The controller writes it, and the agent of its server reads it.
+#[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[kube(
+    group = "tailwater.dev",
+    version = "v1alpha1",
+    kind = "ChainInstance",
+    namespaced,
+    status = "InstanceStatus",
+    derive = "PartialEq",
+    category = "tailwater",
+    selectable = ".spec.server",
+    doc = "A chain on one server. Created and deleted by the controller.",
+    printcolumn(name = "Chain", type_ = "string", json_path = ".spec.chain"),
+    printcolumn(name = "Server", type_ = "string", json_path = ".spec.server"),
+    printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
+    printcolumn(name = "P99", type_ = "string", json_path = ".status.p99"),
+    printcolumn(name = "Rate", type_ = "string", json_path = ".status.rate"),
+    printcolumn(name = "Cores", type_ = "string", json_path = ".status.cores"),
+    printcolumn(name = "Reason", type_ = "string", json_path = ".status.reason"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+)]
+#[serde(rename_all = "camelCase")]
+pub struct InstanceSpec {
+    /// Name of the chain, in the same namespace.
+    #[schemars(length(max = 253))]
+    pub chain: String,
+    /// Name of the server. An instance does not move: another one takes its place.
+    #[schemars(length(max = 253), extend("x-kubernetes-validations" = [
+        {"rule": "self == oldSelf", "message": "expected the server that it was created for"}
+    ]))]
+    pub server: String,
+    /// Generation of the chain that `chainSpec` is of.
+    pub chain_generation: i64,
+    /// Packets per second that it is promised; 0 without a promise. `chainSpec` has it as its throughput.
+    #[serde(default)]
+    #[schemars(range(min = 0.0))]
+    pub promised: f64,
+    /// It has its cores for itself.
+    #[serde(default)]
+    pub exclusive: bool,
+    /// Name of the instance whose place it takes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    pub replaces: Option<String>,
+    /// It gets no new flows, and those that it has move elsewhere. When no packets arrive any more, it is deleted.
+    #[serde(default)]
+    pub draining: bool,
+    /// Spec of the chain, as the file for a single machine has it.
+    #[schemars(schema_with = "chain_spec")]
+    pub chain_spec: Map<String, Value>,
+    /// Runs without a promise if it does not fit.
+    #[serde(default)]
+    pub force: bool,
+}
+
+fn chain_spec(_: &mut SchemaGenerator) -> Schema {
+    any_map("Spec of the chain, as in the file that `tailwater run` reads.")
+}
+
+/// Phase of an instance.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum InstancePhase {
+    /// The agent has not started it yet.
+    #[default]
+    Pending,
+    /// It processes packets.
+    Running,
+    /// It processes its last packets.
+    Draining,
+    /// The server refuses it, or it does not run against the configuration.
+    Failed,
+}
+
+/// Status of an instance, written by its server's agent.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct InstanceStatus {
+    /// Generation of the instance that this status is about.
+    #[serde(default)]
+    pub observed_generation: i64,
+    /// Phase.
+    #[serde(default)]
+    pub phase: InstancePhase,
+    /// Reason of the phase: one line, possibly empty.
+    #[serde(default)]
+    pub reason: String,
+    /// `Ready`, `ObjectiveMet` and `PromiseKept`, as the server has them.
+    #[serde(default)]
+    pub conditions: Vec<Condition>,
+    /// Its cores, such as `2,3`.
+    #[serde(default)]
+    pub cores: String,
+    /// Latency at the objective's percentile in the last window, such as `143us`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub p99: Option<String>,
+    /// Packets per second in the last window, such as `1.20 Mpps`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rate: Option<String>,
+    /// Rows of the ingress that lead to it, written by the ingress.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rows: Option<u64>,
+    /// The same figures as in `p99` and `rate`, for programs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub figures: Option<InstanceFigures>,
+}
+
+/// Figures of an instance.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct InstanceFigures {
+    /// Packets per second offered to it in the last window.
+    pub offered: f64,
+    /// Latency at the objective's percentile in the last window, in nanoseconds; 0 without packets.
+    pub latency_nanos: u64,
+    /// Packets offered, delivered, dropped and lost since it started.
+    pub packets: [u64; 4],
+}

@@ -1,0 +1,28 @@
+//! Kind `Profile`: measurements of a chain on a machine.
+
+use kube::CustomResource;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Spec of a profile.
+#[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[kube(
+    group = "tailwater.dev",
+    version = "v1alpha1",
+    kind = "Profile",
+    namespaced,
+    derive = "PartialEq",
+    category = "tailwater",
+    doc = "Measurements of a chain on a machine.",
+    printcolumn(name = "Chain", type_ = "string", json_path = ".spec.chain"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+)]
+#[serde(rename_all = "camelCase")]
+pub struct ProfileSpec {
+    /// Name of the chain, in the same namespace.
+    #[schemars(length(max = 253))]
+    pub chain: String,
+    /// The file that `tailwater profile all` writes.
+    #[schemars(length(max = 1_000_000))]
+    pub file: String,
+}

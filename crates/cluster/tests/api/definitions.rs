@@ -1,0 +1,79 @@
+//! Definitions of the custom resources.
+
+use crate::support::api_server::{ADMIN, ApiServer};
+use kube::api::{ListParams, PostParams};
+use kube::core::DynamicObject;
+use kube::discovery::ApiResource;
+use kube::{Api, Resource};
+use serde_json::{Value, json};
+use tailwater_cluster::resources::{Chain, ChainInstance};
+
+/// Starts an API server with the definitions; prints why a test is skipped.
+macro_rules! api_server {
+    ($name:expr) => {
+        match $crate::support::api_server::ApiServer::start($name).await {
+            Ok(server) => server,
+            Err(reason) => {
+                println!("skipped: {reason}");
+                return;
+            }
+        }
+    };
+}
+pub(crate) use api_server;
+
+fn chain(name: &str, spec: Value) -> DynamicObject {
+    let chain = json!({
+        "apiVersion": "tailwater.dev/v1alpha1", "kind": "Chain", "metadata": {"name": name}, "spec": spec,
+    });
+    serde_json::from_value(chain).unwrap()
+}
+
+async fn created(server: &ApiServer, spec: Value) -> Result<Value, String> {
+    let resource = ApiResource::erase::<Chain>(&());
+    let api: Api<DynamicObject> = Api::namespaced_with(server.client(ADMIN), "default", &resource);
+    let parameters = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
+    match api.create(&parameters, &chain("web", spec)).await {
+        Ok(created) => Ok(created.data),
+        Err(kube::Error::Api(status)) => Err(status.message.clone()),
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[tokio::test]
+async fn the_api_server_checks_chains_and_completes_them() {
+    let server = api_server!("definitions");
+    server.define().await;
+    let functions = json!([{"acl": {"rules": []}}, {"nat": {"external": ["192.0.2.0/28"]}}]);
+    let right = json!({"functions": functions, "slo": {"latency": "200us"}});
+    let created_chain = created(&server, right).await.unwrap();
+    assert_eq!(created_chain["spec"]["scale"], json!({"min": 1, "max": 1024}));
+    assert_eq!(created_chain["spec"]["functions"], functions);
+    let wrong = [
+        (json!({"functions": functions}), "spec.slo: Required"),
+        (json!({"functions": [], "slo": {"latency": "1ms"}}), "spec.functions"),
+        (
+            json!({"functions": functions, "slo": {"latency": "soon"}}),
+            "spec.slo.latency",
+        ),
+        (
+            json!({"functions": functions, "slo": {"latency": "1ms"}, "scale": {"min": 3, "max": 2}}),
+            "expected min to be at most max",
+        ),
+        (
+            json!({"functions": functions, "slo": {"latency": "1ms"}, "scale": {"min": 0}}),
+            "spec.scale.min",
+        ),
+    ];
+    for (spec, message) in wrong {
+        let error = created(&server, spec).await.unwrap_err();
+        assert!(error.contains(message), "{error}");
+    }
+    let instances: Api<ChainInstance> = Api::all(server.client(ADMIN));
+    let by_server = ListParams::default().fields("spec.server=node-1");
+    assert!(instances.list(&by_server).await.unwrap().items.is_empty());
+    assert_eq!(Chain::plural(&()), "chains");
+}

@@ -1,0 +1,4 @@
+//! Controller and agents against a real API server.
+
+mod definitions;
+mod support;

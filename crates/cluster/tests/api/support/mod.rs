@@ -1,0 +1,3 @@
+//! Rigs.
+
+pub mod api_server;
