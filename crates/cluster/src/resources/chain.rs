@@ -55,7 +55,8 @@ impl JsonSchema for ChainSpec {
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
         let mut schema = any_map("Functions, traffic and objectives, as in the file that `tailwater run` reads.");
         let mut scale = Scale::json_schema(generator);
-        scale.insert("default".to_owned(), json!({}));
+        // Rules are checked before defaults within it are filled in.
+        scale.insert("default".to_owned(), json!(Scale::default()));
         let latency = json!({"type": "string", "pattern": "^[0-9.]+ *(ns|us|ms|s)$", "maxLength": 32});
         schema.insert(
             "properties".to_owned(),
