@@ -37,7 +37,7 @@ if [ "${1:-}" = without ]; then
     exit
 fi
 
-features=(tailwater-placement/spec)
+features=(tailwater-placement/spec tailwater/cluster)
 if [ ${#missing[@]} -eq 0 ]; then
     features+=(tailwater/milp)
 else

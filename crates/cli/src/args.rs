@@ -1,5 +1,7 @@
 //! Commands of the program. Each command's arguments are in its own module.
 
+#[cfg(feature = "cluster")]
+use crate::cluster::{AGENT_EXAMPLES, AgentArgs, CONTROLLER_EXAMPLES, ControllerArgs, DEFINITIONS_EXAMPLES};
 use crate::contention::{CONTENTION_EXAMPLES, ContentionArgs};
 use crate::control::args::{
     APPLY_EXAMPLES, ApplyArgs, DELETE_EXAMPLES, DESCRIBE_EXAMPLES, DRAIN_EXAMPLES, DeleteArgs, DescribeArgs, DrainArgs,
@@ -54,6 +56,18 @@ pub enum Command {
     /// Run many chains on one server, and change them while they run
     #[command(after_help = SERVE_EXAMPLES)]
     Serve(ServeArgs),
+    /// Control a rack on Kubernetes: place chains on servers, and scale them
+    #[cfg(feature = "cluster")]
+    #[command(after_help = CONTROLLER_EXAMPLES)]
+    Controller(ControllerArgs),
+    /// Run this machine as a server of a rack on Kubernetes
+    #[cfg(feature = "cluster")]
+    #[command(after_help = AGENT_EXAMPLES)]
+    Agent(Box<AgentArgs>),
+    /// Print the definitions of the custom resources, for kubectl apply
+    #[cfg(feature = "cluster")]
+    #[command(after_help = DEFINITIONS_EXAMPLES)]
+    Definitions,
     /// Measure a chain's capacity on this machine
     #[command(subcommand)]
     Profile(ProfileCommand),

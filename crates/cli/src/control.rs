@@ -14,7 +14,7 @@ mod socket;
 #[cfg(feature = "control")]
 mod view;
 #[cfg(feature = "control")]
-mod yaml;
+pub(crate) mod yaml;
 
 #[cfg(feature = "control")]
 pub use commands::{apply, delete, describe, drain, events, get};

@@ -1,6 +1,8 @@
 //! The `tailwater` command.
 
 mod args;
+#[cfg(feature = "cluster")]
+mod cluster;
 pub(crate) mod contention;
 mod control;
 mod curves;
@@ -75,6 +77,12 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::demo(&args),
         Command::Run(args) => run::run(&args),
         Command::Serve(args) => serve::serve(&args),
+        #[cfg(feature = "cluster")]
+        Command::Controller(args) => cluster::controller(&args),
+        #[cfg(feature = "cluster")]
+        Command::Agent(args) => cluster::agent(&args),
+        #[cfg(feature = "cluster")]
+        Command::Definitions => cluster::definitions(),
         Command::Profile(ProfileCommand::Capacity(args)) => profile::capacity(&args),
         Command::Profile(ProfileCommand::Latency(args)) => curves::measure(CurveSelection::Latency, &args),
         Command::Profile(ProfileCommand::Cache(args)) => curves::measure(CurveSelection::Cache, &args),

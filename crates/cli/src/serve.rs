@@ -51,6 +51,26 @@ const TICK: Duration = Duration::from_millis(10);
 /// # Errors
 /// The spec is wrong, the server cannot start, or the report cannot be written.
 pub fn serve(args: &ServeArgs) -> Result<ExitCode, CliError> {
+    serve_with(args, |_| ())
+}
+
+/// Server that is ready for requests.
+pub struct Serving<'s> {
+    /// Its spec.
+    pub spec: &'s ServerSpec,
+    /// Path of its control socket.
+    pub socket: &'s Path,
+    /// Dedicated and auxiliary cores.
+    pub cores: [&'s [usize]; 2],
+    /// Set when the server ends.
+    pub stop: &'s AtomicBool,
+}
+
+/// Same as [`serve`], with a companion that runs in a thread of its own from when the server is ready until it ends.
+///
+/// # Errors
+/// As [`serve`].
+pub fn serve_with(args: &ServeArgs, companion: impl FnOnce(Serving<'_>) + Send) -> Result<ExitCode, CliError> {
     let spec = read(&args.server)?;
     let paths = Paths::of(&spec, |name| std::env::var_os(name).map(PathBuf::from));
     let beginning = Beginning::new(args, &spec, &paths)?;
@@ -132,11 +152,19 @@ pub fn serve(args: &ServeArgs) -> Result<ExitCode, CliError> {
     let over = AtomicBool::new(false);
     let served = std::thread::scope(|scope| {
         let (stop, over) = (&*stop, &over);
+        let (config, cores, auxiliary) = (&config, &cores[..], &auxiliary[..]);
         let timer = args
             .duration
             .map(|duration| scope.spawn(move || end_after(duration, stop, over)));
         let ready = || {
-            announce(&config, [&cores, &auxiliary]);
+            announce(config, [cores, auxiliary]);
+            let serving = Serving {
+                spec: &config.spec,
+                socket: &config.paths.socket,
+                cores: [cores, auxiliary],
+                stop,
+            };
+            scope.spawn(move || companion(serving));
             if let (Some(address), Some(page)) = (config.spec.metrics, late_page) {
                 match bind(address).and_then(|endpoint| endpoint.serve(page)) {
                     Ok(endpoint) => metrics = Some(endpoint),
@@ -145,7 +173,7 @@ pub fn serve(args: &ServeArgs) -> Result<ExitCode, CliError> {
             }
         };
         let start: Start = beginning.into();
-        let served = run_server(&config, start, machine, stop, ready, warn, move |state| {
+        let served = run_server(config, start, machine, stop, ready, warn, move |state| {
             *snapshot.lock().unwrap_or_else(PoisonError::into_inner) = state.clone();
         });
         over.store(true, Ordering::Relaxed);

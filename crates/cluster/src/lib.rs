@@ -17,4 +17,5 @@ mod notices;
 pub mod resources;
 mod watching;
 
+pub use kube::Client;
 pub use notices::Notices;

@@ -7,11 +7,12 @@ use tailwater_net::Nanos;
 ///
 /// Calls block: a change until it is done, which may include measurements of a chain.
 pub trait LocalServer: Send {
-    /// Applies a chain: its name on the server, and its manifest. Nothing changes if it is the same as before.
+    /// Applies a chain: its name on the server, its manifest, and the files of its profiles. Nothing changes if it is
+    /// the same as before.
     ///
     /// # Errors
     /// The server refuses it, or cannot be reached.
-    fn apply(&mut self, name: &str, manifest: &str, force: bool) -> Result<(), LocalError>;
+    fn apply(&mut self, name: &str, manifest: &str, profiles: &[String], force: bool) -> Result<(), LocalError>;
 
     /// Removes a chain after its last packet. One that does not exist has been removed.
     ///

@@ -15,13 +15,13 @@ pub use socket::ControlSocket;
 use crate::figures::differs;
 use crate::notices::Notices;
 use crate::resources::{
-    ChainInstance, DRAIN_FINALIZER, InstanceStatus, RackServer, ServerSpec, ServerStatus, set_condition,
+    ChainInstance, DRAIN_FINALIZER, InstanceStatus, Profile, RackServer, ServerSpec, ServerStatus, set_condition,
 };
 use crate::watching::{Watched, watch_into};
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
-use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
+use kube::api::{ListParams, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::runtime::watcher;
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
@@ -226,13 +226,24 @@ impl<S: LocalServer + 'static> Agent<S> {
                     }
                     continue;
                 }
+                let profiles = match &step {
+                    AgentStep::Apply { key, chain, .. } => profiles_of(&client, &key.0, chain).await,
+                    _ => Ok(Vec::new()),
+                };
+                let profiles = match profiles {
+                    Ok(profiles) => profiles,
+                    Err(error) => {
+                        notices.warn(&format!("profiles cannot be read: {error}"));
+                        continue;
+                    }
+                };
                 let writer = Arc::clone(&writer);
                 let carried_out = tokio::task::spawn_blocking(move || {
                     let mut server = writer.lock().unwrap_or_else(PoisonError::into_inner);
                     let result = match &step {
                         AgentStep::Apply {
                             name, manifest, force, ..
-                        } => server.apply(name, manifest, *force),
+                        } => server.apply(name, manifest, &profiles, *force),
                         AgentStep::Delete { name } => server.delete(name),
                         AgentStep::Release { .. } => Ok(()),
                     };
@@ -324,6 +335,15 @@ fn is_news(before: &InstanceStatus, now: &InstanceStatus) -> bool {
         || before.figures.is_some() != now.figures.is_some()
         || differs(old.offered, new.offered)
         || differs(old.latency_nanos as f64, new.latency_nanos as f64)
+}
+
+/// Files of a chain's profiles.
+async fn profiles_of(client: &Client, namespace: &str, chain: &str) -> kube::Result<Vec<String>> {
+    let api: Api<Profile> = Api::namespaced(client.clone(), namespace);
+    let of_chain = ListParams::default().fields(&format!("spec.chain={chain}"));
+    let list = timeout(REQUEST, api.list(&of_chain)).await;
+    let list = list.map_err(|_| kube::Error::Service("no answer of the API server".into()))??;
+    Ok(list.items.into_iter().map(|profile| profile.spec.file).collect())
 }
 
 /// Removes the finalizer of an instance whose last packet has left.

@@ -17,6 +17,8 @@ pub enum AgentStep {
     Apply {
         /// Key of the instance.
         key: Key,
+        /// Name of the chain in its namespace.
+        chain: String,
         /// Name of the chain on the server.
         name: String,
         /// Manifest, as JSON.
@@ -107,6 +109,7 @@ pub fn steps(
             steps.push(AgentStep::Apply {
                 manifest: manifest_of(&name, &instance.spec.chain_spec),
                 force: instance.spec.force,
+                chain: instance.spec.chain.clone(),
                 key,
                 name,
             });

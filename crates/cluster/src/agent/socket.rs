@@ -42,7 +42,7 @@ fn error(error: ClientError) -> LocalError {
 }
 
 impl LocalServer for ControlSocket {
-    fn apply(&mut self, name: &str, manifest: &str, force: bool) -> Result<(), LocalError> {
+    fn apply(&mut self, name: &str, manifest: &str, _profiles: &[String], force: bool) -> Result<(), LocalError> {
         let manifest = message::Manifest {
             source: format!("chain {name}"),
             path: String::new(),

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
     namespaced,
     derive = "PartialEq",
     category = "tailwater",
+    selectable = ".spec.chain",
     doc = "Measurements of a chain on a machine.",
     printcolumn(name = "Chain", type_ = "string", json_path = ".spec.chain"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")

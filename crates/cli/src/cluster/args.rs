@@ -1,0 +1,79 @@
+//! Arguments of the commands for a rack on Kubernetes.
+
+use crate::serve::ServeArgs;
+use crate::values;
+use clap::Args;
+use tailwater_net::Nanos;
+
+/// Help text of `tailwater controller`.
+pub const CONTROLLER_EXAMPLES: &str = "\
+The API server is that of the pod's service account, or of $KUBECONFIG. Several controllers may run:
+one leads, by the lease tailwater-controller.
+
+Examples:
+  tailwater controller
+  tailwater controller --namespace tailwater --lease 5s
+
+Exit codes: 0 ended on request, 1 failed, 2 wrong input.";
+
+/// Help text of `tailwater agent`.
+pub const AGENT_EXAMPLES: &str = "\
+A server as tailwater serve runs it; the chains that the rack's controller gives to this machine come
+from the API server. When that is away, the server goes on with what it has.
+
+Examples:
+  tailwater agent server.yaml
+  tailwater agent server.yaml --name node-7 --heartbeat 500ms
+
+Exit codes: 0 ended on request, 1 failed, 2 wrong input.";
+
+/// Help text of `tailwater definitions`.
+pub const DEFINITIONS_EXAMPLES: &str = "\
+Example:
+  tailwater definitions | kubectl apply --server-side -f -";
+
+/// Namespace without the option.
+const NAMESPACE: &str = "tailwater";
+
+/// Arguments of `tailwater controller`.
+#[derive(Debug, Args)]
+pub struct ControllerArgs {
+    /// Namespace of the leases
+    #[arg(long, value_name = "NAME", default_value = NAMESPACE)]
+    pub namespace: String,
+    /// Name of this controller in the election [default: the host's name]
+    #[arg(long, value_name = "NAME")]
+    pub identity: Option<String>,
+    /// Time after which another controller takes the place of one that is silent; whole seconds
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = values::duration)]
+    pub lease: Nanos,
+    /// Time after which a server that is silent counts as lost
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = values::duration)]
+    pub lost_after: Nanos,
+    /// Longest time that an instance drains
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = values::duration)]
+    pub drain: Nanos,
+    /// Time without need until a chain has fewer instances
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = values::duration)]
+    pub hold: Nanos,
+    /// Most instances that move at a time
+    #[arg(long, value_name = "N", default_value = "16")]
+    pub moves: u16,
+}
+
+/// Arguments of `tailwater agent`.
+#[derive(Debug, Args)]
+pub struct AgentArgs {
+    /// Name of this server on the rack: that of its node [default: $NODE_NAME, or the host's name]
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+    /// Namespace of the leases
+    #[arg(long, value_name = "NAME", default_value = NAMESPACE)]
+    pub namespace: String,
+    /// Time between signs of life
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = values::duration)]
+    pub heartbeat: Nanos,
+    /// The server
+    #[command(flatten)]
+    pub serve: ServeArgs,
+}
