@@ -90,6 +90,23 @@ impl SharedCores {
     /// # Panics
     /// If it wants no core, or more than there are.
     pub fn admit(&self, others: &[Occupant], wanted: Wanted<'_>) -> Result<Vec<u32>, Box<Refused>> {
+        self.cores_for(others, wanted).map_err(|claim| {
+            let reason = match beyond_curves(claim) {
+                Some(least) => Reason::Unfit(Unfit::Latency { least }),
+                None => Reason::Room(Vec::new()),
+            };
+            Box::new(self.refused(others, wanted, claim, reason))
+        })
+    }
+
+    /// Returns the same cores as [`admit`](Self::admit), without a search for reasons and alternatives.
+    ///
+    /// # Errors
+    /// The promise, if no cores keep it and those of the others.
+    ///
+    /// # Panics
+    /// If it wants no core, or more than there are.
+    pub fn cores_for<'c>(&self, others: &[Occupant], wanted: Wanted<'c>) -> Result<Vec<u32>, &'c Arc<Claim>> {
         assert!(
             (1..=self.cores.len()).contains(&wanted.cores),
             "as many cores as there are"
@@ -99,9 +116,8 @@ impl SharedCores {
         let Some(claim) = wanted.claim else {
             return Ok(filled(kept, wanted.cores, self.by_chains(others)));
         };
-        if let Some(least) = beyond_curves(claim) {
-            let reason = Reason::Unfit(Unfit::Latency { least });
-            return Err(Box::new(self.refused(others, wanted, claim, reason)));
+        if beyond_curves(claim).is_some() {
+            return Err(claim);
         }
         let fits = |cores: &[u32]| self.violations(&with(others, wanted.name, claim, cores)).is_empty();
         let by_time = self.by_time(others);
@@ -111,10 +127,8 @@ impl SharedCores {
                 return Ok(first);
             }
         }
-        match by_time.windows(wanted.cores).find(|cores| fits(cores)) {
-            Some(cores) => Ok(cores.to_vec()),
-            None => Err(Box::new(self.refused(others, wanted, claim, Reason::Room(Vec::new())))),
-        }
+        let found = by_time.windows(wanted.cores).find(|cores| fits(cores));
+        found.map(<[u32]>::to_vec).ok_or(claim)
     }
 
     /// Cores in the order of their promised time; of equal ones the one with fewer chains, then the first.

@@ -163,6 +163,13 @@ pub enum Risk {
         /// Packets per second promised to ready instances.
         promised: f64,
     },
+    /// It runs on a server that is being drained, and no other server has room for an instance.
+    CannotMove {
+        /// Name of the instance.
+        instance: String,
+        /// Binding reason.
+        reason: Reason,
+    },
 }
 
 /// Work of a round, as counts that do not depend on the machine.

@@ -25,7 +25,7 @@ pub struct ChainCapacity {
     pub instances: u16,
     /// `true` if each instance has whole cores for itself, without a check of its latency.
     pub exclusive: bool,
-    /// Names of instances that are not needed. As far as the chain's limits permit, they are drained in this round.
+    /// Names of exclusive instances that are not needed. As far as the chain's limits permit, they are drained at once.
     pub idle: Vec<String>,
 }
 

@@ -1,0 +1,498 @@
+//! Servers of a rack with their instances, as each of them predicts its own cores, and the search for a place.
+//!
+//! The search compares a request first with a bound for each core: its load and batches as if nobody shared the cache.
+//! The exact prediction, which is a server's own, is made only where this bound has room. An index by the free share of
+//! the roomiest core bounds the servers that are compared.
+
+use super::actions::RackWork;
+use super::view::{RackPromise, ServerState, ServerView};
+use crate::core_shares::{Claim, Occupant, SharedCores, Wanted, predicted};
+use crate::slo::ISOLATED;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use tailwater_net::Nanos;
+
+/// Packets of a turn, at most, as in the prediction.
+const BATCH: f64 = 32.0;
+/// Rounding of loads and of times, by which the bound is wider than the prediction.
+const LOAD_ROUNDING: f64 = 1e-9;
+const TIME_ROUNDING: u64 = 4;
+/// Steps of a core's share in the index.
+const STEPS: f64 = 1024.0;
+
+/// Request for an instance.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Request<'a> {
+    /// Name of the instance.
+    pub name: &'a str,
+    /// Number of cores.
+    pub cores: u16,
+    /// Promise of its chain.
+    pub promise: Option<&'a RackPromise>,
+    /// Packets per second.
+    pub rate: f64,
+    /// `true` if it has its cores for itself.
+    pub exclusive: bool,
+}
+
+/// Place of an instance.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Found {
+    /// Index of the server.
+    pub server: usize,
+    /// Its cores.
+    pub cores: Vec<u32>,
+    /// Predicted share of each, 1 of an exclusive one, 0 without a promise.
+    pub share: f64,
+}
+
+/// A server with the instances on it.
+#[derive(Debug)]
+pub(super) struct Server<'v> {
+    pub view: &'v ServerView,
+    /// Not yet lost for good.
+    pub alive: bool,
+    /// Takes new instances.
+    pub takes: bool,
+    shared: SharedCores,
+    occupants: Vec<Occupant>,
+    exclusive: Vec<Occupant>,
+    /// By core of the view: load and time of a batch of each chain in nanoseconds, both at least.
+    loads: Vec<(f64, f64)>,
+}
+
+type Key = (u32, u32, usize);
+
+#[derive(Debug, Default)]
+struct Machine {
+    /// Servers with instances: free share of the roomiest core, of all cores, index.
+    used: BTreeSet<Key>,
+    empty: BTreeSet<usize>,
+}
+
+/// All servers of a rack.
+#[derive(Debug)]
+pub(super) struct Fleet<'v> {
+    pub servers: Vec<Server<'v>>,
+    by_name: HashMap<&'v str, usize>,
+    /// Servers that take instances.
+    machines: BTreeMap<&'v str, Machine>,
+    pub work: RackWork,
+}
+
+impl Request<'_> {
+    fn claim_on(&self, machine: &str) -> Option<Arc<Claim>> {
+        self.promise?.claim(machine, self.rate).map(Arc::new)
+    }
+
+    fn wanted<'c>(&'c self, claim: Option<&'c Arc<Claim>>, before: &'c [u32]) -> Wanted<'c> {
+        Wanted {
+            name: self.name,
+            cores: usize::from(self.cores),
+            claim,
+            before,
+        }
+    }
+}
+
+impl<'v> Server<'v> {
+    fn new(view: &'v ServerView, now: Nanos, lost_after: Nanos) -> Self {
+        let alive = match view.state {
+            ServerState::Lost { since } => now.saturating_sub(since) < lost_after,
+            _ => true,
+        };
+        let mut server = Server {
+            view,
+            alive,
+            takes: view.state == ServerState::Ready && !view.cores.is_empty(),
+            shared: SharedCores {
+                cores: view.cores.clone(),
+                cache_bytes: view.cache_bytes,
+                headroom: view.headroom,
+            },
+            occupants: Vec::new(),
+            exclusive: Vec::new(),
+            loads: Vec::new(),
+        };
+        server.account();
+        server
+    }
+
+    /// Returns `true` if instances on it can change their promise.
+    pub fn resizes(&self) -> bool {
+        matches!(self.view.state, ServerState::Ready | ServerState::Cordoned)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.occupants.is_empty() && self.exclusive.is_empty()
+    }
+
+    /// Share of each core that can be promised.
+    fn most(&self) -> f64 {
+        1.0 - self.view.headroom
+    }
+
+    fn account(&mut self) {
+        let is_exclusive = |core: &u32| self.exclusive.iter().any(|one| one.cores.contains(core));
+        self.shared.cores = self
+            .view
+            .cores
+            .iter()
+            .copied()
+            .filter(|core| !is_exclusive(core))
+            .collect();
+        let mut loads = vec![(0.0, 0.0); self.view.cores.len()];
+        for (at, core) in self.view.cores.iter().enumerate() {
+            if is_exclusive(core) {
+                loads[at].0 = f64::INFINITY;
+            }
+        }
+        for occupant in &self.occupants {
+            let Some(claim) = &occupant.claim else { continue };
+            let rate = alone(claim, self.view.cache_bytes);
+            let share = claim.throughput / occupant.cores.len().max(1) as f64 / rate;
+            for core in &occupant.cores {
+                if let Some(at) = self.view.cores.iter().position(|other| other == core) {
+                    loads[at].0 += share;
+                    loads[at].1 += BATCH / rate * 1e9;
+                }
+            }
+        }
+        self.loads = loads;
+    }
+
+    /// Free share of the roomiest core, and of all, in steps. Rounded up.
+    fn key(&self, index: usize) -> Key {
+        let free = self.loads.iter().map(|(load, _)| (self.most() - load).max(0.0));
+        let (roomiest, all) = free.fold((0.0f64, 0.0), |(most, all), free| (most.max(free), all + free));
+        ((roomiest * STEPS).ceil() as u32, (all * STEPS) as u32, index)
+    }
+
+    /// Returns `false` if the instance certainly does not fit.
+    fn may_hold(&self, request: &Request<'_>, claim: Option<&Arc<Claim>>) -> bool {
+        let cores = usize::from(request.cores);
+        if request.exclusive {
+            return self.idle_cores().nth(cores - 1).is_some();
+        }
+        let Some(claim) = claim else {
+            return self.shared.cores.len() >= cores;
+        };
+        let share = claim.throughput / cores as f64 / alone(claim, self.view.cache_bytes);
+        let has_room = |(load, batches): &&(f64, f64)| {
+            let load = load + share;
+            let latency = || claim.curves.load.latency(load).0 + *batches as u64;
+            load <= self.most() * (1.0 + LOAD_ROUNDING) + LOAD_ROUNDING
+                && latency() <= claim.latency.0.saturating_add(TIME_ROUNDING)
+        };
+        self.loads.iter().filter(has_room).nth(cores - 1).is_some()
+    }
+
+    /// Cores without any instance.
+    fn idle_cores(&self) -> impl Iterator<Item = u32> {
+        let is_idle = |core: &u32| !self.occupants.iter().any(|one| one.cores.contains(core));
+        self.shared.cores.iter().copied().filter(is_idle)
+    }
+
+    /// Returns the cores for an instance, as the server itself would decide.
+    fn cores_for(&self, request: &Request<'_>, claim: Option<&Arc<Claim>>) -> Option<Vec<u32>> {
+        if request.exclusive {
+            return Some(self.idle_cores().take(usize::from(request.cores)).collect());
+        }
+        let wanted = request.wanted(claim, &[]);
+        self.shared.cores_for(&self.occupants, wanted).ok()
+    }
+
+    /// Predicted share of each core of an instance.
+    fn share(&self, name: &str) -> f64 {
+        if self.exclusive.iter().any(|one| one.name == name) {
+            return 1.0;
+        }
+        let at = self.occupants.iter().position(|one| one.name == name);
+        let all = predicted(self.shared.cache_bytes, &self.occupants);
+        let predicted = at.and_then(|at| all.get(at).copied().flatten());
+        predicted.map_or(0.0, |predicted| predicted.share)
+    }
+
+    fn occupied(&mut self, exclusive: bool) -> &mut Vec<Occupant> {
+        match exclusive {
+            true => &mut self.exclusive,
+            false => &mut self.occupants,
+        }
+    }
+}
+
+impl<'v> Fleet<'v> {
+    pub fn new(servers: &'v [ServerView], now: Nanos, lost_after: Nanos) -> Self {
+        let models: Vec<_> = servers.iter().map(|view| Server::new(view, now, lost_after)).collect();
+        let mut fleet = Fleet {
+            by_name: HashMap::new(),
+            machines: BTreeMap::new(),
+            servers: models,
+            work: RackWork::default(),
+        };
+        for (index, view) in servers.iter().enumerate() {
+            fleet.by_name.entry(&view.name).or_insert(index);
+            fleet.index(index);
+        }
+        fleet
+    }
+
+    pub fn named(&self, name: &str) -> Option<usize> {
+        self.by_name.get(name).copied()
+    }
+
+    fn index(&mut self, server: usize) {
+        let model = &self.servers[server];
+        if model.takes {
+            let machine = self.machines.entry(&model.view.machine).or_default();
+            match model.is_empty() {
+                true => machine.empty.insert(server),
+                false => machine.used.insert(model.key(server)),
+            };
+        }
+    }
+
+    fn unindex(&mut self, server: usize) {
+        let model = &self.servers[server];
+        if let Some(machine) = self.machines.get_mut(&*model.view.machine) {
+            machine.empty.remove(&server);
+            machine.used.remove(&model.key(server));
+        }
+    }
+
+    fn change<T>(&mut self, server: usize, change: impl FnOnce(&mut Server<'v>) -> T) -> T {
+        self.unindex(server);
+        let result = change(&mut self.servers[server]);
+        self.servers[server].account();
+        self.index(server);
+        result
+    }
+
+    /// Adds instances that run on a server, of which some have cores that it has not reported yet.
+    pub fn fill(&mut self, server: usize, instances: &[(Request<'_>, &[u32])]) {
+        self.change(server, |model| {
+            for pass in [true, false] {
+                for (request, cores) in instances.iter().filter(|(_, cores)| cores.is_empty() != pass) {
+                    let claim = request.claim_on(&model.view.machine).filter(|_| !request.exclusive);
+                    let fits = usize::from(request.cores) <= model.shared.cores.len() && request.cores > 0;
+                    let cores = match cores.is_empty() && fits {
+                        false => cores.to_vec(),
+                        true => model.cores_for(request, claim.as_ref()).unwrap_or_else(|| {
+                            let anyhow = request.wanted(None, &[]);
+                            model.shared.cores_for(&model.occupants, anyhow).unwrap_or_default()
+                        }),
+                    };
+                    model.occupied(request.exclusive).push(Occupant {
+                        name: request.name.to_owned(),
+                        cores,
+                        claim,
+                    });
+                    if request.exclusive || !pass {
+                        model.account();
+                    }
+                }
+            }
+        });
+    }
+
+    /// Returns a place among the servers that are `allowed`: of used ones with the least room that suffices, else of an
+    /// empty one.
+    pub fn find(&mut self, request: &Request<'_>, allowed: &dyn Fn(usize) -> bool) -> Option<(usize, Vec<u32>)> {
+        match (request.cores, request.promise, request.exclusive) {
+            (0, ..) => None,
+            (_, None, false) => self.fewest_chains(request, allowed),
+            _ => self.fullest(request, allowed),
+        }
+    }
+
+    /// Puts the instance where [`find`](Self::find) finds a place.
+    pub fn place(&mut self, request: &Request<'_>, allowed: &dyn Fn(usize) -> bool) -> Option<Found> {
+        let (server, cores) = self.find(request, allowed)?;
+        Some(self.put(request, server, cores))
+    }
+
+    fn exact(&mut self, request: &Request<'_>, server: usize) -> Option<Vec<u32>> {
+        let model = &self.servers[server];
+        self.work.compared += 1;
+        let claim = request.claim_on(&model.view.machine);
+        let is_measured = request.exclusive || claim.is_some() == request.promise.is_some();
+        if !is_measured || !model.may_hold(request, claim.as_ref()) {
+            return None;
+        }
+        self.work.predicted += 1;
+        model.cores_for(request, claim.as_ref())
+    }
+
+    fn fewest_chains(&mut self, request: &Request<'_>, allowed: &dyn Fn(usize) -> bool) -> Option<(usize, Vec<u32>)> {
+        let fits = |&server: &usize| {
+            let model = &self.servers[server];
+            model.takes && allowed(server) && model.may_hold(request, None)
+        };
+        self.work.compared += self.servers.len() as u64;
+        let key = |&server: &usize| {
+            let model = &self.servers[server];
+            let chains = model.occupants.len() as f64 / model.shared.cores.len() as f64;
+            (model.is_empty(), (chains * STEPS) as u64, server)
+        };
+        let server = (0..self.servers.len()).filter(fits).min_by_key(key)?;
+        Some((server, self.servers[server].cores_for(request, None)?))
+    }
+
+    fn fullest(&mut self, request: &Request<'_>, allowed: &dyn Fn(usize) -> bool) -> Option<(usize, Vec<u32>)> {
+        let mut candidates: Vec<(bool, Key)> = Vec::new();
+        let mut refused = BTreeSet::new();
+        let machines: Vec<&'v str> = self.machines.keys().copied().collect();
+        // Used servers of all machines come first.
+        for machine in &machines {
+            let least = self.least_free(request, machine);
+            let Some((least, used)) = least.zip(self.machines.get(machine)) else {
+                continue;
+            };
+            candidates.extend(used.used.range((least, 0, 0)..).map(|key| (false, *key)));
+        }
+        candidates.sort_unstable();
+        for machine in &machines {
+            if self.least_free(request, machine).is_some() {
+                let empty = self.machines[machine].empty.iter();
+                candidates.extend(empty.map(|&server| (true, (0, 0, server))));
+            }
+        }
+        for (empty, (_, _, server)) in candidates {
+            if !allowed(server) {
+                continue;
+            }
+            // Empty servers of the same size refuse the same.
+            let view = self.servers[server].view;
+            let class = (
+                &view.machine,
+                view.cores.len(),
+                view.cache_bytes,
+                view.headroom.to_bits(),
+            );
+            if empty && refused.contains(&class) {
+                continue;
+            }
+            match self.exact(request, server) {
+                Some(cores) => return Some((server, cores)),
+                None if empty => _ = refused.insert(class),
+                None => {}
+            }
+        }
+        None
+    }
+
+    /// Least step of the roomiest core that can have room on a machine. `None` if its curves do not permit an instance.
+    fn least_free(&self, request: &Request<'_>, machine: &str) -> Option<u32> {
+        if request.exclusive {
+            return Some(1);
+        }
+        let claim = request.claim_on(machine)?;
+        let fastest = (claim.curves.cache.most() * ISOLATED).max(1.0);
+        let share = claim.throughput / f64::from(request.cores.max(1)) / fastest;
+        let is_kept = claim.curves.load.least() <= claim.latency;
+        is_kept.then_some(((share - LOAD_ROUNDING) * STEPS).max(0.0) as u32)
+    }
+
+    /// Puts an instance on a server that has room for it there.
+    pub fn put(&mut self, request: &Request<'_>, server: usize, cores: Vec<u32>) -> Found {
+        let share = self.change(server, |model| {
+            let claim = request.claim_on(&model.view.machine).filter(|_| !request.exclusive);
+            model.occupied(request.exclusive).push(Occupant {
+                name: request.name.to_owned(),
+                cores: cores.clone(),
+                claim,
+            });
+            model.share(request.name)
+        });
+        Found { server, cores, share }
+    }
+
+    /// Changes the promise of an instance that shares its cores, and returns its share; `None` if it does not fit, and
+    /// nothing has changed.
+    pub fn resize(&mut self, server: usize, name: &str, rate: f64) -> Option<f64> {
+        let model = &self.servers[server];
+        let at = model.occupants.iter().position(|one| one.name == name)?;
+        let old = &model.occupants[at];
+        let claim = Arc::new(Claim {
+            throughput: rate,
+            ..Claim::clone(old.claim.as_deref()?)
+        });
+        let mut others = model.occupants.clone();
+        let old = others.remove(at);
+        if old.cores.is_empty() || old.cores.len() > model.shared.cores.len() {
+            return None;
+        }
+        self.work.predicted += 1;
+        let wanted = Wanted {
+            name,
+            cores: old.cores.len(),
+            claim: Some(&claim),
+            before: &old.cores,
+        };
+        let cores = model.shared.cores_for(&others, wanted).ok()?;
+        Some(self.change(server, |model| {
+            model.occupants[at] = Occupant {
+                cores,
+                claim: Some(claim),
+                ..old
+            };
+            model.share(name)
+        }))
+    }
+
+    /// Takes back what [`resize`](Self::resize) or [`put`](Self::put) did: the occupants of a server.
+    pub fn restore(&mut self, server: usize, (occupants, exclusive): (Vec<Occupant>, Vec<Occupant>)) {
+        self.change(server, |model| {
+            (model.occupants, model.exclusive) = (occupants, exclusive);
+        });
+    }
+
+    /// Copies the occupants of a server.
+    pub fn occupants(&self, server: usize) -> (Vec<Occupant>, Vec<Occupant>) {
+        let model = &self.servers[server];
+        (model.occupants.clone(), model.exclusive.clone())
+    }
+
+    /// Most packets per second that an instance can be promised on a machine, at least one server of which takes
+    /// instances, or on any if `None`; 0 if that is impossible. The bound is not exact.
+    pub fn most_rate(&self, promise: &RackPromise, cores: u16, machine: Option<&str>) -> f64 {
+        let machines = self.machines.iter();
+        let chosen = machines.filter(|(name, _)| machine.is_none_or(|machine| machine == **name));
+        let rates = chosen.filter_map(|(name, index)| {
+            let curves = promise.on(name)?;
+            let some = index.empty.first().copied();
+            let server = some.or_else(|| index.used.first().map(|key| key.2))?;
+            let load = curves
+                .load
+                .load_within(promise.latency)
+                .min(self.servers[server].most());
+            Some(f64::from(cores) * load * curves.cache.most() * ISOLATED)
+        });
+        rates.fold(0.0, f64::max)
+    }
+
+    /// Packets per second of whole cores on the fastest of the machines.
+    pub fn whole_rate(&self, promise: &RackPromise, cores: u16) -> f64 {
+        let curves = self.machines.keys().filter_map(|name| promise.on(name));
+        let rates = curves.map(|curves| f64::from(cores) * curves.cache.most() * ISOLATED);
+        rates.fold(0.0, f64::max)
+    }
+
+    /// Servers that take instances, the emptiest first of each machine.
+    pub fn roomiest(&self) -> impl Iterator<Item = usize> {
+        self.machines.values().flat_map(|machine| {
+            let used = machine.used.iter().rev().map(|key| key.2);
+            machine.empty.first().copied().into_iter().chain(used)
+        })
+    }
+
+    /// Returns the cores of a server for a search of alternatives.
+    pub fn parts(&self, server: usize) -> (&SharedCores, &[Occupant]) {
+        (&self.servers[server].shared, &self.servers[server].occupants)
+    }
+}
+
+/// Packets per second on a whole core with all of the cache.
+fn alone(claim: &Claim, cache_bytes: u64) -> f64 {
+    (claim.curves.cache.extended(cache_bytes as f64) * ISOLATED).max(1.0)
+}

@@ -1,0 +1,334 @@
+//! Capacity of a chain: more of it at once, less of it after a while.
+
+use super::actions::{CreateReason, DrainReason, ResizeReason};
+use super::round::{Group, Round};
+use super::scaling::ChainCapacity;
+use super::view::RackThroughput;
+use crate::admit::{Nearest, Reason};
+use std::collections::BTreeSet;
+use tailwater_net::Nanos;
+
+/// Parts of a missing rate that are tried, one after the other.
+const PARTS: [f64; 4] = [1.0, 0.5, 0.25, 0.125];
+/// Smallest part of a chain's rate for which an instance is created or enlarged, if it misses more.
+const PIECE: f64 = 1.0 / 16.0;
+
+/// State of a chain between rounds.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ChainMemory {
+    /// Since when less has sufficed, and the most that was wanted in this time.
+    low: Option<(Nanos, f64)>,
+    /// Instances were lost, and not all are placed anew.
+    pub recovering: bool,
+    /// Explanation of the last refusal: requested rate, number of the round.
+    pub explained: Option<(f64, u64, Reason, Vec<Nearest>)>,
+}
+
+/// Part of a chain's capacity that no server takes.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Shortage {
+    /// Packets per second of the refused instance. 0 if the chain has as many instances as it may have.
+    pub rate: f64,
+    /// Packets per second that the chain should be promised.
+    pub wanted: f64,
+    pub exclusive: bool,
+    /// Servers on which it already is, and must not be once more.
+    pub not_on: BTreeSet<usize>,
+}
+
+/// Wanted capacity of a chain.
+#[derive(Clone, Copy, Debug)]
+struct Wanted {
+    /// Packets per second that it is promised at least.
+    rate: f64,
+    /// The same with room for growth, which a change aims at.
+    goal: f64,
+    /// Least number of instances.
+    least: usize,
+    /// Most packets per second of an instance, 0 if unknown.
+    whole: f64,
+}
+
+impl Wanted {
+    /// Number of instances for a rate.
+    fn instances(&self, rate: f64, most: usize) -> usize {
+        let needed = match self.whole > 0.0 {
+            true => (rate / self.whole - 1e-9).ceil() as usize,
+            false => 1,
+        };
+        needed.max(self.least).min(most)
+    }
+}
+
+impl Round<'_, '_> {
+    /// Brings a chain to its capacity, as far as that is possible.
+    pub fn scale(
+        &mut self,
+        group: &mut Group<'_>,
+        capacity: &ChainCapacity,
+        memory: &mut ChainMemory,
+    ) -> Option<Shortage> {
+        let least = group.least().max(usize::from(capacity.instances)).min(group.most());
+        if capacity.exclusive {
+            return self.scale_exclusive(group, capacity, least, memory);
+        }
+        let promise = group.chain.promise.as_ref();
+        let slack = match promise.map(|promise| promise.throughput) {
+            Some(RackThroughput::OnDemand) => self.options.band,
+            _ => 0.0,
+        };
+        // A promise is a whole number, and at least 1.
+        let whole = |rate: f64| if promise.is_some() { rate.ceil().max(1.0) } else { 0.0 };
+        let wanted = Wanted {
+            rate: whole(capacity.rate),
+            goal: whole(capacity.rate * (1.0 + slack)),
+            least,
+            whole: promise.map_or(0.0, |promise| self.fleet.most_rate(promise, group.chain.cores, None)),
+        };
+        let is_short = group.rate() < wanted.rate || self.lacks_instances(group, least);
+        if is_short {
+            memory.low = None;
+            return self.grow(group, wanted, memory.recovering);
+        }
+        memory.recovering = false;
+        self.shrink(group, wanted, memory);
+        None
+    }
+
+    fn lacks_instances(&self, group: &Group<'_>, least: usize) -> bool {
+        let redundancy = usize::from(group.chain.redundancy).min(group.most());
+        group.slots.len() < least || group.servers(None).len() < redundancy && group.slots.len() < group.most()
+    }
+
+    fn grow(&mut self, group: &mut Group<'_>, wanted: Wanted, recovering: bool) -> Option<Shortage> {
+        let instances = wanted.instances(wanted.goal, group.most());
+        while self.lacks_instances(group, wanted.least) {
+            let rate = (wanted.goal / instances.max(1) as f64).ceil();
+            let rate = if wanted.whole > 0.0 {
+                rate.min(wanted.whole.floor()).max(1.0)
+            } else {
+                rate
+            };
+            let reason = if recovering {
+                CreateReason::Lost
+            } else {
+                CreateReason::Missing
+            };
+            if let Err(shortage) = self.add(group, rate, wanted, reason) {
+                return Some(shortage);
+            }
+        }
+        self.grow_in_place(group, wanted);
+        let reason = if recovering {
+            CreateReason::Lost
+        } else {
+            CreateReason::Load
+        };
+        loop {
+            let missing = wanted.goal - group.rate();
+            // Part of the room for growth can be missing.
+            if missing < 1.0 || group.rate() >= wanted.rate && missing < wanted.goal * PIECE {
+                return None;
+            }
+            let is_met = group.rate() >= wanted.rate;
+            if group.slots.len() >= group.most() {
+                return (!is_met).then(|| Shortage {
+                    rate: 0.0,
+                    wanted: wanted.rate,
+                    exclusive: false,
+                    not_on: BTreeSet::new(),
+                });
+            }
+            let number = if wanted.whole > 0.0 {
+                (missing / wanted.whole - 1e-9).ceil().max(1.0)
+            } else {
+                1.0
+            };
+            if let Err(shortage) = self.add(group, (missing / number).ceil(), wanted, reason) {
+                return (!is_met).then_some(shortage);
+            }
+        }
+    }
+
+    /// Creates an instance with as much of a rate as a server takes.
+    fn add(&mut self, group: &mut Group<'_>, rate: f64, wanted: Wanted, reason: CreateReason) -> Result<(), Shortage> {
+        let taken = group.servers(None);
+        let redundancy = usize::from(group.chain.redundancy);
+        let not_on = if taken.len() < redundancy {
+            taken
+        } else {
+            BTreeSet::new()
+        };
+        let least = (wanted.goal * PIECE).min(rate);
+        for part in PARTS {
+            let rate = (rate * part).ceil();
+            let is_small = rate < least;
+            if is_small {
+                break;
+            }
+            if self.create(group, rate, false, (reason, None), &|server| !not_on.contains(&server)) {
+                return Ok(());
+            }
+        }
+        Err(Shortage {
+            rate,
+            wanted: wanted.rate,
+            exclusive: false,
+            not_on,
+        })
+    }
+
+    /// Enlarges instances, those with the smallest promise first.
+    fn grow_in_place(&mut self, group: &mut Group<'_>, wanted: Wanted) {
+        let mut slots = std::mem::take(&mut group.slots);
+        slots.sort_by(|one, two| one.rate.total_cmp(&two.rate).then_with(|| one.name.cmp(&two.name)));
+        let mut missing = wanted.goal - slots.iter().map(|slot| slot.rate).sum::<f64>();
+        for slot in slots.iter_mut().filter(|slot| slot.settled) {
+            let room = self.most_on(group, slot.server) - slot.rate;
+            for part in PARTS {
+                let more = (missing.min(room) * part).floor();
+                if more < 1.0 || more < missing.min(wanted.goal * PIECE) {
+                    break;
+                }
+                let rate = slot.rate + more;
+                if self.resize(slot, rate, ResizeReason::Load) {
+                    missing -= more;
+                    break;
+                }
+            }
+        }
+        group.slots = slots;
+    }
+
+    /// Most packets per second of an instance on a server.
+    fn most_on(&self, group: &Group<'_>, server: usize) -> f64 {
+        let machine = &self.fleet.servers[server].view.machine;
+        let promise = group.chain.promise.as_ref();
+        promise.map_or(0.0, |promise| {
+            self.fleet.most_rate(promise, group.chain.cores, Some(machine))
+        })
+    }
+
+    fn shrink(&mut self, group: &mut Group<'_>, wanted: Wanted, memory: &mut ChainMemory) {
+        let (rate, band) = (group.rate(), self.options.band);
+        let has_promise = group.chain.promise.is_some();
+        let surplus = |goal: f64| has_promise && goal < rate * (1.0 - band);
+        let too_many = !has_promise && group.slots.len() > wanted.least || group.slots.len() > group.most();
+        if !surplus(wanted.goal) && !too_many {
+            memory.low = None;
+            return;
+        }
+        let (since, goal) = memory.low.unwrap_or((self.now, wanted.goal));
+        let goal = goal.max(wanted.goal);
+        memory.low = Some((since, goal));
+        let is_settled = group.slots.iter().all(|slot| slot.settled && slot.ready);
+        if self.now.saturating_sub(since) < self.options.hold || !is_settled {
+            return;
+        }
+        self.drop_instances(group, Wanted { goal, ..wanted });
+        let left = group.rate();
+        // Each promise is rounded up.
+        if has_promise && left > goal + group.slots.len() as f64 {
+            for slot in &mut group.slots {
+                let rate = (slot.rate * goal / left).ceil().max(1.0);
+                if rate < slot.rate {
+                    self.resize(slot, rate, ResizeReason::Idle);
+                }
+            }
+        }
+        memory.low = None;
+    }
+
+    /// Drains instances that are not needed, the smallest first. Where the others have room, they take its part over.
+    fn drop_instances(&mut self, group: &mut Group<'_>, wanted: Wanted) {
+        let least = wanted.instances(wanted.goal, group.most());
+        group
+            .slots
+            .sort_by(|one, two| one.rate.total_cmp(&two.rate).then_with(|| one.name.cmp(&two.name)));
+        while group.slots.len() > least {
+            let Some(at) = group.slots.iter().position(|slot| group.can_lose(&slot.name)) else {
+                return;
+            };
+            let dropped = group.slots.remove(at);
+            if group.rate() < wanted.goal && !self.take_over(group, wanted) {
+                group.slots.insert(at, dropped);
+                return;
+            }
+            self.drain(&dropped.name, DrainReason::Idle);
+        }
+    }
+
+    /// Enlarges the remaining instances to the goal. Otherwise, nothing changes.
+    fn take_over(&mut self, group: &mut Group<'_>, wanted: Wanted) -> bool {
+        let before: Vec<_> = group
+            .servers(None)
+            .into_iter()
+            .map(|at| (at, self.fleet.occupants(at)))
+            .collect();
+        let (slots, actions) = (group.slots.clone(), self.actions.len());
+        for at in (0..group.slots.len()).rev() {
+            let missing = (wanted.goal - group.rate()).ceil();
+            if missing < 1.0 {
+                break;
+            }
+            let room = (self.most_on(group, group.slots[at].server) - group.slots[at].rate).floor();
+            let more = missing.min(room);
+            if more >= 1.0 {
+                let rate = group.slots[at].rate + more;
+                self.resize(&mut group.slots[at], rate, ResizeReason::Load);
+            }
+        }
+        if group.rate() >= wanted.goal {
+            return true;
+        }
+        before
+            .into_iter()
+            .for_each(|(at, occupants)| self.fleet.restore(at, occupants));
+        self.actions.truncate(actions);
+        group.slots = slots;
+        false
+    }
+
+    fn scale_exclusive(
+        &mut self,
+        group: &mut Group<'_>,
+        capacity: &ChainCapacity,
+        least: usize,
+        memory: &mut ChainMemory,
+    ) -> Option<Shortage> {
+        let promise = group.chain.promise.as_ref();
+        let rate = promise
+            .map_or(0.0, |promise| self.fleet.whole_rate(promise, group.chain.cores))
+            .floor();
+        while self.lacks_instances(group, least) {
+            let taken = group.servers(None);
+            let is_apart = taken.len() < usize::from(group.chain.redundancy);
+            let not_on = if is_apart { taken } else { BTreeSet::new() };
+            let reason = match (memory.recovering, group.slots.len() < group.least()) {
+                (true, _) => CreateReason::Lost,
+                (false, true) => CreateReason::Missing,
+                (false, false) => CreateReason::Load,
+            };
+            if !self.create(group, rate, true, (reason, None), &|server| !not_on.contains(&server)) {
+                return Some(Shortage {
+                    rate,
+                    wanted: rate * least as f64,
+                    exclusive: true,
+                    not_on,
+                });
+            }
+        }
+        memory.recovering = false;
+        for name in &capacity.idle {
+            let is_idle = |slot: &super::round::Slot| slot.name == *name && slot.settled && slot.ready;
+            let Some(at) = group.slots.iter().position(is_idle) else {
+                continue;
+            };
+            if group.slots.len() > least && group.can_lose(name) {
+                group.slots.remove(at);
+                self.drain(name, DrainReason::Idle);
+            }
+        }
+        None
+    }
+}
