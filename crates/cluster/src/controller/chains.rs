@@ -102,7 +102,7 @@ pub struct ReadChain {
     pub generation: i64,
     /// Facts, or the reason why it is not accepted.
     pub facts: Result<ChainFacts, Rejection>,
-    /// Facts of the spec that its instances have, if that is another one.
+    /// Facts of the spec that its instances have, if it is not accepted and has some.
     running: Option<ChainFacts>,
     /// Number of instances.
     pub scale: Scale,
@@ -163,27 +163,39 @@ impl Chains {
                 None => {
                     has_changed = true;
                     let files: Vec<&str> = of_chain.iter().map(|profile| &*profile.spec.file).collect();
-                    self.read_one(chain, instances.get(&name).copied(), &files, versions)
+                    self.read_one(chain, &files, versions)
                 }
             };
             self.read.insert(name, read);
         }
+        // A chain with a wrong spec that goes on as it was still has its packets.
+        has_changed |= self.read_running(&instances);
         if has_changed {
-            self.conflicts = self.find_conflicts(objects);
+            self.conflicts = self.find_conflicts(objects, &instances);
+            self.read_running(&instances);
         }
     }
 
-    fn read_one(
-        &self,
-        chain: &Chain,
-        instance: Option<&ChainInstance>,
-        files: &[&str],
-        profiles: Vec<(String, String)>,
-    ) -> ReadChain {
+    /// Reads the specs of instances whose chains are not accepted: those go on. Returns `true` if there is a change.
+    fn read_running(&mut self, instances: &HashMap<String, &ChainInstance>) -> bool {
+        let mut has_changed = false;
+        for (name, read) in &mut self.read {
+            let is_accepted = read.facts.is_ok() && !self.conflicts.contains_key(name);
+            let Some(instance) = instances.get(name).filter(|_| !is_accepted) else {
+                has_changed |= read.running.take().is_some();
+                continue;
+            };
+            if read.running.is_none() {
+                let manifest = manifest_of(&instance.spec.chain, &instance.spec.chain_spec);
+                read.running = self.reader.read(&manifest).ok();
+                has_changed |= read.running.is_some();
+            }
+        }
+        has_changed
+    }
+
+    fn read_one(&self, chain: &Chain, files: &[&str], profiles: Vec<(String, String)>) -> ReadChain {
         let manifest = manifest_of(&chain.name_any(), &chain.spec.local);
-        let running = instance
-            .map(|instance| manifest_of(&chain.name_any(), &instance.spec.chain_spec))
-            .and_then(|manifest| self.reader.read(&manifest).ok());
         let facts = check_name(chain).and_then(|()| self.reader.read(&manifest));
         let (mut curves, mut unusable) = (Vec::new(), None);
         if facts.is_ok() {
@@ -200,7 +212,7 @@ impl Chains {
                 reason: "Invalid",
                 message,
             }),
-            running,
+            running: None,
             scale: chain.spec.scale,
             curves,
             unusable,
@@ -208,15 +220,24 @@ impl Chains {
         }
     }
 
-    /// Chains whose matches are ambiguous with those of older chains on the same port.
-    fn find_conflicts(&self, objects: &Objects) -> BTreeMap<String, Rejection> {
+    /// Chains whose matches are ambiguous with those of chains on the same port that run already, or are older.
+    fn find_conflicts(
+        &self,
+        objects: &Objects,
+        instances: &HashMap<String, &ChainInstance>,
+    ) -> BTreeMap<String, Rejection> {
         let mut by_age: Vec<(String, &ChainFacts)> = Vec::new();
         let mut conflicts = BTreeMap::new();
         let mut chains: Vec<&Arc<Chain>> = objects.chains.iter().collect();
-        chains.sort_by_key(|chain| chain.metadata.creation_timestamp.as_ref().map(|time| time.0));
+        // A chain that runs is not stopped by another one that is as old: the times are whole seconds.
+        chains.sort_by_cached_key(|chain| {
+            let runs = instances.contains_key(&full_name(&***chain));
+            (!runs, chain.metadata.creation_timestamp.as_ref().map(|time| time.0))
+        });
         for chain in chains {
             let name = full_name(&**chain);
-            let Some(Ok(facts)) = self.read.get(&name).map(|read| read.facts.as_ref()) else {
+            let Some(read) = self.read.get(&name) else { continue };
+            let Some(facts) = read.facts.as_ref().ok().or(read.running.as_ref()) else {
                 continue;
             };
             let other = by_age
@@ -224,6 +245,8 @@ impl Chains {
                 .find(|(_, other)| other.port == facts.port && ambiguity(&other.match_, &facts.match_).is_some());
             match other {
                 None => by_age.push((name, facts)),
+                // What is wrong with its own spec is told.
+                Some(_) if read.facts.is_err() => {}
                 Some((other, _)) => {
                     let message = format!(
                         "its packets are also those of chain {other}: expected a more or less specific spec.match, or \

@@ -1,4 +1,5 @@
 //! Controller and agents against a real API server.
 
 mod definitions;
+mod lifecycle;
 mod support;

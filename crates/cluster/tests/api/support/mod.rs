@@ -1,3 +1,4 @@
 //! Rigs.
 
 pub mod api_server;
+pub mod rack;

@@ -1,0 +1,204 @@
+//! Chains from their creation to their end.
+
+use crate::definitions::api_server;
+use crate::support::rack::{
+    ModelServer, chain, chains, condition, create, instances, rack, runs, start_agent, start_controller, until,
+};
+use kube::Api;
+use kube::api::{DeleteParams, Patch, PatchParams};
+use serde_json::json;
+use tailwater_cluster::resources::{Chain, RackServer};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_chain_is_placed_changed_and_removed() {
+    let server = api_server!("lifecycle");
+    let client = &rack(&server).await;
+    let models = [ModelServer::default(), ModelServer::default()];
+    let _agents = [
+        start_agent(client, "node-a", 4, &models[0]),
+        start_agent(client, "node-b", 4, &models[1]),
+    ];
+    let _controller = start_controller(client, "first");
+    create(client, &[chain("web", "10.1.0.0/16", &json!({"scale": {"min": 2}}))]).await;
+    until("two instances run", || async {
+        let instances = instances(client).await;
+        instances.len() == 2 && instances.iter().all(runs)
+    })
+    .await;
+    until("the chain's status tells", || async {
+        let web = &chains(client).await["web"];
+        let status = web.status.clone().unwrap_or_default();
+        status.ready_instances == "2/2"
+            && status.p99.as_deref() == Some("42.0us")
+            && condition(web, "Ready").is_some_and(|(status, _)| status == "True Ready")
+            && condition(web, "ObjectiveMet").is_some_and(|(status, _)| status == "True Met")
+    })
+    .await;
+    let names = models
+        .each_ref()
+        .map(|model| model.model().chains.keys().cloned().collect::<Vec<_>>());
+    assert!(names.iter().all(|names| names.len() == 1), "{names:?}");
+
+    // A changed spec reaches one instance after another, and removed fields are removed.
+    let api: Api<Chain> = Api::namespaced(client.clone(), "default");
+    let patch =
+        json!({"spec": {"slo": {"latency": "300us"}, "functions": [{"count": {}}, {"count": {}, "name": "two"}]}});
+    api.patch("web", &PatchParams::default(), &Patch::Merge(patch))
+        .await
+        .unwrap();
+    until("both servers have the new spec", || async {
+        let has_new = |model: &ModelServer| model.model().chains.values().all(|text| text.contains("300us"));
+        models.iter().all(has_new)
+    })
+    .await;
+    until("the roll-out is complete", || async {
+        condition(&chains(client).await["web"], "Updated").is_some_and(|(status, _)| status == "True Updated")
+    })
+    .await;
+
+    // What every server refuses stops after the first one.
+    for model in &models {
+        model.model().refuses = Some("the rule set is too large".to_owned());
+    }
+    let patch = json!({"spec": {"slo": {"latency": "400us"}}});
+    api.patch("web", &PatchParams::default(), &Patch::Merge(patch))
+        .await
+        .unwrap();
+    until("the refusal is told", || async {
+        condition(&chains(client).await["web"], "Updated")
+            .is_some_and(|(status, message)| status == "False Refused" && message.contains("the rule set is too large"))
+    })
+    .await;
+    let old = instances(client)
+        .await
+        .iter()
+        .filter(|one| one.spec.chain_spec["slo"]["latency"] == "300us")
+        .count();
+    assert_eq!(old, 1);
+    for model in &models {
+        model.model().refuses = None;
+    }
+    until("it is tried again", || async {
+        condition(&chains(client).await["web"], "Updated").is_some_and(|(status, _)| status == "True Updated")
+    })
+    .await;
+
+    api.delete("web", &DeleteParams::default()).await.unwrap();
+    until("nothing is left", || async {
+        instances(client).await.is_empty() && models.iter().all(|model| model.model().chains.is_empty())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn wrong_and_conflicting_chains_are_told_so_and_disturb_nobody() {
+    let server = api_server!("conditions");
+    let client = &rack(&server).await;
+    let model = ModelServer::default();
+    let _agent = start_agent(client, "node-a", 4, &model);
+    let _controller = start_controller(client, "first");
+    let wrong = chain("wrong", "10.2.0.0/16", &json!({"flows": {"capacity": "many"}}));
+    create(client, &[chain("web", "10.1.0.0/16", &json!({})), wrong]).await;
+    until("the first chain runs", || async {
+        instances(client).await.iter().any(runs)
+    })
+    .await;
+    create(client, &[chain("same", "10.1.0.0/16", &json!({}))]).await;
+    until("both are told", || async {
+        let chains = chains(client).await;
+        let of = |name: &str| condition(&chains[name], "Accepted").unwrap_or_default();
+        of("wrong").0 == "False Invalid"
+            && of("wrong").1.contains("capacity")
+            && of("same").0 == "False Conflict"
+            && of("same").1.contains("default/web")
+    })
+    .await;
+    assert_eq!(instances(client).await.len(), 1);
+
+    // A chain that becomes wrong goes on as it was.
+    let api: Api<Chain> = Api::namespaced(client.clone(), "default");
+    let patch = json!({"spec": {"flows": {"capacity": "few"}}});
+    api.patch("web", &PatchParams::default(), &Patch::Merge(patch))
+        .await
+        .unwrap();
+    until("it is told", || async {
+        condition(&chains(client).await["web"], "Accepted").is_some_and(|(status, _)| status == "False Invalid")
+    })
+    .await;
+    // The chain that would have its packets still waits.
+    assert_eq!(instances(client).await.len(), 1);
+    let patch = json!({"spec": {"flows": null}});
+    api.patch("web", &PatchParams::default(), &Patch::Merge(patch))
+        .await
+        .unwrap();
+    until("it is accepted again", || async {
+        condition(&chains(client).await["web"], "Accepted").is_some_and(|(status, _)| status == "True Valid")
+    })
+    .await;
+    assert!(model.model().removed.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn instances_leave_a_server_that_is_lost_or_unschedulable() {
+    let server = api_server!("servers");
+    let client = &rack(&server).await;
+    let models: Vec<ModelServer> = (0..3).map(|_| ModelServer::default()).collect();
+    let name = |number: usize| format!("node-{number}");
+    let mut agents: Vec<_> = models
+        .iter()
+        .enumerate()
+        .map(|(number, model)| Some(start_agent(client, &name(number), 4, model)))
+        .collect();
+    let _controller = start_controller(client, "first");
+    create(client, &[chain("web", "10.1.0.0/16", &json!({}))]).await;
+    let place = || async {
+        let instances = instances(client).await;
+        let found = instances
+            .iter()
+            .find(|instance| runs(instance) && !instance.spec.draining);
+        found.map(|instance| instance.spec.server.clone())
+    };
+    until("it runs", || async { place().await.is_some() }).await;
+    let first = place().await.unwrap();
+    let number = (0..3).find(|number| name(*number) == first).unwrap();
+
+    // Like a crash: the server is silent.
+    agents[number] = None;
+    let took = until("it runs elsewhere", || async {
+        place().await.is_some_and(|server| server != first)
+    })
+    .await;
+    println!("a lost server's instance runs elsewhere after {took:?}, of which 2 s until the server counts as lost");
+    until("the old instance is gone", || async {
+        instances(client).await.len() == 1
+    })
+    .await;
+    let servers: Api<RackServer> = Api::all(client.clone());
+    until("the server is not ready", || async {
+        let server = servers.get(&first).await.unwrap();
+        let conditions = server.status.unwrap_or_default().conditions;
+        conditions
+            .iter()
+            .any(|condition| condition.status == "False" && condition.reason == "Lost")
+    })
+    .await;
+
+    // It comes back, and ends what does not belong there any more.
+    agents[number] = Some(start_agent(client, &first, 4, &models[number]));
+    until("the old chain ends", || async {
+        models[number].model().chains.is_empty()
+    })
+    .await;
+
+    let second = place().await.unwrap();
+    let patch = json!({"spec": {"unschedulable": true}});
+    servers
+        .patch(&second, &PatchParams::default(), &Patch::Merge(patch))
+        .await
+        .unwrap();
+    until("it moves", || async {
+        let instances = instances(client).await;
+        instances.len() == 1 && runs(&instances[0]) && instances[0].spec.server != second
+    })
+    .await;
+}
