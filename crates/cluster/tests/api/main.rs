@@ -2,4 +2,5 @@
 
 mod definitions;
 mod lifecycle;
+mod restarts;
 mod support;

@@ -144,14 +144,37 @@ fn notices(name: &str) -> Notices {
     Notices::new(move |line| println!("{name}: {line}"))
 }
 
+/// Times of a rack's programs.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    /// Time between signs of life of an agent.
+    pub heartbeat: Duration,
+    /// Time after which a server counts as lost.
+    pub lost_after: Duration,
+    /// Time between looks of agents at their servers.
+    pub period: Duration,
+}
+
+/// Fast enough for few servers.
+pub const FAST: Pace = Pace {
+    heartbeat: Duration::from_millis(300),
+    lost_after: Duration::from_secs(2),
+    period: Duration::from_millis(200),
+};
+
 /// Starts an agent of a model server with some cores.
 pub fn start_agent(client: &Client, name: &str, cores: u32, server: &ModelServer) -> Running {
+    start_agent_at(FAST, client, name, cores, server)
+}
+
+/// Starts an agent of a model server with some cores.
+pub fn start_agent_at(pace: Pace, client: &Client, name: &str, cores: u32, server: &ModelServer) -> Running {
     let (stop, stopped) = watch::channel(false);
     let config = AgentConfig {
         server: name.to_owned(),
         namespace: SYSTEM.to_owned(),
-        heartbeat: Duration::from_millis(300),
-        period: Duration::from_millis(200),
+        heartbeat: pace.heartbeat,
+        period: pace.period,
         refresh: Duration::from_secs(60),
         facts: ServerStatus {
             core_numbers: (0..cores).collect(),
@@ -170,6 +193,11 @@ pub fn start_agent(client: &Client, name: &str, cores: u32, server: &ModelServer
 
 /// Starts a controller.
 pub fn start_controller(client: &Client, name: &str) -> Running {
+    start_controller_at(FAST, client, name)
+}
+
+/// Starts a controller.
+pub fn start_controller_at(pace: Pace, client: &Client, name: &str) -> Running {
     let (stop, stopped) = watch::channel(false);
     let config = ControllerConfig {
         election: ElectionConfig {
@@ -182,7 +210,7 @@ pub fn start_controller(client: &Client, name: &str) -> Running {
         pause: Duration::from_millis(20),
         drain: Duration::from_secs(2),
         options: RackOptions {
-            lost_after: Nanos::from_secs(2),
+            lost_after: Nanos(pace.lost_after.as_nanos() as u64),
             hold: Nanos::from_secs(2),
             ..RackOptions::default()
         },
