@@ -3,4 +3,5 @@
 mod definitions;
 mod lifecycle;
 mod restarts;
+mod rights;
 mod support;

@@ -159,10 +159,27 @@ impl ApiServer {
 
     /// Client with a token.
     pub fn client(&self, token: &str) -> Client {
+        self.client_with(token, &[])
+    }
+
+    /// Client of a service account of the rack, on a node if it is given.
+    pub fn account(&self, account: &str, node: Option<&str>) -> Client {
+        let user = format!("system:serviceaccount:tailwater:{account}");
+        let mut headers = vec![("impersonate-user", user.as_str())];
+        headers.extend(node.map(|node| ("impersonate-extra-authentication.kubernetes.io%2fnode-name", node)));
+        self.client_with(ADMIN, &headers)
+    }
+
+    fn client_with(&self, token: &str, headers: &[(&'static str, &str)]) -> Client {
         let mut config = Config::new(format!("https://127.0.0.1:{}", self.port).parse().unwrap());
         // The server made its certificate itself a moment ago.
         config.accept_invalid_certs = true;
         config.auth_info.token = Some(token.to_owned().into());
+        for (name, value) in headers {
+            config
+                .headers
+                .push((http::HeaderName::from_static(name), value.parse().unwrap()));
+        }
         Client::try_from(config).unwrap()
     }
 

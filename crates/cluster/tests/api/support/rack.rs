@@ -139,9 +139,24 @@ impl Drop for Running {
     }
 }
 
+/// Warnings of all programs.
+static WARNINGS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// Warnings of a program, by its name.
+pub fn warnings(name: &str) -> Vec<String> {
+    let all = WARNINGS.lock().unwrap();
+    all.iter()
+        .filter(|line| line.starts_with(&format!("{name}: ")))
+        .cloned()
+        .collect()
+}
+
 fn notices(name: &str) -> Notices {
     let name = name.to_owned();
-    Notices::new(move |line| println!("{name}: {line}"))
+    Notices::new(move |line| {
+        println!("{name}: {line}");
+        WARNINGS.lock().unwrap().push(format!("{name}: {line}"));
+    })
 }
 
 /// Times of a rack's programs.
