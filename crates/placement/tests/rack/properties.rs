@@ -174,7 +174,7 @@ fn check_refusals(world: &World<TailwaterScaling>, plan: &RackPlan) -> Result<()
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
     #[test]
     fn any_events_keep_the_invariants_and_the_rack_settles(
