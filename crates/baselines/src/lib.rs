@@ -16,6 +16,7 @@
 //!
 //! - [`netblaze`]: NetBlaze's core and server mappers;
 //! - [`QuadrantBroker`]: Quadrant's signals as a [core broker](tailwater_policy::broker);
+//! - [`QuadrantScaling`]: Quadrant's scaling of a [rack](tailwater_placement::rack);
 //! - [`schedulers`]: schedulers that Tailwater's placement is compared with;
 //! - [`catalog`]: all policies by name, including Tailwater's.
 //!
@@ -34,6 +35,7 @@ pub mod netblaze;
 mod quadrant;
 mod quadrant_broker;
 mod quadrant_metron;
+mod quadrant_rack;
 mod rss_plus_plus;
 pub mod schedulers;
 mod static_rss;
@@ -46,5 +48,6 @@ pub use metron::{Metron, MetronConfig};
 pub use quadrant::{LatencySignal, Quadrant, QuadrantConfig, shed_rate};
 pub use quadrant_broker::QuadrantBroker;
 pub use quadrant_metron::QuadrantMetron;
+pub use quadrant_rack::{QuadrantFlows, QuadrantScaling};
 pub use rss_plus_plus::{RssPlusPlus, RssPlusPlusConfig};
 pub use static_rss::StaticRss;

@@ -5,6 +5,7 @@ mod by_bucket;
 mod dyssect;
 mod quadrant;
 mod quadrant_broker;
+mod quadrant_rack;
 
 use tailwater_net::Nanos;
 use tailwater_policy::flows::{CoreSignals, FlowLoad, FlowMapper, FlowPlan, FlowView};

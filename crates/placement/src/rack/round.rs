@@ -42,7 +42,7 @@ pub(super) struct Round<'a, 'v> {
     pub actions: Vec<RackAction>,
     /// Instances with a replacement, of which one is not yet deleted.
     pub moves: usize,
-    /// Names of instances.
+    /// Names that no new instance gets.
     names: HashSet<String>,
 }
 
@@ -91,8 +91,14 @@ impl<'a, 'v> Round<'a, 'v> {
             fleet: Fleet::new(&view.servers, view.now, options.lost_after),
             actions: Vec::new(),
             moves: 0,
-            names: view.instances.iter().map(|instance| instance.name.clone()).collect(),
+            names: HashSet::new(),
         };
+        for instance in &view.instances {
+            // A new instance with the name of a predecessor would look like that.
+            round
+                .names
+                .extend([instance.name.clone()].into_iter().chain(instance.replaces.clone()));
+        }
         let group = |chain| Group {
             chain,
             slots: Vec::new(),
@@ -250,7 +256,7 @@ impl<'a, 'v> Round<'a, 'v> {
         true
     }
 
-    /// First name of a chain that no instance has.
+    /// First name of a chain that is free.
     fn name_for(&self, chain: &str) -> String {
         let names = (0..=self.names.len()).map(|number| format!("{chain}-{number}"));
         let mut free = names.filter(|name| !self.names.contains(name));

@@ -1,0 +1,8 @@
+//! The rack's controller against a model of servers that admit by themselves: tables, and invariants for any rack.
+
+mod chains;
+mod moves;
+mod properties;
+mod servers;
+mod work;
+mod world;
