@@ -7,6 +7,7 @@
 
 mod find;
 mod json;
+pub mod samples;
 mod structural;
 mod text;
 mod types;

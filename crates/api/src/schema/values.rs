@@ -73,6 +73,6 @@ texts! {
     CORES: "a list of cores", "^ *[0-9]{1,5} *(- *[0-9]{1,5} *)?(, *[0-9]{1,5} *(- *[0-9]{1,5} *)?)*$", 4096, "0,2-3",
         Some((0, 65_535));
     /// Key in hexadecimal digits.
-    KEY: "hexadecimal digits", "^(0x)?[0-9a-fA-F]+$", 256, "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff",
+    KEY: "hexadecimal digits", "^(0x)?[0-9a-fA-F]+$", 256, "00112233445566778899aabbccddeeff00112233",
         None;
 }

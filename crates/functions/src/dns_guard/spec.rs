@@ -5,7 +5,7 @@ use crate::kind::Context;
 use ipnet::IpNet;
 use tailwater_api::error::SpecError;
 use tailwater_api::located::{Fields, Located};
-use tailwater_api::schema::{Field, Map, PREFIX, Type};
+use tailwater_api::schema::{Field, Map, PREFIX, Rule, Type};
 use tailwater_api::values::{duration, prefix};
 use tailwater_net::Nanos;
 
@@ -30,7 +30,9 @@ pub(super) static FIELDS: Map = Map {
             .otherwise("all")
             .only_if("mode", "strict"),
         Field::new("exempt", CLIENTS, "Clients without limits.").otherwise("none"),
-        Field::new("limits", Type::Map(&LIMITS), "Limits per second and client prefix.").otherwise("none"),
+        Field::new("limits", Type::Map(&LIMITS), "Limits per second and client prefix.")
+            .otherwise("none")
+            .example("{responses: 100}"),
         Field::new(
             "amplification",
             Type::Map(&AMPLIFICATION),
@@ -89,6 +91,7 @@ pub(super) static FIELDS: Map = Map {
         .or("65536")
         .only_if("mode", "strict"),
     ],
+    rules: &[Rule::AtLeastOne(&["limits", "amplification", "mode"])],
     ..Map::PLAIN
 };
 const PORT: Type = Type::Whole(1, 65_535);

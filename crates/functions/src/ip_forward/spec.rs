@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use tailwater_api::error::{SpecError, nearest};
 use tailwater_api::located::Located;
-use tailwater_api::schema::{ADDRESS, FILE, Field, LABEL, MAC, Map, PREFIX, Type};
+use tailwater_api::schema::{ADDRESS, FILE, Field, LABEL, MAC, Map, PREFIX, Rule, Type};
 use tailwater_api::values::{PacketAction, label, mac, prefix};
 
 /// Maximum size of a routes file in bytes.
@@ -72,8 +72,8 @@ pub(super) static FIELDS: Map = Map {
             .or("false")
             .only_with("routesFile"),
     ],
+    rules: &[Rule::AtLeastOne(&["routes", "routesFile", "default"])],
     nullable: true,
-    ..Map::PLAIN
 };
 static ROUTE: Map = Map {
     fields: &[

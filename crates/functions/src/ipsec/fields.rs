@@ -21,7 +21,7 @@ pub(super) static FIELDS: Map = Map {
             "Security associations for receiving, each `spi` once.",
         )
         .otherwise("none")
-        .example("[{name: a, spi: 4097, cipher: aes-128-gcm, keyFile: a.key, destination: 192.0.2.1}]"),
+        .example("[{name: a, spi: 4097, cipher: aes-128-gcm, key: 00112233445566778899aabbccddeeff00112233, destination: 192.0.2.1}]"),
         Field::new(
             "policies",
             Type::List(&Type::Map(&POLICY), 1, MAX_POLICIES),
@@ -61,7 +61,7 @@ const CIPHER: Field = Field::new(
     "Cipher (RFC 4106, RFC 7634), with check values of 16 bytes.",
 )
 .required()
-.example("aes-256-gcm");
+.example("aes-128-gcm");
 const KEY_DIGITS: Field = Field::new(
     "key",
     Type::Text(&KEY),
@@ -193,7 +193,7 @@ static WINDOW_OR_NONE: Text = Text {
 /// Fields of a policy.
 pub(super) static POLICY: Map = Map {
     fields: &[
-        Field::new("protect", Type::Text(&LABEL), "Outbound association that encapsulates.").example("north"),
+        Field::new("protect", Type::Text(&LABEL), "Outbound association that encapsulates."),
         Field::new("action", Type::Words(&["pass", "drop"]), "Passes unchanged, or drops.").example("pass"),
         SOURCE,
         DESTINATION,
@@ -201,7 +201,7 @@ pub(super) static POLICY: Map = Map {
         DESTINATION_PORTS,
         IP_PROTOCOL,
     ],
-    rules: &[Rule::ExactlyOne(&["protect", "action"])],
+    rules: &[Rule::ExactlyOne(&["action", "protect"])],
     ..Map::PLAIN
 };
 /// Fields of permitted packets.
