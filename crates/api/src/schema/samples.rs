@@ -86,13 +86,19 @@ pub fn sample(ty: &Type) -> Value {
         Type::Rate | Type::PacketRate => "2Mpps".into(),
         Type::BitRate => "10Mbps".into(),
         Type::Size(least, _) => size(*least),
-        Type::List(item, ..) => json!([sample(item)]),
+        Type::List(item, least, _) => list(sample(item), item, *least),
         Type::Map(map) => minimal(map),
         Type::Entries(entries) => json!({entries.keys.example: sample(&entries.value)}),
         Type::OneOf(types) => sample(&types[0]),
         Type::Functions => json!([{"forward": {}}]),
         Type::Object => json!({}),
     }
+}
+
+/// List of at least this number of items, of which this is the first.
+fn list(first: Value, item: &Type, least: usize) -> Value {
+    let rest = (1..least).map(|_| sample(item));
+    std::iter::once(first).chain(rest).collect()
 }
 
 fn size(bytes: u64) -> Value {
@@ -265,7 +271,8 @@ impl Samples<'_> {
                     0 => accept.push(json!([])),
                     _ => refuse.push(json!([])),
                 }
-                self.values(&format!("{path}[0]"), item, &|value| document(json!([value])), branches);
+                let document = |value: Value| document(list(value, item, *least));
+                self.values(&format!("{path}[0]"), item, &document, branches);
             }
             Type::Map(map) => {
                 refuse.push("zzzzz".into());
@@ -282,9 +289,10 @@ impl Samples<'_> {
                 );
             }
             Type::OneOf(types) => {
-                let maps = types.iter().filter(|ty| matches!(ty, Type::Map(_)));
-                for ty in maps {
-                    self.values(path, ty, document, branches);
+                for ty in *types {
+                    if let Type::Map(map) = ty {
+                        self.map(path, map, document, branches);
+                    }
                 }
                 accept.extend(types.iter().map(sample));
                 if types.iter().any(|ty| matches!(ty, Type::List(..))) {
