@@ -30,6 +30,14 @@ impl ClusterSpec {
         cluster(&Document::read(path, "a cluster spec")?, profiles)
     }
 
+    /// Parses the text of a spec whose hardware `profiles` registers. `name` is the file's name in errors.
+    ///
+    /// # Errors
+    /// Returns the first error, with its position.
+    pub fn parse_with(text: &str, name: &str, profiles: &mut dyn Profiles) -> Result<Self, SpecError> {
+        cluster(&Document::parse(text, name, "a cluster spec")?, profiles)
+    }
+
     /// Parses the text of a spec that contains its curves. `name` is the file's name in errors.
     ///
     /// # Errors

@@ -46,6 +46,14 @@ impl SloSet {
         set(&Document::read(path, "a set of SLOs")?, profiles)
     }
 
+    /// Parses the text of a spec whose curves `profiles` may provide. `name` is the file's name in errors.
+    ///
+    /// # Errors
+    /// Returns the first error, with its position.
+    pub fn parse_with(text: &str, name: &str, profiles: &mut dyn Profiles) -> Result<Self, SpecError> {
+        set(&Document::parse(text, name, "a set of SLOs")?, profiles)
+    }
+
     /// Parses the text of a spec that contains its curves. `name` is the file's name in errors.
     ///
     /// # Errors
