@@ -12,12 +12,12 @@ mod sequence;
 mod settings;
 mod specificity;
 
-pub use branches::{BranchConfig, CLASSIFIER, MAX_BRANCHES, NEXT, SEND, branches};
+pub use branches::{BRANCHES, BranchConfig, CLASSIFIER, MAX_BRANCHES, NEXT, SEND, branches};
 pub use document::{ChainBranch, ChainDocument, ChainFunction};
-pub use item::FunctionItem;
+pub use item::{BESIDE, FunctionItem};
 pub use on_failure::OnFailure;
 pub use sequence::{Exits, MAX_FUNCTIONS, Visitor, duplicate_name, misplaced_external, short_path, too_many, visit};
-pub use settings::{ChainNode, ChainSettings, DESCRIPTION, FunctionFacts, Match};
+pub use settings::{ChainNode, ChainSettings, DESCRIPTION, FunctionFacts, Match, SCHEMA};
 pub use specificity::{CommonPart, MatchKey, Specificity, ambiguity};
 
 #[cfg(test)]

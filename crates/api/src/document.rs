@@ -3,6 +3,7 @@
 
 use crate::error::SpecError;
 use crate::files::{argument_name, read_argument};
+use crate::schema::{Entries, Field, LABEL, Map, Text, Type};
 use crate::yaml::{self, Node};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,7 +14,42 @@ pub use crate::values::{duration, label, line, percentile, throughput};
 pub use tailwater_sdk::host::is_label;
 
 /// `apiVersion` of all kinds.
-const API_VERSION: &str = "tailwater.dev/v1alpha1";
+pub(crate) const API_VERSION: &str = "tailwater.dev/v1alpha1";
+
+/// Key of a label or annotation.
+static LABEL_KEY: Text = Text {
+    what: "the name of a label",
+    pattern: "^[^\\n\\r]+$",
+    most: 317,
+    example: "tier",
+    whole: None,
+};
+/// Labels or annotations.
+static STRINGS: Entries = Entries {
+    key: "KEY",
+    keys: &LABEL_KEY,
+    value: Type::Any(262_144),
+    least: 0,
+    most: 1024,
+};
+
+/// Fields of `metadata`.
+pub static METADATA: Map = Map {
+    fields: &[
+        Field::new("name", Type::Text(&LABEL), "Name of the object: a label (RFC 1123).")
+            .required()
+            .example("edge"),
+        Field::new(
+            "namespace",
+            Type::Text(&LABEL),
+            "Kubernetes namespace. Not used otherwise.",
+        )
+        .otherwise("none"),
+        Field::new("labels", Type::Entries(&STRINGS), "Labels, not interpreted.").otherwise("none"),
+        Field::new("annotations", Type::Entries(&STRINGS), "Annotations, not interpreted.").otherwise("none"),
+    ],
+    ..Map::PLAIN
+};
 
 /// YAML file whose nodes record their position.
 pub struct Document {
@@ -72,7 +108,7 @@ impl Document {
 }
 
 fn metadata(node: &Located<'_>, kind: &str) -> Result<Metadata, SpecError> {
-    let fields = node.fields(&["name", "namespace", "labels", "annotations"])?;
+    let fields = node.fields_of(&METADATA)?;
     let strings = |name: &str| {
         let node = fields.optional(name);
         node.map_or(Ok(BTreeMap::new()), |node| {

@@ -3,6 +3,7 @@
 use crate::error::SpecError;
 use crate::located::Located;
 use crate::port_name::PortName;
+use crate::schema::{DEVICE, Field, Map, Type};
 use crate::values::{PacketAction, duration};
 use std::ops::RangeInclusive;
 use tailwater_net::Nanos;
@@ -11,6 +12,51 @@ use tailwater_net::Nanos;
 pub const EXTERNAL: &str = "external";
 const TIMEOUT: RangeInclusive<Nanos> = Nanos::from_millis(1)..=Nanos::from_secs(10);
 const OUTSIDE: RangeInclusive<u64> = 1..=1_048_576;
+const CHANGE: Type = Type::Words(&["ipId", "tcpSequence", "payload"]);
+
+/// Fields of the configuration.
+pub static FIELDS: Map = Map {
+    fields: &[
+        Field::new("port", Type::Text(&DEVICE), "Port to the function.")
+            .required()
+            .example("interface=fw-in"),
+        Field::new(
+            "returnPort",
+            Type::Text(&DEVICE),
+            "Port from the function; another device or interface, of the same kind.",
+        )
+        .otherwise("`port`")
+        .example("interface=fw-out"),
+        Field::new(
+            "timeout",
+            Type::duration(&TIMEOUT),
+            "A packet that has not returned after this time is given up.",
+        )
+        .or("100ms"),
+        Field::new(
+            "outside",
+            Type::whole(&OUTSIDE),
+            "Most packets at the function at a time, for each core; further ones are lost.",
+        )
+        .or("16384"),
+        Field::new(
+            "missing",
+            Type::Words(&["lost", "dropped"]),
+            "Accounting of packets that do not return: a firewall drops some, a router should not. Lost packets miss the \
+             objective.",
+        )
+        .or("lost"),
+        Field::new("own", PacketAction::TYPE, "Packets that the function originates.").or("pass"),
+        Field::new(
+            "changes",
+            Type::List(&CHANGE, 1, 3),
+            "Fields that the function changes in addition to those that are ignored.",
+        )
+        .otherwise("none"),
+    ],
+    nullable: true,
+    ..Map::PLAIN
+};
 
 /// External program that is unaware of Tailwater: it receives packets through a port, and those it returns continue.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,8 +108,7 @@ impl ExternalConfig {
     /// # Errors
     /// A field is missing, unknown or out of range, or both ports are one device or interface, or of different kinds.
     pub fn parse(node: &Located<'_>) -> Result<Self, SpecError> {
-        let names = ["port", "returnPort", "timeout", "outside", "missing", "own", "changes"];
-        let fields = node.fields_or_none(&names)?;
+        let fields = node.fields_of(&FIELDS)?;
         let port = PortName::parse(&fields.required("port", "a port")?)?;
         let return_port = match fields.optional("returnPort") {
             None => None,
@@ -113,15 +158,15 @@ impl ExternalConfig {
 }
 
 fn changes(node: &Located<'_>) -> Result<Changes, SpecError> {
-    type Field = fn(&mut Changes) -> &mut bool;
-    const FIELDS: [(&str, Field); 3] = [
+    type Changed = fn(&mut Changes) -> &mut bool;
+    const CHANGED: [(&str, Changed); 3] = [
         ("ipId", |changes| &mut changes.ip_id),
         ("tcpSequence", |changes| &mut changes.tcp_sequence),
         ("payload", |changes| &mut changes.payload),
     ];
     let mut changes = Changes::default();
-    for item in node.list("changes", FIELDS.len())? {
-        let field = item.word(&FIELDS)?;
+    for item in node.list("changes", CHANGED.len())? {
+        let field = item.word(&CHANGED)?;
         *field(&mut changes) = true;
     }
     Ok(changes)

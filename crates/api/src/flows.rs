@@ -2,6 +2,7 @@
 
 use crate::error::SpecError;
 use crate::located::Located;
+use crate::schema::{Field, Map, Type};
 use crate::values::{PacketAction, duration};
 use std::ops::RangeInclusive;
 use tailwater_net::Nanos;
@@ -9,6 +10,56 @@ use tailwater_net::Nanos;
 const IDLE_TIMEOUT: RangeInclusive<Nanos> = Nanos::from_millis(1)..=Nanos::from_secs(86_400);
 const CAPACITY: RangeInclusive<u64> = 512..=16_777_216;
 const BATCH: RangeInclusive<u64> = 1..=256;
+
+/// Fields of `flows`.
+pub static FLOWS: Map = Map {
+    fields: &[
+        Field::new("capacity", Type::whole(&CAPACITY), "Maximum number of flows.").or("65536"),
+        Field::new(
+            "idleTimeout",
+            Type::OneOf(&IDLE_TIMEOUTS),
+            "Idle time after which a flow expires: one duration for all, or one for each protocol.",
+        )
+        .or("{tcp: 300s, udp: 60s, other: 30s}"),
+        Field::new(
+            "whenFull",
+            Type::Words(&["evict", "refuse"]),
+            "A new flow in a full table evicts an old one, or its packets are refused (lost, `flow-table-full`).",
+        )
+        .or("evict"),
+        Field::new(
+            "lookUp",
+            Type::Words(&["as-needed", "always"]),
+            "Looks flows up even if no function requires it, to measure the cost.",
+        )
+        .or("as-needed"),
+    ],
+    ..Map::PLAIN
+};
+static IDLE_TIMEOUTS: [Type; 2] = [Type::duration(&IDLE_TIMEOUT), Type::Map(&IDLE_TIMEOUT_MAP)];
+static IDLE_TIMEOUT_MAP: Map = Map {
+    fields: &[
+        Field::new("tcp", Type::duration(&IDLE_TIMEOUT), "Timeout of TCP flows.").or("300s"),
+        Field::new("udp", Type::duration(&IDLE_TIMEOUT), "Timeout of UDP flows.").or("60s"),
+        Field::new("other", Type::duration(&IDLE_TIMEOUT), "Timeout of all other flows.").or("30s"),
+    ],
+    ..Map::PLAIN
+};
+
+/// Fields of `packets`.
+pub static PACKETS: Map = Map {
+    fields: &[
+        Field::new(
+            "malformed",
+            PacketAction::TYPE,
+            "Packets whose headers cannot be trusted; on ports also those whose checksum the NIC finds wrong.",
+        )
+        .or("drop"),
+        Field::new("nonIp", PacketAction::TYPE, "Packets that are not IP, such as ARP.").or("pass"),
+        Field::new("batch", Type::whole(&BATCH), "Maximum batch size.").or("32"),
+    ],
+    ..Map::PLAIN
+};
 
 /// Policy for a new flow that finds no free slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -81,7 +132,7 @@ impl Default for FlowsSpec {
 /// A field is unknown, or its value is out of range.
 pub fn flows(node: &Located<'_>) -> Result<FlowsSpec, SpecError> {
     let default = FlowsSpec::default();
-    let fields = node.fields(&["capacity", "idleTimeout", "whenFull", "lookUp"])?;
+    let fields = node.fields_of(&FLOWS)?;
     Ok(FlowsSpec {
         capacity: match fields.optional("capacity") {
             None => default.capacity,
@@ -115,7 +166,7 @@ fn idle_timeout(node: &Located<'_>, default: IdleTimeouts) -> Result<IdleTimeout
             other: all,
         });
     }
-    let fields = node.fields(&["tcp", "udp", "other"])?;
+    let fields = node.fields_of(&IDLE_TIMEOUT_MAP)?;
     let timeout = |name, default| {
         let node = fields.optional(name);
         node.map_or(Ok(default), |node| duration(&node, IDLE_TIMEOUT))
@@ -154,7 +205,7 @@ impl Default for PacketsSpec {
 /// A field is unknown, or its value is out of range.
 pub fn packets(node: &Located<'_>) -> Result<PacketsSpec, SpecError> {
     let default = PacketsSpec::default();
-    let fields = node.fields(&["malformed", "nonIp", "batch"])?;
+    let fields = node.fields_of(&PACKETS)?;
     let fate = |name, default| {
         let node = fields.optional(name);
         node.map_or(Ok(default), |node| PacketAction::parse(&node))

@@ -2,13 +2,58 @@
 
 use crate::error::SpecError;
 use crate::located::Located;
+use crate::schema::{Field, Map, Type};
 
-/// Fields of the map.
-const FIELDS: &[&str] = &["mode", "overhead", "without", "except"];
 /// Largest overhead, percent.
 const MOST_OVERHEAD: f64 = 1000.0;
 /// Maximum number of entries of a list.
 const MOST: usize = 16;
+
+/// Modes and maps.
+pub static ISOLATION: [Type; 2] = [MODE, Type::Map(&FIELDS)];
+const MODE: Type = Type::Words(&["none", "process", "container"]);
+const DEFENCES: Type = Type::Words(&[
+    "all",
+    "filter",
+    "groups",
+    "limits",
+    "namespaces",
+    "root",
+    "server",
+    "user",
+]);
+const FUNCTION: Type = Type::Any(255);
+/// Fields of the map.
+static FIELDS: Map = Map {
+    fields: &[
+        Field::new(
+            "mode",
+            MODE,
+            "Process of the worker, confined processes, or OCI containers.",
+        )
+        .required()
+        .example("process"),
+        Field::new(
+            "overhead",
+            Type::Number {
+                least: 0.0,
+                most: MOST_OVERHEAD,
+                above: true,
+                below: false,
+            },
+            "Permitted share of switching in a packet's time, percent.",
+        )
+        .or("3"),
+        Field::new("without", Type::List(&DEFENCES, 1, MOST), "Defences left out.").otherwise("none"),
+        Field::new(
+            "except",
+            Type::List(&FUNCTION, 1, MOST),
+            "Functions that stay in the worker's process.",
+        )
+        .otherwise("none"),
+    ],
+    ..Map::PLAIN
+};
 
 /// Isolation of a chain's functions.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -99,9 +144,9 @@ impl IsolationSpec {
                 ..IsolationSpec::default()
             });
         }
-        let fields = node.fields(FIELDS)?;
+        let fields = node.fields_of(&FIELDS)?;
         let mode = IsolationMode::parse(&fields.required("mode", "none, process or container")?)?;
-        let setting = FIELDS[1..].iter().find_map(|name| fields.optional(name));
+        let setting = FIELDS.fields[1..].iter().find_map(|field| fields.optional(field.name));
         if let (IsolationMode::None, Some(setting)) = (mode, setting) {
             return Err(setting.error("expected mode process or container with this field, found none"));
         }

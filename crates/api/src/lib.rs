@@ -4,7 +4,7 @@
 //! Text becomes a tree of nodes (`yaml`) that know their line and column. [`Located`](document::Located) adds file and
 //! field path, and reads scalars, lists and maps with an error that names all of them. On these stand the parts that
 //! several kinds share: [`Slo`], [`PortName`], [`FlowsSpec`], [`StateSpec`]; and on these the kinds: [`Chain`](chain).
-//! No code of a network function is needed to read any of it.
+//! No code of a network function is needed to read any of it. [`schema`] describes the fields of all kinds.
 
 pub mod chain;
 pub mod document;
@@ -16,6 +16,7 @@ pub mod isolation;
 pub mod located;
 pub mod port_name;
 pub mod ports;
+pub mod schema;
 pub mod server;
 pub mod slo;
 pub mod state;

@@ -4,10 +4,14 @@
 mod json;
 
 use crate::error::{SpecError, nearest, quoted};
+use crate::schema::Map;
 use crate::yaml::{Node, Value};
 use std::collections::HashSet;
 use std::ops::RangeInclusive;
 use std::rc::Rc;
+
+/// Maximum number of fields in a table.
+const MOST_FIELDS: usize = 32;
 
 /// Node of a spec with its file and field path.
 #[derive(Clone)]
@@ -176,10 +180,15 @@ impl<'a> Located<'a> {
     /// # Errors
     /// Same as [`entries`](Self::entries), and if a field is unknown.
     pub fn fields(&self, known: &[&'static str]) -> Result<Fields<'a>, SpecError> {
-        let names = known.join(", ");
+        // Only errors need the text: a list can have a million maps.
+        let names = match self.is_map() {
+            true => String::new(),
+            false => known.join(", "),
+        };
         let entries = self.entries(&names)?;
         for &(name, _) in &entries {
             if !known.contains(&name) {
+                let names = known.join(", ");
                 let message = format!("expected one of the fields {names}, found {}", quoted(name));
                 let suggestion = nearest(name, known.iter().copied());
                 return Err(self.error_at_key(name, message).suggest(suggestion));
@@ -203,6 +212,25 @@ impl<'a> Located<'a> {
             });
         }
         self.fields(known)
+    }
+
+    /// Returns the fields of a map, all of which must be in its table. If the table allows it, an empty node is a map
+    /// without fields.
+    ///
+    /// # Errors
+    /// Same as [`fields`](Self::fields).
+    pub fn fields_of(&self, map: &Map) -> Result<Fields<'a>, SpecError> {
+        let mut names = [""; MOST_FIELDS];
+        let mut known = 0;
+        for (name, field) in names.iter_mut().zip(map.fields) {
+            *name = field.name;
+            known += 1;
+        }
+        debug_assert_eq!(known, map.fields.len(), "more fields than MOST_FIELDS");
+        match map.nullable {
+            true => self.fields_or_none(&names[..known]),
+            false => self.fields(&names[..known]),
+        }
     }
 
     /// Creates an error about the key of a field of this map.

@@ -3,6 +3,7 @@
 use crate::error::SpecError;
 use crate::located::Located;
 use crate::port_name::PortName;
+use crate::schema::{DEVICE, Field, Map, Type};
 use crate::values::size;
 use std::ops::RangeInclusive;
 
@@ -10,6 +11,65 @@ const MTU: RangeInclusive<u64> = 576..=9600;
 const WAYS: RangeInclusive<u64> = 1..=64;
 const CACHE: RangeInclusive<u64> = 1 << 20..=4 << 30;
 const CACHE_SIZE: &str = "a size from 1MiB to 4GiB, such as 22MiB";
+
+/// Fields of `ports`.
+pub static PORTS: Map = Map {
+    fields: &[
+        Field::new(
+            "entry",
+            Type::Text(&DEVICE),
+            "Port that receives: a PCI address or a DPDK virtual device.",
+        )
+        .required()
+        .example("0000:3b:00.0"),
+        Field::new(
+            "exit",
+            Type::Text(&DEVICE),
+            "Port that sends; another device than the entry.",
+        )
+        .otherwise("the entry")
+        .example("0000:3b:00.1"),
+        Field::new(
+            "bothWays",
+            Type::Bool,
+            "Packets from the exit port pass the chain, too, and leave on the entry port.",
+        )
+        .or("false"),
+        Field::new("mtu", Type::whole(&MTU), "MTU of both ports.").otherwise("unchanged"),
+        Field::new(
+            "promiscuous",
+            Type::Bool,
+            "Receives frames for other MAC addresses, too, as a chain in the middle of a link requires.",
+        )
+        .or("true"),
+        Field::new(
+            "ddio",
+            Type::Map(&DDIO),
+            "Part of the last-level cache that devices write to.",
+        )
+        .otherwise("the machine's"),
+    ],
+    ..Map::PLAIN
+};
+static DDIO: Map = Map {
+    fields: &[
+        Field::new(
+            "ways",
+            Type::whole(&WAYS),
+            "Ways of the last-level cache that devices write to.",
+        )
+        .otherwise("2"),
+        Field::new("cacheWays", Type::whole(&WAYS), "Ways of the last-level cache.").otherwise("the machine's"),
+        Field::new(
+            "cacheSize",
+            Type::size(&CACHE),
+            "Size of the last-level cache, for a virtual machine that does not report it.",
+        )
+        .otherwise("the machine's")
+        .example("22MiB"),
+    ],
+    ..Map::PLAIN
+};
 
 /// Ports of a chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,8 +122,7 @@ pub struct DdioSpec {
 /// # Errors
 /// A field is wrong, entry and exit are one port, or a port is taken.
 pub fn ports_of(node: &Located<'_>, problem: impl Fn(&PortName) -> Option<String>) -> Result<PortsSpec, SpecError> {
-    let names = ["entry", "exit", "bothWays", "mtu", "promiscuous", "ddio"];
-    let fields = node.fields(&names)?;
+    let fields = node.fields_of(&PORTS)?;
     let name = |node: &Located<'_>| {
         let name = PortName::parse(node)?.of_chain();
         let name = name.map_err(|error| node.error(error.to_string()))?;
@@ -118,7 +177,7 @@ pub fn port_taken(port: &PortName, user: &str) -> String {
 }
 
 fn ddio(node: &Located<'_>) -> Result<DdioSpec, SpecError> {
-    let fields = node.fields(&["ways", "cacheWays", "cacheSize"])?;
+    let fields = node.fields_of(&DDIO)?;
     let ways = |name| match fields.optional(name) {
         None => Ok(None),
         Some(node) => node.whole(WAYS).map(|ways| Some(ways as u32)),

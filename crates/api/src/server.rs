@@ -5,10 +5,12 @@ mod cache;
 mod cores;
 mod paths;
 mod ports;
+mod table;
 
 pub use admission::{AdmissionSpec, MeasureSpec, Unprofiled};
 pub use cache::CacheSpec;
 pub use ports::{MAX_PORTS, PortSource, ServerPort, TrafficSpec};
+pub use table::SCHEMA;
 
 use crate::document::{Document, Metadata};
 use crate::error::SpecError;
@@ -23,22 +25,6 @@ use std::path::{Path, PathBuf};
 pub const DESCRIPTION: &str = "a server spec";
 /// `kind` of server specs.
 const KIND: &str = "Server";
-/// Fields of `spec`.
-const FIELDS: &[&str] = &[
-    "cores",
-    "auxiliary",
-    "ports",
-    "packetBuffers",
-    "unmatched",
-    "chains",
-    "watch",
-    "control",
-    "metrics",
-    "policy",
-    "stateDirectory",
-    "admission",
-    "cache",
-];
 /// Maximum number of entries of `chains`.
 const MAX_CHAINS: usize = 1024;
 /// Longest path of a Unix socket in bytes: `sun_path` without its final zero.
@@ -129,7 +115,7 @@ impl ServerSpec {
     /// If a field is invalid: the first problem, with its position.
     pub fn new(document: &Document, base_dir: &Path) -> Result<Self, SpecError> {
         let (metadata, spec) = document.object(KIND, "a map with cores and ports")?;
-        let spec = spec.fields(FIELDS)?;
+        let spec = spec.fields_of(&table::FIELDS)?;
         let cores = cores::list(&spec.required("cores", cores::EXPECTED)?, &[])?;
         let auxiliary = spec.optional("auxiliary");
         let auxiliary = auxiliary.map(|node| cores::list(&node, &cores)).transpose()?;
@@ -234,7 +220,7 @@ fn control(node: &Located<'_>, base_dir: &Path) -> Result<ControlSpec, SpecError
             readers: None,
         });
     }
-    let fields = node.fields(&["socket", "readers"])?;
+    let fields = node.fields_of(&table::CONTROL)?;
     let socket = fields.optional("socket");
     Ok(ControlSpec {
         socket: socket.map(|node| path(&node, base_dir, LONGEST_SOCKET)).transpose()?,

@@ -2,11 +2,48 @@
 
 use crate::error::SpecError;
 use crate::located::Located;
+use crate::schema::{Field, Map, Type};
 use crate::values::{Throughput, duration, percentile, throughput};
 use std::ops::RangeInclusive;
 use tailwater_net::Nanos;
 
 const LATENCY: RangeInclusive<Nanos> = Nanos::from_micros(1)..=Nanos::from_secs(10);
+/// Percentile of packets.
+pub const PERCENTILE: Type = Type::Number {
+    least: 0.0,
+    most: 100.0,
+    above: true,
+    below: true,
+};
+
+/// Fields of `slo`.
+pub static SLO: Map = Map {
+    fields: &[
+        Field::new(
+            "latency",
+            Type::duration(&LATENCY),
+            "Longest time from a packet's arrival to its departure, including `network`.",
+        )
+        .required()
+        .example("200us"),
+        Field::new(
+            "network",
+            Type::Duration(Nanos::ZERO, Nanos(LATENCY.end().0 - 1)),
+            "Part of `latency` spent in the network before and behind this server; less than `latency`. The rest is the \
+             objective on this server.",
+        )
+        .or("0us"),
+        Field::new("percentile", PERCENTILE, "Percentage of packets that must meet the latency.")
+            .or("99")
+            .example("99.9"),
+        Field::new("throughput", Type::Rate, "Traffic the chain must carry.")
+            .otherwise("none")
+            .example("2Mpps"),
+    ],
+    ..Map::PLAIN
+};
+/// Words of `whenOverloaded`.
+pub const WHEN_OVERLOADED: Type = Type::Words(&["in-order", "serve-fresh"]);
 
 /// Service level objectives of a chain.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -56,7 +93,7 @@ impl WhenOverloaded {
 /// # Errors
 /// A field is missing, unknown or out of range.
 pub fn slo(node: &Located<'_>) -> Result<Slo, SpecError> {
-    let fields = node.fields(&["latency", "network", "percentile", "throughput"])?;
+    let fields = node.fields_of(&SLO)?;
     let latency = fields.required("latency", "a duration such as 200us")?;
     let latency = duration(&latency, LATENCY)?;
     Ok(Slo {

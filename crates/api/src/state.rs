@@ -2,6 +2,7 @@
 
 use crate::error::SpecError;
 use crate::located::Located;
+use crate::schema::{FILE, Field, HOST_AND_PORT, Map, Rule, Text, Type};
 use crate::values::duration;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -12,6 +13,87 @@ const PACKETS: RangeInclusive<u64> = 256..=32_768;
 /// Maximum length of an instance's name, the same as a host name's.
 const INSTANCE: usize = 253;
 const PORT: RangeInclusive<u64> = 1..=65_535;
+
+static INSTANCE_NAME: Text = Text {
+    what: "a name of letters, digits, dashes and dots",
+    pattern: "^[-A-Za-z0-9.]+$",
+    most: INSTANCE,
+    example: "edge-1",
+    whole: None,
+};
+
+/// Fields of `state`.
+pub static STATE: Map = Map {
+    fields: &[
+        Field::new("redis", Type::Map(&REDIS), "Redis server that stores the state.")
+            .required()
+            .example("{socket: /run/redis.sock}"),
+        Field::new(
+            "instance",
+            Type::Text(&INSTANCE_NAME),
+            "Name of this instance of the chain. A later run with the same name takes over.",
+        )
+        .otherwise("the host's name"),
+        Field::new(
+            "whenUnavailable",
+            Type::Words(&["hold", "pass", "drop"]),
+            "Treatment of packets that wait too long.",
+        )
+        .or("hold"),
+        Field::new(
+            "packets",
+            Type::whole(&PACKETS),
+            "Maximum number of a worker's packets that wait at a time.",
+        )
+        .or("4096"),
+        Field::new(
+            "wait",
+            Type::duration(&WAIT),
+            "Maximum wait of a packet, for its flow's state and again for an acknowledgement.",
+        )
+        .or("50ms"),
+    ],
+    ..Map::PLAIN
+};
+static REDIS: Map = Map {
+    fields: &[
+        Field::new(
+            "socket",
+            Type::Text(&FILE),
+            "Redis's Unix socket, relative to the spec's folder.",
+        ),
+        Field::new(
+            "address",
+            Type::Text(&HOST_AND_PORT),
+            "Redis over TCP; port 6379 if none is given.",
+        ),
+        Field::new(
+            "tls",
+            Type::Map(&TLS),
+            "TLS; the certificate must name the host of `address`.",
+        )
+        .otherwise("in the clear")
+        .only_with("address"),
+        Field::new("user", Type::Any(512), "User with `+acl +info`.").otherwise("Redis's default user"),
+        Field::new(
+            "passwordFile",
+            Type::Text(&FILE),
+            "File whose first line is the password.",
+        )
+        .otherwise("none"),
+        Field::new("passwordEnv", Type::Any(512), "Environment variable with the password.").otherwise("none"),
+    ],
+    rules: &[
+        Rule::ExactlyOne(&["socket", "address"]),
+        Rule::AtMostOne(&["passwordFile", "passwordEnv"]),
+    ],
+    ..Map::PLAIN
+};
+static TLS: Map = Map {
+    fields: &[Field::new("ca", Type::Text(&FILE), "CA certificates, PEM.").otherwise("the system's")],
+    nullable: true,
+    ..Map::PLAIN
+};
 
 /// External store of a chain's flow state, and the policy while it is unavailable.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,7 +167,7 @@ pub enum Secret {
 /// # Errors
 /// A field is missing, unknown or out of range, or a secret's file cannot be read.
 pub fn state(node: &Located<'_>, base_dir: &Path) -> Result<StateSpec, SpecError> {
-    let fields = node.fields(&["redis", "instance", "whenUnavailable", "packets", "wait"])?;
+    let fields = node.fields_of(&STATE)?;
     Ok(StateSpec {
         redis: redis(&fields.required("redis", "a map with socket or address")?, base_dir)?,
         instance: match fields.optional("instance") {
@@ -124,7 +206,7 @@ fn instance(node: &Located<'_>) -> Result<String, SpecError> {
 }
 
 fn redis(node: &Located<'_>, base_dir: &Path) -> Result<RedisSpec, SpecError> {
-    let fields = node.fields(&["socket", "address", "tls", "user", "passwordFile", "passwordEnv"])?;
+    let fields = node.fields_of(&REDIS)?;
     let path = |node: &Located<'_>| Ok::<_, SpecError>(base_dir.join(node.string("a path")?));
     let address = match (fields.optional("socket"), fields.optional("address")) {
         (Some(socket), None) => match fields.given("tls") {
@@ -138,7 +220,7 @@ fn redis(node: &Located<'_>, base_dir: &Path) -> Result<RedisSpec, SpecError> {
             match fields.given("tls") {
                 None => RedisAddress::Tcp(host, port),
                 Some(tls) => {
-                    let fields = tls.fields_or_none(&["ca"])?;
+                    let fields = tls.fields_of(&TLS)?;
                     let authorities = fields.optional("ca").map(|ca| path(&ca)).transpose()?;
                     RedisAddress::Tls {
                         host,

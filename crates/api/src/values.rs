@@ -2,6 +2,7 @@
 
 use crate::error::{SpecError, nearest, quoted};
 use crate::located::{Located, decimal, digits};
+use crate::schema::Type;
 use ipnet::{IpNet, Ipv4Net};
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
@@ -41,6 +42,9 @@ pub enum PacketAction {
 }
 
 impl PacketAction {
+    /// Its words.
+    pub const TYPE: Type = Type::Words(&["drop", "pass"]);
+
     /// Parses `drop` or `pass`.
     pub fn parse(node: &Located<'_>) -> Result<Self, SpecError> {
         node.word(&[("drop", PacketAction::Drop), ("pass", PacketAction::Pass)])

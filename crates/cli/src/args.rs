@@ -19,6 +19,9 @@ use crate::profile::{CAPACITY_EXAMPLES, CapacityArgs};
 use crate::run::{RUN_EXAMPLES, RunArgs};
 use crate::serve::{SERVE_EXAMPLES, ServeArgs};
 use crate::simulate::{SIMULATE_EXAMPLES, SimulateArgs};
+use crate::specs::{
+    EXPLAIN_SPEC_EXAMPLES, ExplainSpecArgs, SCHEMA_EXAMPLES, SchemaArgs, VALIDATE_EXAMPLES, ValidateArgs,
+};
 use crate::trace::TraceCommand;
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
@@ -104,6 +107,15 @@ pub enum Command {
     /// Analyse, convert or generate traffic
     #[command(subcommand)]
     Trace(TraceCommand),
+    /// Check specs without running anything
+    #[command(after_help = VALIDATE_EXAMPLES)]
+    Validate(ValidateArgs),
+    /// Print the documentation of a field of a spec
+    #[command(after_help = EXPLAIN_SPEC_EXAMPLES)]
+    ExplainSpec(ExplainSpecArgs),
+    /// Print the JSON Schema of a kind of spec, for editors and Kubernetes
+    #[command(after_help = SCHEMA_EXAMPLES)]
+    Schema(SchemaArgs),
     /// Check whether this machine is suitable for packet processing, and suggest fixes
     #[command(after_help = DOCTOR_EXAMPLES)]
     Doctor(DoctorArgs),

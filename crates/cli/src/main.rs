@@ -33,6 +33,7 @@ pub(crate) mod run;
 mod serve;
 mod signals;
 mod simulate;
+mod specs;
 pub(crate) mod table;
 mod text;
 mod timed;
@@ -95,6 +96,9 @@ fn main() -> ExitCode {
         Command::Predict(args) => predict::predict(&args),
         Command::Explain(args) => explain::explain(&args),
         Command::Doctor(args) => doctor::doctor(&args),
+        Command::Validate(args) => specs::validate(&args),
+        Command::ExplainSpec(args) => specs::explain_spec(&args),
+        Command::Schema(args) => specs::schema(&args),
         Command::Apply(args) => control::apply(&args),
         Command::Get(args) => control::get(&args),
         Command::Describe(args) => control::describe(&args),

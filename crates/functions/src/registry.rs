@@ -1,6 +1,7 @@
 //! List of all kinds of functions.
 
 use crate::kind::FunctionKind;
+use tailwater_api::schema::FunctionSchema;
 
 /// All kinds, in the order in which errors and docs list them.
 pub static KINDS: &[&FunctionKind] = &[
@@ -34,6 +35,11 @@ pub static KINDS: &[&FunctionKind] = &[
 /// Names of all kinds, as written in YAML.
 pub fn names() -> impl Iterator<Item = &'static str> + Clone {
     KINDS.iter().map(|kind| kind.name)
+}
+
+/// Schemas of all kinds.
+pub fn schemas() -> Vec<FunctionSchema> {
+    KINDS.iter().map(|kind| kind.schema()).collect()
 }
 
 /// Kind of this name.

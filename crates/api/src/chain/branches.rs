@@ -2,6 +2,7 @@
 
 use crate::error::{SpecError, quoted};
 use crate::located::{Fields, Located};
+use crate::schema::{Entries, Field, LABEL, Map, Type};
 use tailwater_sdk::host::is_label;
 
 /// Name of the kind of function that has branches.
@@ -12,6 +13,32 @@ pub const SEND: &str = "send";
 pub const NEXT: &str = "next";
 /// Maximum number of branches in a chain. Each has a function of its own, or is a classifier's only exit.
 pub const MAX_BRANCHES: usize = 32;
+
+/// Branches by their names.
+pub static BRANCHES: Entries = Entries {
+    key: "NAME",
+    keys: &LABEL,
+    value: Type::Map(&BRANCH),
+    least: 1,
+    most: MAX_BRANCHES,
+};
+static BRANCH: Map = Map {
+    fields: &[
+        Field::new(
+            "functions",
+            Type::Functions,
+            "Functions of the branch, in order; at least one.",
+        )
+        .required(),
+        Field::new(
+            "then",
+            Type::Words(&[NEXT, SEND]),
+            "Where packets go at the branch's end: behind the classifier, or out of the chain.",
+        )
+        .or("next"),
+    ],
+    ..Map::PLAIN
+};
 
 /// Branch of a classifier.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,7 +82,7 @@ pub fn branches(node: &Located<'_>) -> Result<Vec<BranchConfig>, SpecError> {
 }
 
 fn branch_fields<'d>(branch: &Located<'d>) -> Result<Fields<'d>, SpecError> {
-    branch.fields(&["functions", "then"])
+    branch.fields_of(&BRANCH)
 }
 
 /// Returns the node `branches` of a classifier's configuration, unless it is absent or empty.

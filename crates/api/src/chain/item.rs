@@ -3,12 +3,31 @@
 use super::on_failure::OnFailure;
 use crate::error::{SpecError, nearest, quoted};
 use crate::located::Located;
+use crate::schema::{Field, LABEL, Map, Type};
 use crate::values::label;
 
 /// Key of the name in an item. No kind of function has it.
 const NAME: &str = "name";
 /// Keys beside the function's, none of which is a kind's.
-const BESIDE: [&str; 2] = [NAME, OnFailure::KEY];
+pub static BESIDE: Map = Map {
+    fields: &[
+        Field::new(NAME, Type::Text(&LABEL), "Name in reports; unique in the chain.")
+            .otherwise("the function's key; of a `library` or `program`, its own name")
+            .example("edge"),
+        Field::new(
+            OnFailure::KEY,
+            Type::Words(&["hold", "bypass", "drop"]),
+            "With isolation: treatment of packets while the function's process is replaced.",
+        )
+        .or("drop"),
+    ],
+    ..Map::PLAIN
+};
+
+/// Returns `true` if this is a key beside the function's.
+fn is_beside(key: &str) -> bool {
+    BESIDE.field(key).is_some()
+}
 
 /// Function as an item of a chain's list gives it.
 #[derive(Clone)]
@@ -42,13 +61,13 @@ impl<'d, K: Copy> FunctionItem<'d, K> {
             return Err(not_a_map(item, &what, kinds));
         }
         let entries = item.entries(&what)?;
-        let kind_of = |key: &'d str| kind_of(key).filter(|_| !BESIDE.contains(&key));
+        let kind_of = |key: &'d str| kind_of(key).filter(|_| !is_beside(key));
         // Checks all keys before any configuration: the fields of a configuration that is not indented far enough
         // appear as keys next to its function.
         let mut function: Option<(&str, K, &Located<'d>)> = None;
         for (key, config) in &entries {
             match (function, kind_of(key)) {
-                _ if BESIDE.contains(key) => {}
+                _ if is_beside(key) => {}
                 (None, Some(kind)) => function = Some((*key, kind, config)),
                 (Some((first, ..)), Some(_)) => {
                     let message = format!(
@@ -103,6 +122,6 @@ fn unknown_key(item: &Located<'_>, key: &str, beside: Option<&str>, what: &str, 
         ),
     };
     let candidates = kinds.iter().copied().filter(|_| beside.is_none());
-    let suggestion = nearest(key, candidates.chain(BESIDE));
+    let suggestion = nearest(key, candidates.chain(BESIDE.fields.iter().map(|field| field.name)));
     item.error_at_key(key, message).suggest(suggestion)
 }

@@ -2,13 +2,14 @@
 
 use crate::document::{Document, Metadata};
 use crate::error::SpecError;
-use crate::flows::{FlowsSpec, PacketsSpec, flows, packets};
-use crate::isolation::IsolationSpec;
+use crate::flows::{FLOWS, FlowsSpec, PACKETS, PacketsSpec, flows, packets};
+use crate::isolation::{ISOLATION, IsolationSpec};
 use crate::located::{Fields, Located};
 use crate::port_name::PortName;
-use crate::ports::{PortsSpec, port_taken, ports_of};
-use crate::slo::{Slo, WhenOverloaded, slo};
-use crate::state::{StateSpec, state};
+use crate::ports::{PORTS, PortsSpec, port_taken, ports_of};
+use crate::schema::{Field, Kind, LABEL, Map, PREFIX, PROTOCOL, Rule, Type};
+use crate::slo::{SLO, Slo, WHEN_OVERLOADED, WhenOverloaded, slo};
+use crate::state::{STATE, StateSpec, state};
 use crate::values::{label, prefix, protocol};
 use ipnet::IpNet;
 use std::path::Path;
@@ -17,24 +18,104 @@ use std::path::Path;
 pub const DESCRIPTION: &str = "a chain spec";
 /// `kind` of chain specs.
 const KIND: &str = "Chain";
-/// Fields of `spec`.
-const FIELDS: &[&str] = &[
-    "match",
-    "functions",
-    "slo",
-    "whenOverloaded",
-    "flows",
-    "packets",
-    "cores",
-    "port",
-    "ports",
-    "state",
-    "isolation",
-];
 /// Maximum number of dedicated cores.
 const MAX_CORES: u64 = 64;
 /// Maximum number of entries in a list of `match`.
 const MAX_MATCHES: usize = 1024;
+
+/// Schema of the kind.
+pub static SCHEMA: Kind = Kind {
+    name: KIND,
+    doc: "A chain of network functions: its traffic, its functions in order, and its objectives.",
+    spec: &FIELDS,
+};
+/// Fields of `spec`.
+static FIELDS: Map = Map {
+    fields: &[
+        Field::new(
+            "match",
+            Type::Map(&MATCH),
+            "Traffic of the chain: a packet must match every given list. Without `match` the chain processes all traffic.",
+        )
+        .otherwise("all traffic"),
+        Field::new(
+            "functions",
+            Type::Functions,
+            "Functions in processing order, at most 16 with those of branches. Each item has exactly one function's key.",
+        )
+        .required()
+        .example("[{forward: {}}]"),
+        Field::new("slo", Type::Map(&SLO), "Service level objectives.")
+            .required()
+            .example("{latency: 200us, percentile: 99}"),
+        Field::new(
+            "whenOverloaded",
+            WHEN_OVERLOADED,
+            "Treatment of packets that cannot meet `slo.latency` any more while others wait behind them: `in-order` \
+             processes them, `serve-fresh` discards them.",
+        )
+        .or("in-order"),
+        Field::new("flows", Type::Map(&FLOWS), "Flow table."),
+        Field::new("packets", Type::Map(&PACKETS), "Input policy for packets."),
+        Field::new(
+            "cores",
+            Type::Whole(1, MAX_CORES),
+            "Number of dedicated cores. Each gets the packets of its RSS buckets.",
+        )
+        .otherwise("1"),
+        Field::new(
+            "port",
+            Type::Text(&LABEL),
+            "Name of the server's port on which the chain's packets arrive; needed if the server has several. Used by \
+             `tailwater serve` only.",
+        )
+        .otherwise("the server's only port"),
+        Field::new("ports", Type::Map(&PORTS), "Ports of `tailwater run`, if the command line names none."),
+        Field::new("state", Type::Map(&STATE), "Stores flow state in Redis, so that it outlives this server.")
+            .otherwise("in memory only"),
+        Field::new(
+            "isolation",
+            Type::OneOf(&ISOLATION),
+            "Runs each function in a process of its own: a mode, or a map.",
+        )
+        .or("none"),
+    ],
+    rules: &[Rule::AtMostOne(&["port", "ports"])],
+    ..Map::PLAIN
+};
+const PREFIXES: Type = Type::List(&Type::Text(&PREFIX), 1, MAX_MATCHES);
+const VLAN: Type = Type::Whole(1, 4094);
+static MATCH: Map = Map {
+    fields: &[
+        Field::new(
+            "sources",
+            PREFIXES,
+            "The packet's source address is in one of these prefixes.",
+        )
+        .otherwise("all")
+        .example("[10.0.0.0/8]"),
+        Field::new(
+            "destinations",
+            PREFIXES,
+            "The packet's destination address is in one of these prefixes.",
+        )
+        .otherwise("all"),
+        Field::new(
+            "protocols",
+            Type::List(&Type::Text(&PROTOCOL), 1, MAX_MATCHES),
+            "The packet's IP protocol is one of these.",
+        )
+        .otherwise("all")
+        .example("[tcp, 47]"),
+        Field::new(
+            "vlans",
+            Type::List(&VLAN, 1, MAX_MATCHES),
+            "The packet's VLAN identifier is one of these; untagged packets do not match.",
+        )
+        .otherwise("all"),
+    ],
+    ..Map::PLAIN
+};
 
 /// Settings of a chain.
 #[derive(Clone, Debug, PartialEq)]
@@ -104,7 +185,7 @@ impl<'d> ChainNode<'d> {
     /// If the document is no chain, or has an unknown field.
     pub fn new(document: &'d Document) -> Result<Self, SpecError> {
         let (metadata, spec) = document.object(KIND, "a map with functions and slo")?;
-        let spec = spec.fields(FIELDS)?;
+        let spec = spec.fields_of(&FIELDS)?;
         Ok(ChainNode { metadata, spec })
     }
 
@@ -191,7 +272,7 @@ fn state_with(node: &Located<'_>, base_dir: &Path, functions: &impl FunctionFact
 }
 
 fn match_(node: &Located<'_>) -> Result<Match, SpecError> {
-    let fields = node.fields(&["sources", "destinations", "protocols", "vlans"])?;
+    let fields = node.fields_of(&MATCH)?;
     let prefixes = |name| match fields.optional(name) {
         Some(node) => each(&node, "IP prefixes", prefix),
         None => Ok(Vec::new()),

@@ -3,6 +3,7 @@
 use super::paths::{LONGEST_PATH, path};
 use crate::error::SpecError;
 use crate::located::Located;
+use crate::schema::{FILE, Field, Map, Type};
 use crate::values::duration;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -18,6 +19,52 @@ const TIME: RangeInclusive<Nanos> = Nanos::from_secs(1)..=Nanos::from_secs(300);
 const DEFAULT_TIME: Nanos = Nanos::from_secs(60);
 /// Highest number of a core.
 const MOST_CORE: u64 = 65_535;
+
+/// Fields of `admission`.
+pub(super) static ADMISSION: Map = Map {
+    fields: &[
+        Field::new(
+            "profiles",
+            Type::Text(&FILE),
+            "File of profiles, or a folder of files `*.curves.yaml`; relative to the spec's folder. With `profile: auto` a \
+             folder, which is created.",
+        )
+        .required()
+        .example("profiles/"),
+        Field::new(
+            "profile",
+            Type::Words(&["required", "optional", "auto"]),
+            "Chains with a throughput objective and without a profile are refused, run unchecked, or are profiled first.",
+        )
+        .or("required"),
+        Field::new(
+            "headroom",
+            Type::number(*HEADROOM.start(), *HEADROOM.end()),
+            "Part of each core that is not promised.",
+        )
+        .or("0.1"),
+        Field::new("measure", Type::Map(&MEASURE), "Measurements of profiles.").only_if("profile", "auto"),
+        Field::new(
+            "cap",
+            Type::Words(&["none", "promise"]),
+            "`promise`: chains with a promise are capped at it.",
+        )
+        .or("none"),
+    ],
+    ..Map::PLAIN
+};
+static MEASURE: Map = Map {
+    fields: &[
+        Field::new("time", Type::duration(&TIME), "Longest time of a measurement.").or("60s"),
+        Field::new(
+            "core",
+            Type::Whole(0, MOST_CORE),
+            "Core to measure on; none of `spec.cores`.",
+        )
+        .otherwise("an auxiliary core that is not lent"),
+    ],
+    ..Map::PLAIN
+};
 
 /// Admission of chains by their profiles.
 #[derive(Clone, Debug, PartialEq)]
@@ -66,7 +113,7 @@ pub enum Unprofiled {
 
 /// Reads `admission`. No file is read.
 pub(super) fn admission(node: &Located<'_>, base_dir: &Path) -> Result<AdmissionSpec, SpecError> {
-    let fields = node.fields(&["profiles", "profile", "headroom", "measure", "cap"])?;
+    let fields = node.fields_of(&ADMISSION)?;
     let profiles = fields.required("profiles", "a file or folder of profiles")?;
     let profile = match fields.optional("profile") {
         None => Unprofiled::default(),
@@ -104,7 +151,7 @@ pub(super) fn admission(node: &Located<'_>, base_dir: &Path) -> Result<Admission
 
 /// Reads `admission.measure`.
 fn measure(node: &Located<'_>) -> Result<MeasureSpec, SpecError> {
-    let fields = node.fields(&["time", "core"])?;
+    let fields = node.fields_of(&MEASURE)?;
     Ok(MeasureSpec {
         time: match fields.optional("time") {
             None => DEFAULT_TIME,

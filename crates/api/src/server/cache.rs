@@ -2,10 +2,30 @@
 
 use crate::error::SpecError;
 use crate::located::Located;
+use crate::schema::{Field, Map, Type};
 use std::ops::RangeInclusive;
 
 /// Ways of a class, or of everything else: caches have at most 32.
 const WAYS: RangeInclusive<u64> = 1..=31;
+/// Fields of `cache`.
+pub(super) static CACHE: Map = Map {
+    fields: &[
+        Field::new(
+            "others",
+            Type::whole(&WAYS),
+            "Ways that everything else on the machine keeps, beside those that devices write into (DDIO).",
+        )
+        .or("1"),
+        Field::new(
+            "onDemand",
+            Type::whole(&WAYS),
+            "Ways that cores without a promise have at least, together.",
+        )
+        .or("2"),
+    ],
+    nullable: true,
+    ..Map::PLAIN
+};
 /// Default of `others`.
 const DEFAULT_OTHERS: u16 = 1;
 /// Default of `onDemand`.
@@ -22,7 +42,7 @@ pub struct CacheSpec {
 
 /// Reads `cache`.
 pub(super) fn cache(node: &Located<'_>) -> Result<CacheSpec, SpecError> {
-    let fields = node.fields_or_none(&["others", "onDemand"])?;
+    let fields = node.fields_of(&CACHE)?;
     let ways = |name: &str, default: u16| match fields.optional(name) {
         None => Ok(default),
         Some(node) => node.whole(WAYS).map(|ways| ways as u16),

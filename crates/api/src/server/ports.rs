@@ -12,8 +12,8 @@ use tailwater_net::Nanos;
 /// Maximum number of ports of a server.
 pub const MAX_PORTS: usize = 64;
 /// Longest name of a file or preset in bytes.
-const LONGEST: usize = 4096;
-const DURATION: RangeInclusive<Nanos> = Nanos::from_millis(1)..=Nanos::from_secs(86_400);
+pub(super) const LONGEST: usize = 4096;
+pub(super) const DURATION: RangeInclusive<Nanos> = Nanos::from_millis(1)..=Nanos::from_secs(86_400);
 /// Fields that only traffic has.
 const OF_TRAFFIC: [&str; 3] = ["rate", "repeat", "duration"];
 
@@ -73,7 +73,7 @@ pub fn ports(node: &Located<'_>, base_dir: &Path) -> Result<Vec<ServerPort>, Spe
 
 /// Reads a port that differs from `others`.
 fn port(node: &Located<'_>, base_dir: &Path, others: &[ServerPort]) -> Result<ServerPort, SpecError> {
-    let fields = node.fields(&["name", "port", "traffic", "rate", "repeat", "duration"])?;
+    let fields = node.fields_of(&super::table::PORT)?;
     let name_node = fields.required("name", "the port's name")?;
     let name = label(&name_node)?;
     if others.iter().any(|other| other.name == name) {

@@ -11,7 +11,7 @@ use tailwater_net::Nanos;
 use tailwater_placement::cluster::{MAX_CORES, MAX_KINDS, ServerKind};
 use tailwater_placement::curve::{CacheCurve, CurveError, LoadCurve};
 use tailwater_placement::slo::{ChainProfile as Chain, Curves};
-use tailwater_placement::spec::Profiles;
+use tailwater_placement::spec::{CHAIN_PROFILE, HARDWARE, Profiles};
 use tailwater_profile::Fnv;
 use tailwater_profile::fingerprint;
 use tailwater_profile::profiles::{ChainProfile, MAX_TEXT, Machine, Profiles as File, Rising};
@@ -144,15 +144,7 @@ impl Profiles for ProfileFiles {
     }
 
     fn chain(&mut self, name: &str, node: &Located<'_>) -> Result<Chain, SpecError> {
-        let fields = node.fields(&[
-            "chain",
-            "spec",
-            "configuration",
-            "traffic",
-            "percentile",
-            "machines",
-            "cores",
-        ])?;
+        let fields = node.fields_of(&CHAIN_PROFILE)?;
         let cores = match fields.optional("cores") {
             None => 1,
             Some(node) => node.whole(1..=MAX_CORES.into())? as u16,
@@ -364,8 +356,7 @@ impl ProfileFiles {
 }
 
 fn hardware(node: &Located<'_>) -> Result<Hardware, SpecError> {
-    let [a, b, c, d, e] = Machine::FIELDS;
-    let fields = node.fields(&[a, b, c, d, e, "mayDiffer"])?;
+    let fields = node.fields_of(&HARDWARE)?;
     let words = Machine::FIELDS.map(|field| (field, field));
     let may_differ = match fields.optional("mayDiffer") {
         None => Vec::new(),

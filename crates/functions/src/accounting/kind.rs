@@ -11,6 +11,7 @@ use tailwater_chain::function::NetworkFunction;
 pub static KIND: FunctionKind = FunctionKind {
     name: "accounting",
     summary: "Packets and bytes of each flow",
+    fields: &super::spec::FIELDS,
     parse: |node, context| Ok(AccountingConfig::parse(node, context)?.into()),
 };
 

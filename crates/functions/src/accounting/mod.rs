@@ -11,8 +11,8 @@ pub(crate) use counts::{Counts, flags};
 pub use export::{AccountingTable, ExportFormat, Totals};
 pub use function::Accounting;
 pub use kind::KIND;
-pub(crate) use spec::export;
 pub use spec::{AccountingConfig, ExportConfig};
+pub(crate) use spec::{EXPORT, export};
 
 #[cfg(test)]
 mod tests;

@@ -5,6 +5,38 @@ use crate::kind::Context;
 use std::path::PathBuf;
 use tailwater_api::error::SpecError;
 use tailwater_api::located::Located;
+use tailwater_api::schema::{FILE, Field, Map, Type};
+
+/// Fields of the configuration.
+pub(super) static FIELDS: Map = Map {
+    fields: &[Field::new(
+        "export",
+        Type::Map(&EXPORT),
+        "Destination of flow records; without it only totals are kept.",
+    )
+    .otherwise("none")],
+    nullable: true,
+    ..Map::PLAIN
+};
+/// Fields of an output file.
+pub(crate) static EXPORT: Map = Map {
+    fields: &[
+        Field::new(
+            "file",
+            Type::Text(&FILE),
+            "File, which is overwritten; relative to the program's working directory.",
+        )
+        .required()
+        .example("flows.csv"),
+        Field::new(
+            "format",
+            Type::Words(&["csv", "json"]),
+            "CSV with a header line, or JSON Lines.",
+        )
+        .otherwise("`json` if the name ends in `.json`, `.jsonl` or `.ndjson`, else `csv`"),
+    ],
+    ..Map::PLAIN
+};
 
 /// Accounting: packets and bytes of each flow.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -24,7 +56,7 @@ pub struct ExportConfig {
 
 impl AccountingConfig {
     pub(super) fn parse(node: &Located<'_>, _: &Context<'_>) -> Result<Self, SpecError> {
-        let fields = node.fields_or_none(&["export"])?;
+        let fields = node.fields_of(&FIELDS)?;
         let export = fields.optional("export").map(|node| export(&node));
         Ok(AccountingConfig {
             export: export.transpose()?,
@@ -35,7 +67,7 @@ impl AccountingConfig {
 /// Parses an output file and its format.
 pub(crate) fn export(node: &Located<'_>) -> Result<ExportConfig, SpecError> {
     const WHAT: &str = "the name of a file";
-    let fields = node.fields(&["file", "format"])?;
+    let fields = node.fields_of(&EXPORT)?;
     let file_node = fields.required("file", WHAT)?;
     let file = PathBuf::from(file_node.string(WHAT)?);
     if file.file_name().is_none() {

@@ -13,6 +13,7 @@ use tailwater_chain::function::NetworkFunction;
 pub static KIND: FunctionKind = FunctionKind {
     name: "acl",
     summary: "Access control by ordered 5-tuple rules",
+    fields: &super::spec::FIELDS,
     parse: |node, context| Ok(AclConfig::parse(node, context)?.into()),
 };
 

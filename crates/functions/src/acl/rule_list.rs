@@ -8,13 +8,63 @@ use std::path::{Path, PathBuf};
 use tailwater_api::error::{MAX_REPORTED, SpecError};
 use tailwater_api::files::read_text;
 use tailwater_api::located::{Fields, Located};
+use tailwater_api::schema::{Field, Map, PORTS, PREFIX_OR_ANY, PROTOCOL_OR_ANY, Type};
 use tailwater_api::values::{ports, prefix, protocol};
 use tailwater_api::yaml;
+
+/// Source addresses of a rule.
+pub(crate) const SOURCE: Field = Field::new(
+    "source",
+    Type::Text(&PREFIX_OR_ANY),
+    "Source addresses; of the IP version of `destination`.",
+)
+.or("any");
+/// Destination addresses of a rule.
+pub(crate) const DESTINATION: Field = Field::new(
+    "destination",
+    Type::Text(&PREFIX_OR_ANY),
+    "Destination addresses; of the IP version of `source`.",
+)
+.or("any");
+/// Source ports of a rule.
+pub(crate) const SOURCE_PORTS: Field = Field::new(
+    "sourcePorts",
+    Type::Text(&PORTS),
+    "Source ports. Packets without ports have port 0.",
+)
+.or("any");
+/// Destination ports of a rule.
+pub(crate) const DESTINATION_PORTS: Field = Field::new(
+    "destinationPorts",
+    Type::Text(&PORTS),
+    "Destination ports. Packets without ports have port 0.",
+)
+.or("any");
+/// Protocol of a rule.
+pub(crate) const IP_PROTOCOL: Field = Field::new("protocol", Type::Text(&PROTOCOL_OR_ANY), "IP protocol.").or("any");
+/// File with rules.
+pub(crate) const RULES_FILE: Field = Field::new(
+    "rulesFile",
+    Type::Text(&tailwater_api::schema::FILE),
+    "File with the rules, relative to the spec's folder, at most 16 MiB.",
+);
+/// Format of the file.
+pub(crate) const FORMAT: Field = Field::new("format", Type::Words(&["classbench", "yaml"]), "Format of the file.")
+    .otherwise("`yaml` if the name ends in `.yaml` or `.yml`, else `classbench`")
+    .only_with("rulesFile");
+/// Cache of decisions.
+pub(crate) const CACHE: Field = Field::new(
+    "cache",
+    Type::Words(&["none", "flow"]),
+    "`flow`: the decision is kept with the flow. `none`: every packet is classified.",
+);
 
 /// Decisions that the rules of a list can make, and their syntax.
 pub(crate) struct Decisions<'d, T> {
     /// Field of a rule that holds the decision.
     pub(crate) field: &'static str,
+    /// Fields of a rule.
+    pub(crate) table: &'static Map,
     /// Description of valid values in errors.
     pub(crate) what: &'d str,
     /// Field that holds the decision for all rules of a ClassBench file, whose rules have none.
@@ -200,14 +250,7 @@ fn all<T>(rules: Vec<((Rule, T), usize)>, mut errors: Vec<SpecError>) -> Result<
 }
 
 fn rule<T>(node: &Located<'_>, decisions: &Decisions<'_, T>) -> Result<(Rule, T), SpecError> {
-    let fields = node.fields(&[
-        decisions.field,
-        "source",
-        "destination",
-        "sourcePorts",
-        "destinationPorts",
-        "protocol",
-    ])?;
+    let fields = node.fields_of(decisions.table)?;
     let decision = fields.required(decisions.field, decisions.what)?;
     let decision = (decisions.read)(&decision)?;
     Ok((conditions(node, &fields, Action::Allow)?, decision))

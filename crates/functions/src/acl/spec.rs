@@ -1,15 +1,60 @@
 //! Configuration of `acl`.
 
-use crate::acl::rule_list::{Decisions, RuleList, rule_list};
+use crate::acl::classifier::MAX_RULES;
+use crate::acl::rule_list::{
+    CACHE, DESTINATION, DESTINATION_PORTS, Decisions, FORMAT, IP_PROTOCOL, RULES_FILE, RuleList, SOURCE, SOURCE_PORTS,
+    rule_list,
+};
 use crate::acl::shadow::{ShadowedRule, find_shadowed};
 use crate::acl::shadowed_rules::{Idle, describe};
 use crate::acl::{Action, Rule};
-use crate::kind::{ALLOW_EMPTY, Context};
+use crate::kind::{ALLOW_EMPTY_RULES, Context};
 use std::path::PathBuf;
 use tailwater_api::error::SpecError;
 use tailwater_api::located::Located;
+use tailwater_api::schema::{Field, Map, Rule as Condition, Type};
 
 const ACTIONS: [(&str, Action); 2] = [("allow", Action::Allow), ("deny", Action::Deny)];
+
+const ACTION: Type = Type::Words(&["allow", "deny"]);
+/// Fields of the configuration.
+pub(super) static FIELDS: Map = Map {
+    fields: &[
+        Field::new(
+            "rules",
+            Type::List(&Type::Map(&RULE), 1, MAX_RULES),
+            "Rules in order; the first that matches decides.",
+        )
+        .example("[{action: allow, source: 10.0.0.0/8}]"),
+        RULES_FILE,
+        FORMAT,
+        Field::new(
+            "matchAction",
+            ACTION,
+            "Action of ClassBench rules, which have none of their own.",
+        )
+        .or("allow")
+        .only_with("rulesFile"),
+        Field::new("default", ACTION, "Packets that no rule matches.").or("deny"),
+        CACHE.or("flow"),
+        ALLOW_EMPTY_RULES,
+    ],
+    rules: &[Condition::ExactlyOne(&["rules", "rulesFile"])],
+    nullable: true,
+};
+static RULE: Map = Map {
+    fields: &[
+        Field::new("action", ACTION, "Treatment of matching packets.")
+            .required()
+            .example("deny"),
+        SOURCE,
+        DESTINATION,
+        SOURCE_PORTS,
+        DESTINATION_PORTS,
+        IP_PROTOCOL,
+    ],
+    ..Map::PLAIN
+};
 
 /// Access control by ordered rules; the first match decides.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,15 +73,7 @@ pub struct AclConfig {
 
 impl AclConfig {
     pub(super) fn parse(node: &Located<'_>, context: &Context<'_>) -> Result<Self, SpecError> {
-        let fields = node.fields_or_none(&[
-            "rules",
-            "rulesFile",
-            "format",
-            "matchAction",
-            "default",
-            "cache",
-            ALLOW_EMPTY,
-        ])?;
+        let fields = node.fields_of(&FIELDS)?;
         let default = match fields.optional("default") {
             None => Action::Deny,
             Some(node) => node.word(&ACTIONS)?,
@@ -47,6 +84,7 @@ impl AclConfig {
         };
         let decisions = Decisions {
             field: "action",
+            table: &RULE,
             what: "allow or deny",
             of_file: "matchAction",
             unsaid: Some(Action::Allow),

@@ -14,6 +14,7 @@ use tailwater_chain::live::Live;
 pub static KIND: FunctionKind = FunctionKind {
     name: "bpfFilter",
     summary: "Packet filter by `tcpdump` expressions or classic BPF programs",
+    fields: &super::spec::FIELDS,
     parse: |node, context| Ok(BpfFilterConfig::parse(node, context)?.into()),
 };
 

@@ -16,7 +16,7 @@ pub use kind::KIND;
 pub use libpcap::{CompileError, compile};
 pub use program::{Instruction, MAX_INSTRUCTIONS, SNAPLEN, VerifyError, parse_program, verify};
 pub use spec::BpfFilterConfig;
-pub(crate) use spec::program;
+pub(crate) use spec::{EXPRESSION, PROGRAM_FILE, program};
 
 #[cfg(test)]
 mod tests;

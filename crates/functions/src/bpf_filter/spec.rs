@@ -5,12 +5,58 @@ use crate::kind::Context;
 use tailwater_api::error::SpecError;
 use tailwater_api::files::read_text_up_to;
 use tailwater_api::located::{Fields, Located};
+use tailwater_api::schema::{FILE, Field, Map, Rule as Condition, Type};
 use tailwater_api::values::PacketAction;
 
 /// Maximum length of an expression in bytes.
 const MAX_EXPRESSION: usize = 16_384;
 /// Maximum size of a program file in bytes.
 const MAX_FILE: usize = 1 << 20;
+
+/// Fields of the configuration.
+pub(super) static FIELDS: Map = Map {
+    fields: &[
+        Field::new(
+            "rules",
+            Type::List(&Type::Map(&RULE), 1, MAX_RULES),
+            "Rules in order; the first that matches decides.",
+        )
+        .required()
+        .example("[{expression: tcp port 80, action: drop}]"),
+        Field::new(
+            "default",
+            PacketAction::TYPE,
+            "Packets that no rule matches; `drop` counts as `no-rule`.",
+        )
+        .or("pass"),
+    ],
+    nullable: true,
+    ..Map::PLAIN
+};
+static RULE: Map = Map {
+    fields: &[
+        EXPRESSION,
+        PROGRAM_FILE,
+        Field::new("action", PacketAction::TYPE, "Treatment of matching packets.")
+            .required()
+            .example("drop"),
+    ],
+    rules: &[Condition::ExactlyOne(&["expression", "programFile"])],
+    ..Map::PLAIN
+};
+/// Filter as text.
+pub(crate) const EXPRESSION: Field = Field::new(
+    "expression",
+    Type::Any(MAX_EXPRESSION),
+    "Filter expression, see `man pcap-filter`; an empty one matches all.",
+)
+.example("tcp port 80");
+/// Filter as a program.
+pub(crate) const PROGRAM_FILE: Field = Field::new(
+    "programFile",
+    Type::Text(&FILE),
+    "File with a program, relative to the spec's folder, in the format of `tcpdump -ddd -y EN10MB`.",
+);
 
 /// Packet filter by classic BPF programs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,7 +69,7 @@ pub struct BpfFilterConfig {
 
 impl BpfFilterConfig {
     pub(super) fn parse(node: &Located<'_>, context: &Context<'_>) -> Result<Self, SpecError> {
-        let fields = node.fields_or_none(&["rules", "default"])?;
+        let fields = node.fields_of(&FIELDS)?;
         let list = fields.required("rules", "a list of rules")?;
         let rules = list.list("rules", MAX_RULES)?;
         let default = fields.optional("default");
@@ -35,7 +81,7 @@ impl BpfFilterConfig {
 }
 
 fn rule(node: &Located<'_>, context: &Context<'_>) -> Result<Rule, SpecError> {
-    let fields = node.fields(&["expression", "programFile", "action"])?;
+    let fields = node.fields_of(&RULE)?;
     let action = fields.required("action", "drop or pass")?;
     let action = PacketAction::parse(&action)?;
     if let Some(node) = fields.optional("expression").filter(|_| context.is_apart()) {

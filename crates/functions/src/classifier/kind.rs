@@ -16,6 +16,7 @@ use tailwater_chain::function::NetworkFunction;
 pub static KIND: FunctionKind = FunctionKind {
     name: CLASSIFIER,
     summary: "Branches by rule",
+    fields: &super::spec::FIELDS,
     parse: |node, context| Ok(ClassifierConfig::parse(node, context)?.into()),
 };
 

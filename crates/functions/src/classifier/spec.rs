@@ -1,16 +1,79 @@
 //! Configuration of `classifier`. The functions of its branches are read with the chain's.
 
 use crate::acl::Rule;
-use crate::acl::classifier::ClassifierError;
-use crate::acl::rule_list::{Decisions, RuleList, rule_list};
+use crate::acl::classifier::{ClassifierError, MAX_RULES};
+use crate::acl::rule_list::{
+    CACHE, DESTINATION, DESTINATION_PORTS, Decisions, FORMAT, IP_PROTOCOL, RULES_FILE, RuleList, SOURCE, SOURCE_PORTS,
+    rule_list,
+};
 use crate::acl::shadow::{ShadowedRule, find_shadowed};
 use crate::acl::shadowed_rules::{Idle, describe};
-use crate::kind::{ALLOW_EMPTY, Context};
+use crate::kind::{ALLOW_EMPTY_RULES, Context};
 use std::collections::HashSet;
 use std::path::PathBuf;
-use tailwater_api::chain::{BranchConfig, NEXT, SEND, branches};
+use tailwater_api::chain::{BRANCHES, BranchConfig, NEXT, SEND, branches};
 use tailwater_api::error::SpecError;
 use tailwater_api::located::Located;
+use tailwater_api::schema::{Field, LABEL, Map, Rule as Condition, Type};
+
+/// Fields of the configuration.
+pub(super) static FIELDS: Map = Map {
+    fields: &[
+        Field::new(
+            "branches",
+            Type::Entries(&BRANCHES),
+            "Branches by name. `next` and `send` are reserved: behind the classifier, and out of the chain.",
+        )
+        .otherwise("none"),
+        Field::new(
+            "rules",
+            Type::List(&Type::Map(&RULE), 1, MAX_RULES),
+            "Rules in order; the first that matches decides.",
+        )
+        .example("[{to: send, protocol: tcp}]"),
+        RULES_FILE,
+        FORMAT,
+        Field::new(
+            "matchTo",
+            Type::Text(&LABEL),
+            "Target of a ClassBench file's rules: a branch, `next` or `send`. Required with such a file.",
+        )
+        .only_with("rulesFile"),
+        Field::new(
+            "default",
+            Type::Text(&LABEL),
+            "Target of packets that no rule matches: a branch, `next` or `send`.",
+        )
+        .or("next"),
+        Field::new(
+            "directions",
+            Type::Words(&["both", "each"]),
+            "Whether a rule that matches one direction of a connection applies to the other, too.",
+        )
+        .or("both"),
+        CACHE.or("flow"),
+        ALLOW_EMPTY_RULES,
+    ],
+    rules: &[Condition::ExactlyOne(&["rules", "rulesFile"])],
+    ..Map::PLAIN
+};
+static RULE: Map = Map {
+    fields: &[
+        Field::new(
+            "to",
+            Type::Text(&LABEL),
+            "Target of matching packets: a branch, `next` or `send`.",
+        )
+        .required()
+        .example("send"),
+        SOURCE,
+        DESTINATION,
+        SOURCE_PORTS,
+        DESTINATION_PORTS,
+        IP_PROTOCOL,
+    ],
+    ..Map::PLAIN
+};
 
 /// Branches by rule: the first rule that matches a packet determines its branch.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,17 +109,7 @@ pub enum Target {
 
 impl ClassifierConfig {
     pub(super) fn parse(node: &Located<'_>, context: &Context<'_>) -> Result<Self, SpecError> {
-        let fields = node.fields(&[
-            "branches",
-            "rules",
-            "rulesFile",
-            "format",
-            "matchTo",
-            "default",
-            "directions",
-            "cache",
-            ALLOW_EMPTY,
-        ])?;
+        let fields = node.fields_of(&FIELDS)?;
         let branches_node = fields.optional("branches");
         let branches = match &branches_node {
             None => Vec::new(),
@@ -71,6 +124,7 @@ impl ClassifierConfig {
         let what = names.collect::<Vec<_>>().join(" or ");
         let decisions = Decisions {
             field: "to",
+            table: &RULE,
             what: &what,
             of_file: "matchTo",
             unsaid: None,

@@ -13,6 +13,7 @@ use tailwater_chain::function::NetworkFunction;
 pub static KIND: FunctionKind = FunctionKind {
     name: "count",
     summary: "Packets and bytes by rule",
+    fields: &super::spec::FIELDS,
     parse: |node, context| Ok(CountConfig::parse(node, context)?.into()),
 };
 

@@ -13,6 +13,7 @@ use tailwater_chain::function::NetworkFunction;
 pub static KIND: FunctionKind = FunctionKind {
     name: "dnsGuard",
     summary: "Rate limits of DNS responses, and removal of unsolicited ones",
+    fields: &super::spec::FIELDS,
     parse: |node, context| Ok(DnsGuardConfig::parse(node, context)?.into()),
 };
 

@@ -5,6 +5,7 @@ use crate::kind::Context;
 use ipnet::IpNet;
 use tailwater_api::error::SpecError;
 use tailwater_api::located::{Fields, Located};
+use tailwater_api::schema::{Field, Map, PREFIX, Rule, Type};
 use tailwater_api::values::{duration, prefix};
 use tailwater_net::Nanos;
 
@@ -12,6 +13,132 @@ use tailwater_net::Nanos;
 const MOST_ACCOUNTS: u64 = 1 << 24;
 /// Maximum of `amplification.burst` in bytes.
 const MOST_BURST: u64 = 1 << 24;
+
+const CLIENTS: Type = Type::List(&Type::Text(&PREFIX), 1, MAX_EXEMPT);
+const SECOND: Nanos = Nanos::from_secs(1);
+/// Fields of the configuration.
+pub(super) static FIELDS: Map = Map {
+    fields: &[
+        Field::new("ports", Type::List(&PORT, 1, MAX_PORTS), "UDP ports of the servers.").or("[53]"),
+        Field::new(
+            "servers",
+            CLIENTS,
+            "Servers whose responses, and queries to whom, are limited.",
+        )
+        .otherwise("all"),
+        Field::new("clients", CLIENTS, "Protected clients.")
+            .otherwise("all")
+            .only_if("mode", "strict"),
+        Field::new("exempt", CLIENTS, "Clients without limits.").otherwise("none"),
+        Field::new("limits", Type::Map(&LIMITS), "Limits per second and client prefix.")
+            .otherwise("none")
+            .example("{responses: 100}"),
+        Field::new(
+            "amplification",
+            Type::Map(&AMPLIFICATION),
+            "Limit of response bytes per query byte of a client prefix.",
+        )
+        .otherwise("none"),
+        Field::new(
+            "window",
+            Type::Duration(SECOND, Nanos::from_secs(3600)),
+            "Longest time without traffic until a prefix over its limit has its limit again.",
+        )
+        .or("15s"),
+        Field::new("prefixes", Type::Map(&PREFIXES), "Prefix lengths of a client."),
+        Field::new(
+            "slip",
+            Type::Whole(0, 10),
+            "Of responses beyond a limit, every n-th is sent truncated; 0: none.",
+        )
+        .or("2"),
+        Field::new(
+            "leak",
+            Type::Whole(0, 1000),
+            "Of these, every n-th passes unchanged; 0: none.",
+        )
+        .or("0"),
+        Field::new(
+            "mode",
+            Type::Words(&["limit", "strict"]),
+            "`strict`: responses require a query.",
+        )
+        .or("limit"),
+        Field::new(
+            "queryTimeout",
+            Type::Duration(Nanos::from_millis(100), Nanos::from_secs(60)),
+            "Time for which a query waits for its response.",
+        )
+        .or("5s")
+        .only_if("mode", "strict"),
+        Field::new(
+            "fragments",
+            Type::Words(&["follow", "drop", "pass"]),
+            "Later fragments of UDP datagrams: dropped if the first one was; all dropped; none.",
+        )
+        .or("follow"),
+        Field::new(
+            "accounts",
+            Type::Whole(1024, MOST_ACCOUNTS),
+            "Number of accounts, 16 bytes each; as many byte accounts with `amplification`.",
+        )
+        .or("65536"),
+        Field::new(
+            "queries",
+            Type::Whole(1024, MOST_ACCOUNTS),
+            "Waiting queries, 16 bytes each.",
+        )
+        .or("65536")
+        .only_if("mode", "strict"),
+    ],
+    rules: &[Rule::AtLeastOne(&["limits", "amplification", "mode"])],
+    ..Map::PLAIN
+};
+const PORT: Type = Type::Whole(1, 65_535);
+const LIMIT: Type = Type::Whole(1, MAX_RATE as u64);
+static LIMITS: Map = Map {
+    fields: &[
+        Field::new("responses", LIMIT, "Answers, by name and type.").otherwise("none"),
+        Field::new("nodata", LIMIT, "Answers that a name has no such type, by name.").otherwise("none"),
+        Field::new("referrals", LIMIT, "Referrals, by zone.").otherwise("none"),
+        Field::new(
+            "nxdomains",
+            LIMIT,
+            "Answers that the name does not exist, by the zone (its SOA record), or by name without one.",
+        )
+        .otherwise("none"),
+        Field::new("errors", LIMIT, "All other response codes, and unreadable responses.").otherwise("none"),
+        Field::new(
+            "all",
+            LIMIT,
+            "All responses; at least four times the largest of the others.",
+        )
+        .otherwise("none"),
+        Field::new("queries", LIMIT, "Queries to the servers; those beyond are dropped.").otherwise("none"),
+    ],
+    ..Map::PLAIN
+};
+static AMPLIFICATION: Map = Map {
+    fields: &[
+        Field::new("ratio", Type::Whole(1, 1000), "Response bytes per query byte.")
+            .required()
+            .example("10"),
+        Field::new(
+            "burst",
+            Type::Whole(512, MOST_BURST),
+            "Bytes available before a query, and the most that a prefix accumulates.",
+        )
+        .or("65536"),
+    ],
+    ..Map::PLAIN
+};
+static PREFIXES: Map = Map {
+    fields: &[
+        Field::new("ipv4", Type::Whole(8, 32), "Prefix length of an IPv4 client.").or("24"),
+        Field::new("ipv6", Type::Whole(8, 128), "Prefix length of an IPv6 client.").or("56"),
+    ],
+    ..Map::PLAIN
+};
 
 /// Limits of DNS responses.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,23 +151,7 @@ pub struct DnsGuardConfig {
 
 impl DnsGuardConfig {
     pub(super) fn parse(node: &Located<'_>, _: &Context<'_>) -> Result<Self, SpecError> {
-        let fields = node.fields(&[
-            "ports",
-            "servers",
-            "clients",
-            "exempt",
-            "limits",
-            "amplification",
-            "window",
-            "prefixes",
-            "slip",
-            "leak",
-            "mode",
-            "queryTimeout",
-            "fragments",
-            "accounts",
-            "queries",
-        ])?;
+        let fields = node.fields_of(&FIELDS)?;
         let mode = match fields.optional("mode") {
             None => Mode::Limit,
             Some(node) => node.word(&[("limit", Mode::Limit), ("strict", Mode::Strict)])?,
@@ -98,15 +209,7 @@ impl DnsGuardConfig {
 }
 
 fn limits(node: &Located<'_>) -> Result<Limits, SpecError> {
-    let fields = node.fields(&[
-        "responses",
-        "nodata",
-        "referrals",
-        "nxdomains",
-        "errors",
-        "all",
-        "queries",
-    ])?;
+    let fields = node.fields_of(&LIMITS)?;
     let rate = |name| {
         let node = fields.optional(name);
         let rate = node.map(|node| node.whole(1..=MAX_RATE.into()));
@@ -124,7 +227,7 @@ fn limits(node: &Located<'_>) -> Result<Limits, SpecError> {
 }
 
 fn amplified(node: &Located<'_>) -> Result<Amplification, SpecError> {
-    let fields = node.fields(&["ratio", "burst"])?;
+    let fields = node.fields_of(&AMPLIFICATION)?;
     let ratio = fields.required("ratio", "the ratio of response bytes to query bytes")?;
     let burst = fields.optional("burst");
     Ok(Amplification {
@@ -155,7 +258,7 @@ fn client_prefixes(fields: &Fields<'_>) -> Result<[u8; 2], SpecError> {
     let Some(node) = fields.optional("prefixes") else {
         return Ok([24, 56]);
     };
-    let fields = node.fields(&["ipv4", "ipv6"])?;
+    let fields = node.fields_of(&PREFIXES)?;
     let bits = |name, most, usual| fields.optional(name).map_or(Ok(usual), |node| node.whole(8..=most));
     Ok([bits("ipv4", 32, 24)? as u8, bits("ipv6", 128, 56)? as u8])
 }

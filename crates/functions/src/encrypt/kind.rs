@@ -14,6 +14,7 @@ use tailwater_chain::live::Live;
 pub static KIND: FunctionKind = FunctionKind {
     name: "encrypt",
     summary: "Encryption of payloads",
+    fields: &super::spec::FIELDS,
     parse: |node, context| Ok(EncryptConfig::parse(node, context)?.into()),
 };
 

@@ -5,9 +5,50 @@ use crate::kind::Context;
 use tailwater_api::error::SpecError;
 use tailwater_api::files::read_text;
 use tailwater_api::located::Located;
+use tailwater_api::schema::{FILE, Field, Map, Rule, Text, Type};
 use tailwater_api::values::PacketAction;
 
 const KEY: &str = "a key of 64 hexadecimal digits";
+
+static DIGITS: Text = Text {
+    what: "64 hexadecimal digits",
+    pattern: "^[0-9a-fA-F]{64}$",
+    most: 64,
+    example: "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff",
+    whole: None,
+};
+/// Fields of the configuration.
+pub(super) static FIELDS: Map = Map {
+    fields: &[
+        Field::new("key", Type::Text(&DIGITS), "Secret, 256 bits."),
+        Field::new(
+            "keyFile",
+            Type::Text(&FILE),
+            "File with the digits, relative to the spec's folder; preferable.",
+        ),
+        Field::new(
+            "direction",
+            Type::Words(&["encrypt", "decrypt"]),
+            "Encrypts or decrypts.",
+        )
+        .or("encrypt"),
+        Field::new("mtu", Type::Whole(576, 65_535), "Longest IP packet sent.").or("1500"),
+        Field::new(
+            "midstream",
+            Type::Words(&["drop", "encrypt"]),
+            "Data of TCP connections whose SYN was not seen; equal at both ends.",
+        )
+        .or("drop"),
+        Field::new(
+            "otherProtocols",
+            PacketAction::TYPE,
+            "Packets that are neither TCP nor UDP, and fragments: dropped, or passed in plain.",
+        )
+        .or("drop"),
+    ],
+    rules: &[Rule::ExactlyOne(&["key", "keyFile"])],
+    nullable: true,
+};
 
 /// Encryption of payloads with ChaCha20.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,7 +59,7 @@ pub struct EncryptConfig {
 
 impl EncryptConfig {
     pub(super) fn parse(node: &Located<'_>, context: &Context<'_>) -> Result<Self, SpecError> {
-        let fields = node.fields_or_none(&["key", "keyFile", "direction", "mtu", "midstream", "otherProtocols"])?;
+        let fields = node.fields_of(&FIELDS)?;
         let key = match (fields.optional("key"), fields.optional("keyFile")) {
             (Some(_), Some(file)) => {
                 return Err(file.error("expected either key or keyFile, found both"));

@@ -1,12 +1,13 @@
 //! Kind `external` of functions.
 
 use crate::kind::{BuildContext, FunctionConfig, FunctionError, FunctionFactory, FunctionKind};
-use tailwater_api::external::{EXTERNAL, ExternalConfig};
+use tailwater_api::external::{EXTERNAL, ExternalConfig, FIELDS};
 
 /// Kind `external`.
 pub static KIND: FunctionKind = FunctionKind {
     name: EXTERNAL,
     summary: "Third-party program behind a port",
+    fields: &FIELDS,
     parse: |node, _| Ok(ExternalConfig::parse(node)?.into()),
 };
 

@@ -13,6 +13,7 @@ use tailwater_chain::function::NetworkFunction;
 pub static KIND: FunctionKind = FunctionKind {
     name: "firewall",
     summary: "Stateful connection filter, by rules from zone to zone",
+    fields: &super::spec::FIELDS,
     parse: |node, context| Ok(FirewallConfig::parse(node, context)?.into()),
 };
 

@@ -5,7 +5,7 @@ use crate::firewall::language::{self, Mistake};
 use crate::firewall::{
     Action, Fragments, HalfOpen, MAX_RULES, MAX_ZONES, Options, Rule, ShadowedRules, Timeouts, Zone, ZonePort, shadowed,
 };
-use crate::kind::{ALLOW_EMPTY, Context, allows_empty, check_not_empty};
+use crate::kind::{ALLOW_EMPTY_RULES, Context, allows_empty, check_not_empty};
 use ipnet::IpNet;
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -15,6 +15,7 @@ use tailwater_api::document::is_label;
 use tailwater_api::error::SpecError;
 use tailwater_api::files::read_text;
 use tailwater_api::located::Located;
+use tailwater_api::schema::{Entries, FILE, Field, LABEL, Map, PREFIX, Rule as Condition, Type};
 use tailwater_api::values::{duration, prefix};
 use tailwater_net::Nanos;
 
@@ -22,6 +23,119 @@ use tailwater_net::Nanos;
 const MAX_PREFIXES: usize = 1024;
 /// Range of idle timeouts of connections, limited by the flow table's clock.
 const TIMEOUT: RangeInclusive<Nanos> = Nanos::from_secs(1)..=Nanos::from_secs(86_400);
+
+const ACTION: Type = Type::Words(&["allow", "deny", "reject"]);
+const RULE: Type = Type::Any(65_536);
+/// Fields of the configuration.
+pub(super) static FIELDS: Map = Map {
+    fields: &[
+        Field::new("zones", Type::Entries(&ZONES), "Zones by name; `any` is reserved.").otherwise("none"),
+        Field::new(
+            "rules",
+            Type::List(&RULE, 1, MAX_RULES),
+            "Rules in order; the first that matches decides.",
+        )
+        .example("[allow tcp ports 443]"),
+        Field::new(
+            "rulesFile",
+            Type::Text(&FILE),
+            "File with the rules, relative to the spec's folder.",
+        ),
+        Field::new("default", ACTION, "Connections that no rule matches.").or("deny"),
+        Field::new("tcp", Type::Map(&TCP), "Checks of TCP."),
+        Field::new(
+            "fragments",
+            Type::Words(&["drop", "pass", "firstDecides"]),
+            "`firstDecides`: the first fragment, which has the ports, is decided about; the others follow it.",
+        )
+        .or("firstDecides"),
+        Field::new(
+            "halfOpen",
+            Type::Map(&HALF_OPEN),
+            "TCP handshakes in progress, of all cores.",
+        )
+        .otherwise("half of `flows.capacity`"),
+        Field::new(
+            "neighbourDiscovery",
+            Type::Words(&["pass", "rules"]),
+            "IPv6 neighbour discovery and multicast listener messages whose hop limit shows that they are on-link.",
+        )
+        .or("pass"),
+        Field::new(
+            "timeouts",
+            Type::Map(&TIMEOUTS),
+            "Lifetimes of connections without packets.",
+        ),
+        ALLOW_EMPTY_RULES,
+    ],
+    rules: &[Condition::ExactlyOne(&["rules", "rulesFile"])],
+    nullable: true,
+};
+static ZONES: Entries = Entries {
+    key: "NAME",
+    keys: &LABEL,
+    value: Type::Map(&ZONE),
+    least: 1,
+    most: MAX_ZONES,
+};
+static PREFIXES: [Type; 2] = [Type::Words(&["any"]), Type::List(&Type::Text(&PREFIX), 1, MAX_PREFIXES)];
+static ZONE: Map = Map {
+    fields: &[
+        Field::new(
+            "prefixes",
+            Type::OneOf(&PREFIXES),
+            "Prefixes, or `any`. An address belongs to the zone with the longest matching prefix.",
+        )
+        .example("[10.0.0.0/8]"),
+        Field::new("port", Type::Words(&["entry", "exit"]), "Port in front of the zone.").otherwise("none"),
+    ],
+    rules: &[Condition::AtLeastOne(&["prefixes", "port"])],
+    ..Map::PLAIN
+};
+static TCP: Map = Map {
+    fields: &[
+        Field::new(
+            "windows",
+            Type::Words(&["strict", "liberal"]),
+            "Segments outside the window are dropped, or counted and passed.",
+        )
+        .or("strict"),
+        Field::new(
+            "midstream",
+            Type::Words(&["drop", "allow"]),
+            "Whether an allowed segment may pick up a connection that began before.",
+        )
+        .or("drop"),
+    ],
+    ..Map::PLAIN
+};
+const CONNECTIONS: Type = Type::Whole(1, 16_777_216);
+static HALF_OPEN: Map = Map {
+    fields: &[
+        Field::new("total", CONNECTIONS, "Of all cores.")
+            .required()
+            .example("10000"),
+        Field::new("perDestination", CONNECTIONS, "To one destination address.").otherwise("`total`"),
+    ],
+    ..Map::PLAIN
+};
+const LIFETIME: Type = Type::duration(&TIMEOUT);
+static TIMEOUTS: Map = Map {
+    fields: &[
+        Field::new("handshake", LIFETIME, "TCP, until the handshake is complete.").or("30s"),
+        Field::new("established", LIFETIME, "TCP, after the handshake.").or("7440s"),
+        Field::new("closing", LIFETIME, "TCP, after the first FIN.").or("120s"),
+        Field::new("timeWait", LIFETIME, "TCP, after both FINs.").or("60s"),
+        Field::new("closed", LIFETIME, "TCP, after a reset.").or("10s"),
+        Field::new("udp", LIFETIME, "UDP, in one direction.").or("30s"),
+        Field::new("udpAnswered", LIFETIME, "UDP, in both directions.").or("180s"),
+        Field::new("icmp", LIFETIME, "ICMP echo.").or("30s"),
+        Field::new("other", LIFETIME, "Other protocols, in one direction.").or("60s"),
+        Field::new("otherAnswered", LIFETIME, "Other protocols, in both directions.").or("600s"),
+        Field::new("denied", LIFETIME, "Denied connections.").or("10s"),
+    ],
+    ..Map::PLAIN
+};
 
 /// Stateful connection filter, by rules from zone to zone.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,18 +160,7 @@ const ACTIONS: [(&str, Action); 3] = [
 
 impl FirewallConfig {
     pub(super) fn parse(node: &Located<'_>, context: &Context<'_>) -> Result<Self, SpecError> {
-        let fields = node.fields_or_none(&[
-            "zones",
-            "rules",
-            "rulesFile",
-            "default",
-            "tcp",
-            "fragments",
-            "halfOpen",
-            "neighbourDiscovery",
-            "timeouts",
-            ALLOW_EMPTY,
-        ])?;
+        let fields = node.fields_of(&FIELDS)?;
         let allow_empty = allows_empty(&fields, "rulesFile")?;
         let zones = fields.optional("zones");
         let zones = zones.map_or(Ok(Vec::new()), |node| zones_of(&node))?;
@@ -116,7 +219,7 @@ fn zones_of(node: &Located<'_>) -> Result<Vec<Zone>, SpecError> {
             let what = "a name of lower-case letters, digits and inner dashes, other than any";
             return Err(node.error(format!("expected as a zone's name {what}")));
         }
-        let fields = node.fields(&["prefixes", "port"])?;
+        let fields = node.fields_of(&ZONE)?;
         let port = fields.optional("port");
         let port = port.map(|node| {
             let port = node.word(&[("entry", ZonePort::Entry), ("exit", ZonePort::Exit)])?;
@@ -202,7 +305,7 @@ fn parse_rules(text: &str, name: &str, zones: &[Zone]) -> Result<Vec<Rule>, Spec
 fn options(fields: &tailwater_api::located::Fields<'_>) -> Result<Options, SpecError> {
     let mut options = Options::default();
     if let Some(node) = fields.optional("tcp") {
-        let fields = node.fields(&["windows", "midstream"])?;
+        let fields = node.fields_of(&TCP)?;
         if let Some(node) = fields.optional("windows") {
             options.liberal = node.word(&[("strict", false), ("liberal", true)])?;
         }
@@ -222,7 +325,7 @@ fn options(fields: &tailwater_api::located::Fields<'_>) -> Result<Options, SpecE
     }
     if let Some(node) = fields.optional("halfOpen") {
         const MOST: RangeInclusive<u64> = 1..=16_777_216;
-        let fields = node.fields(&["total", "perDestination"])?;
+        let fields = node.fields_of(&HALF_OPEN)?;
         let total = fields
             .required("total", "the number of half-open connections")?
             .whole(MOST)?;
@@ -241,19 +344,7 @@ fn options(fields: &tailwater_api::located::Fields<'_>) -> Result<Options, SpecE
 
 fn timeouts(node: &Located<'_>) -> Result<Timeouts, SpecError> {
     let mut timeouts = Timeouts::default();
-    let fields = node.fields(&[
-        "handshake",
-        "established",
-        "closing",
-        "timeWait",
-        "closed",
-        "udp",
-        "udpAnswered",
-        "icmp",
-        "other",
-        "otherAnswered",
-        "denied",
-    ])?;
+    let fields = node.fields_of(&TIMEOUTS)?;
     for (name, timeout) in [
         ("handshake", &mut timeouts.handshake),
         ("established", &mut timeouts.established),

@@ -12,6 +12,7 @@ use tailwater_chain::function::NetworkFunction;
 pub static KIND: FunctionKind = FunctionKind {
     name: "flowStats",
     summary: "Packets and bytes of each flow, exported to collectors",
+    fields: &super::spec::FIELDS,
     parse: |node, context| Ok(FlowStatsConfig::parse(node, context)?.into()),
 };
 

@@ -7,6 +7,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use tailwater_api::error::SpecError;
 use tailwater_api::located::Located;
+use tailwater_api::schema::{ADDRESS_AND_PORT, Field, Map, Rule, Type};
 use tailwater_api::values::{Throughput, duration, throughput};
 use tailwater_net::Nanos;
 
@@ -29,6 +30,86 @@ const LEAST_BITS: u64 = 1_000_000;
 const FILE: &str = "the name of a file";
 const COLLECTOR: &str = "the address and port of a collector such as 192.0.2.9:4739 or \"[2001:db8::9]:4739\"";
 
+/// Fields of the configuration.
+pub(super) static FIELDS: Map = Map {
+    fields: &[
+        Field::new(
+            "activeTimeout",
+            Type::duration(&TIMEOUT),
+            "A continuing flow is exported after this time, and counted anew.",
+        )
+        .or("60s"),
+        Field::new(
+            "idleTimeout",
+            Type::duration(&TIMEOUT),
+            "A flow without packets for this time is exported.",
+        )
+        .or("15s"),
+        Field::new(
+            "sampling",
+            Type::Whole(1, 1_000_000),
+            "One of so many packets of a core is counted; collectors receive the rate.",
+        )
+        .or("1"),
+        Field::new(
+            "observationDomain",
+            Type::Whole(0, u32::MAX as u64),
+            "Distinguishes these flows from others of the same exporter.",
+        )
+        .or("0"),
+        Field::new(
+            "export",
+            Type::List(&Type::Map(&OUTLET), 1, MAX_OUTLETS),
+            "Collectors and files; without any, records are only counted.",
+        )
+        .otherwise("none"),
+    ],
+    nullable: true,
+    ..Map::PLAIN
+};
+static OUTLET: Map = Map {
+    fields: &[
+        Field::new(
+            "collector",
+            Type::Text(&ADDRESS_AND_PORT),
+            "Address and port: IPv4, or IPv6 in brackets and quotes.",
+        )
+        .example("192.0.2.9:4739"),
+        Field::new("transport", Type::Words(&["udp", "tcp"]), "Transport protocol.")
+            .or("udp")
+            .only_with("collector"),
+        Field::new(
+            "messageBytes",
+            Type::whole(&MESSAGE_BYTES),
+            "Longest message; leave room for IP and UDP headers.",
+        )
+        .otherwise("1400; with TCP 16384")
+        .only_with("collector"),
+        Field::new(
+            "templateRefresh",
+            Type::duration(&REFRESH),
+            "Interval of templates (UDP) and loss reports.",
+        )
+        .or("60s")
+        .only_with("collector"),
+        Field::new(
+            "rate",
+            Type::BitRate,
+            "Send limit that protects the collector, 1Mbps or more.",
+        )
+        .or("100Mbps")
+        .only_with("collector"),
+        Field::new(
+            "file",
+            Type::Text(&tailwater_api::schema::FILE),
+            "File, which is overwritten.",
+        )
+        .example("flows.ipfix"),
+    ],
+    rules: &[Rule::ExactlyOne(&["collector", "file"])],
+    ..Map::PLAIN
+};
+
 /// Packets and bytes of each flow, exported to collectors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlowStatsConfig {
@@ -38,13 +119,7 @@ pub struct FlowStatsConfig {
 
 impl FlowStatsConfig {
     pub(super) fn parse(node: &Located<'_>, _: &Context<'_>) -> Result<Self, SpecError> {
-        let fields = node.fields_or_none(&[
-            "activeTimeout",
-            "idleTimeout",
-            "sampling",
-            "observationDomain",
-            "export",
-        ])?;
+        let fields = node.fields_of(&FIELDS)?;
         let timeout = |name, usual| match fields.optional(name) {
             None => Ok(usual),
             Some(node) => duration(&node, TIMEOUT),
@@ -86,15 +161,7 @@ impl FlowStatsConfig {
 }
 
 fn outlet(node: &Located<'_>) -> Result<Outlet, SpecError> {
-    let known = [
-        "collector",
-        "transport",
-        "messageBytes",
-        "templateRefresh",
-        "rate",
-        "file",
-    ];
-    let fields = node.fields(&known)?;
+    let fields = node.fields_of(&OUTLET)?;
     let given = |name| fields.optional(name);
     match (given("collector"), given("file")) {
         (Some(collector), None) => {
@@ -128,8 +195,8 @@ fn outlet(node: &Located<'_>) -> Result<Outlet, SpecError> {
             })
         }
         (None, Some(file)) => {
-            let idle = known.iter().filter(|name| **name != "file");
-            if let Some(idle) = idle.filter_map(|name| given(name)).next() {
+            let idle = OUTLET.fields.iter().filter(|field| field.name != "file");
+            if let Some(idle) = idle.filter_map(|field| given(field.name)).next() {
                 return Err(idle.error("expected no other field with file"));
             }
             let path = PathBuf::from(file.string(FILE)?);

@@ -9,6 +9,7 @@ use tailwater_chain::function::NetworkFunction;
 pub static KIND: FunctionKind = FunctionKind {
     name: "forward",
     summary: "Forwarding, optionally with other Ethernet addresses",
+    fields: &super::spec::FIELDS,
     parse: |node, context| Ok(ForwardConfig::parse(node, context)?.into()),
 };
 

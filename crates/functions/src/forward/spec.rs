@@ -3,7 +3,30 @@
 use crate::kind::Context;
 use tailwater_api::error::SpecError;
 use tailwater_api::located::Located;
+use tailwater_api::schema::{Field, MAC, Map, Type};
 use tailwater_api::values::mac;
+
+/// Fields of the configuration.
+pub(super) static FIELDS: Map = Map {
+    fields: &[
+        Field::new(
+            "sourceMac",
+            Type::Text(&MAC),
+            "Ethernet source set in each packet; unicast.",
+        )
+        .otherwise("unchanged")
+        .example("02:00:00:00:00:01"),
+        Field::new(
+            "destinationMac",
+            Type::Text(&MAC),
+            "Ethernet destination set in each packet.",
+        )
+        .otherwise("unchanged")
+        .example("02:00:00:00:00:02"),
+    ],
+    nullable: true,
+    ..Map::PLAIN
+};
 
 /// Forwarding with these Ethernet addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -16,7 +39,7 @@ pub struct ForwardConfig {
 
 impl ForwardConfig {
     pub(super) fn parse(node: &Located<'_>, _: &Context<'_>) -> Result<Self, SpecError> {
-        let fields = node.fields_or_none(&["sourceMac", "destinationMac"])?;
+        let fields = node.fields_of(&FIELDS)?;
         let source_mac = fields.optional("sourceMac");
         let destination_mac = fields.optional("destinationMac");
         Ok(ForwardConfig {

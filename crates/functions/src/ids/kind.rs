@@ -15,6 +15,7 @@ use tailwater_chain::function::NetworkFunction;
 pub static KIND: FunctionKind = FunctionKind {
     name: "ids",
     summary: "Detection rules on packets, streams and messages",
+    fields: &super::spec::FIELDS,
     parse: |node, context| Ok(IdsConfig::parse(node, context)?.into()),
 };
 

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use tailwater_api::error::SpecError;
 use tailwater_api::files::{read_bytes_up_to, read_text};
 use tailwater_api::located::{Fields, Located};
+use tailwater_api::schema::{Entries, FILE, Field, Map, Rule as Condition, Text, Type};
 use tailwater_api::values::PacketAction;
 use tailwater_ids::inspector::Settings;
 use tailwater_ids::language::{Parsed, Reader, Variables};
@@ -22,6 +23,125 @@ const MAX_DROPS: usize = 10_000;
 /// Maximum memory in bytes for streams that all workers share.
 const MAX_MEMORY: u64 = 16 << 30;
 
+const RULE: Type = Type::Any(65_536);
+const SID: Type = Type::Whole(1, u32::MAX as u64);
+const CLASS: Type = Type::Any(256);
+/// Fields of the configuration.
+pub(super) static FIELDS: Map = Map {
+    fields: &[
+        Field::new(
+            "rulesFiles",
+            Type::List(&Type::Text(&FILE), 1, MAX_FILES),
+            "Files with rules, relative to the spec's folder, of up to 256 MiB.",
+        ),
+        Field::new(
+            "rules",
+            Type::List(&RULE, 1, MAX_FILES),
+            "Rules, in the language of Suricata.",
+        )
+        .example("['alert tcp any any -> any 80 (msg:\"a\"; content:\"abc\"; sid:1;)']"),
+        Field::new(
+            "variables",
+            Type::Entries(&VARIABLES),
+            "Addresses or ports in rule syntax, such as `\"[10.0.0.0/8,!10.1.0.0/16]\"`.",
+        )
+        .otherwise("as in Suricata's own configuration"),
+        Field::new(
+            "classificationFile",
+            Type::Text(&FILE),
+            "File with descriptions and severities of classes, for alerts.",
+        )
+        .otherwise("none"),
+        Field::new(
+            "mode",
+            Type::Words(&["alert", "drop"]),
+            "Whether `drop` and `reject` rules drop, or only alert.",
+        )
+        .or("alert"),
+        Field::new("drop", Type::Map(&DROP), "Rules that drop although they say `alert`.")
+            .otherwise("none")
+            .only_if("mode", "drop"),
+        Field::new(
+            "eve",
+            Type::Text(&FILE),
+            "File of alerts; relative to the program's working directory.",
+        )
+        .otherwise("none"),
+        Field::new(
+            "streams",
+            Type::Whole(1, 1_000_000),
+            "TCP connections followed at a time, of all cores.",
+        )
+        .or("4096"),
+        Field::new(
+            "windowBytes",
+            Type::Whole(2048, 32_768),
+            "Bytes kept per direction: headers, bodies and content matches must fit.",
+        )
+        .or("8192"),
+        Field::new(
+            "depthBytes",
+            Type::Whole(1024, 1 << 40),
+            "Bytes inspected per direction.",
+        )
+        .or("1048576"),
+        Field::new(
+            "decodedBytes",
+            Type::Whole(1024, 1 << 20),
+            "Bytes of a decompressed body that are inspected.",
+        )
+        .or("32768"),
+        Field::new(
+            "onOverflow",
+            PacketAction::TYPE,
+            "Packets that cannot be inspected; `drop` only with `mode: drop`.",
+        )
+        .or("pass"),
+        Field::new(
+            "checksums",
+            Type::Words(&["verify", "ignore"]),
+            "Packets with a wrong checksum are ignored, as their receivers do, or inspected.",
+        )
+        .or("verify"),
+        Field::new(
+            ALLOW_EMPTY,
+            Type::Bool,
+            "Accepts `rulesFiles` without a rule: nothing is then detected.",
+        )
+        .or("false")
+        .only_with("rulesFiles"),
+        Field::new(
+            "strict",
+            Type::Bool,
+            "Whether an invalid rule in a file refuses the spec, or is listed and left out.",
+        )
+        .or("false"),
+    ],
+    rules: &[Condition::AtLeastOne(&["rulesFiles", "rules"])],
+    nullable: true,
+};
+static VARIABLE: Text = Text {
+    what: "the name of a variable",
+    pattern: "^[^\\n\\r]+$",
+    most: 256,
+    example: "HOME_NET",
+    whole: None,
+};
+static VARIABLES: Entries = Entries {
+    key: "NAME",
+    keys: &VARIABLE,
+    value: Type::Any(65_536),
+    least: 0,
+    most: 1024,
+};
+static DROP: Map = Map {
+    fields: &[
+        Field::new("sids", Type::List(&SID, 1, MAX_DROPS), "Numbers of rules.").otherwise("none"),
+        Field::new("classes", Type::List(&CLASS, 1, MAX_DROPS), "Classes of rules.").otherwise("none"),
+    ],
+    ..Map::PLAIN
+};
+
 /// Detection rules on packets, streams and messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IdsConfig {
@@ -35,23 +155,7 @@ pub struct IdsConfig {
 
 impl IdsConfig {
     pub(super) fn parse(node: &Located<'_>, context: &Context<'_>) -> Result<Self, SpecError> {
-        let fields = node.fields_or_none(&[
-            "rulesFiles",
-            "rules",
-            "variables",
-            "classificationFile",
-            "mode",
-            "drop",
-            "eve",
-            "streams",
-            "windowBytes",
-            "depthBytes",
-            "decodedBytes",
-            "onOverflow",
-            "checksums",
-            ALLOW_EMPTY,
-            "strict",
-        ])?;
+        let fields = node.fields_of(&FIELDS)?;
         let allow_empty = allows_empty(&fields, "rulesFiles")?;
         let options = options(&fields)?;
         let mut sources = Sources::default();
@@ -87,7 +191,7 @@ impl IdsConfig {
             if !options.settings.drops {
                 return Err(node.error("expected drop only with mode: drop"));
             }
-            let fields = node.fields(&["sids", "classes"])?;
+            let fields = node.fields_of(&DROP)?;
             if let Some(list) = fields.optional("sids") {
                 for item in list.list("numbers of rules", MAX_DROPS)? {
                     sources.drop_sids.push(item.whole(1..=u64::from(u32::MAX))? as u32);

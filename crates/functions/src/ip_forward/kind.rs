@@ -16,6 +16,7 @@ use tailwater_chain::live::Live;
 pub static KIND: FunctionKind = FunctionKind {
     name: "ipForward",
     summary: "Forwarding by longest-prefix match",
+    fields: &super::spec::FIELDS,
     parse: |node, context| Ok(IpForwardConfig::parse(node, context)?.into()),
 };
 

@@ -10,6 +10,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use tailwater_api::error::{SpecError, nearest};
 use tailwater_api::located::Located;
+use tailwater_api::schema::{ADDRESS, FILE, Field, LABEL, MAC, Map, PREFIX, Rule, Type};
 use tailwater_api::values::{PacketAction, label, mac, prefix};
 
 /// Maximum size of a routes file in bytes.
@@ -17,6 +18,109 @@ const MAX_FILE: u64 = 128 << 20;
 
 /// Reserved words, which cannot name a next hop.
 const RESERVED: [&str; 3] = ["local", "blackhole", "drop"];
+
+const TARGET: Type = Type::Any(64);
+/// Fields of the configuration.
+pub(super) static FIELDS: Map = Map {
+    fields: &[
+        Field::new(
+            "routes",
+            Type::List(&Type::Map(&ROUTE), 1, MAX_ROUTES),
+            "Routes, each prefix once. They take precedence over those of the file.",
+        )
+        .otherwise("none")
+        .example("[{prefix: 0.0.0.0/0, nextHop: blackhole}]"),
+        Field::new(
+            "routesFile",
+            Type::Text(&FILE),
+            "File of routes, relative to the spec's folder, at most 128 MiB.",
+        )
+        .otherwise("none"),
+        Field::new(
+            "nextHops",
+            Type::List(&Type::Map(&NEXT_HOP), 1, MAX_NEXT_HOPS),
+            "Next hops.",
+        )
+        .required()
+        .example("[{name: core, mac: \"02:00:00:00:00:02\"}]"),
+        Field::new(
+            "default",
+            TARGET,
+            "Next hop of packets without a route, in both IP versions, or `drop`.",
+        )
+        .or("drop"),
+        Field::new(
+            "sourceMac",
+            Type::Text(&MAC),
+            "Ethernet source of forwarded packets; unicast.",
+        )
+        .required()
+        .example("02:00:00:00:00:01"),
+        Field::new(
+            "local",
+            PacketAction::TYPE,
+            "Packets on a `local` route: dropped, or sent unchanged.",
+        )
+        .or("drop"),
+        Field::new(
+            "cache",
+            Type::Words(&["none", "flow"]),
+            "Whether the decision is kept with the flow.",
+        )
+        .or("none"),
+        Field::new(ALLOW_EMPTY, Type::Bool, "Accepts a `routesFile` without a route.")
+            .or("false")
+            .only_with("routesFile"),
+    ],
+    rules: &[Rule::AtLeastOne(&["routes", "routesFile", "default"])],
+    nullable: true,
+};
+static ROUTE: Map = Map {
+    fields: &[
+        Field::new("prefix", Type::Text(&PREFIX), "Prefix of destination addresses.")
+            .required()
+            .example("10.0.0.0/8"),
+        Field::new(
+            "nextHop",
+            TARGET,
+            "Name or address of a next hop, `local` or `blackhole`.",
+        )
+        .required()
+        .example("blackhole"),
+    ],
+    ..Map::PLAIN
+};
+static NEXT_HOP: Map = Map {
+    fields: &[
+        Field::new(
+            "name",
+            Type::Text(&LABEL),
+            "Name, unique; not `local`, `blackhole` or `drop`.",
+        )
+        .required()
+        .example("core"),
+        Field::new(
+            "mac",
+            Type::Text(&MAC),
+            "Ethernet destination; unicast. Not learnt: there is no ARP or ND.",
+        )
+        .required()
+        .example("02:00:00:00:00:02"),
+        Field::new(
+            "address",
+            Type::Text(&ADDRESS),
+            "IP address: another name for it in routes; unique.",
+        )
+        .otherwise("none"),
+        Field::new(
+            "sourceMac",
+            Type::Text(&MAC),
+            "Ethernet source of packets to it; unicast.",
+        )
+        .otherwise("the function's"),
+    ],
+    ..Map::PLAIN
+};
 
 /// Forwarding by longest-prefix match.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,16 +143,7 @@ pub struct IpForwardConfig {
 
 impl IpForwardConfig {
     pub(super) fn parse(node: &Located<'_>, context: &Context<'_>) -> Result<Self, SpecError> {
-        let fields = node.fields_or_none(&[
-            "routes",
-            "routesFile",
-            "nextHops",
-            "default",
-            "sourceMac",
-            "local",
-            "cache",
-            ALLOW_EMPTY,
-        ])?;
+        let fields = node.fields_of(&FIELDS)?;
         let allow_empty = allows_empty(&fields, "routesFile")?;
         let next_hops = next_hops(&fields.required("nextHops", "a list of next hops")?)?;
         let source_mac = unicast(&fields.required("sourceMac", "a MAC address")?)?;
@@ -108,7 +203,7 @@ fn next_hops(list: &Located<'_>) -> Result<Vec<NextHop>, SpecError> {
     let mut hops: Vec<NextHop> = Vec::new();
     let (mut names, mut addresses) = (HashSet::new(), HashSet::new());
     for item in list.list("next hops", MAX_NEXT_HOPS)? {
-        let fields = item.fields(&["name", "mac", "address", "sourceMac"])?;
+        let fields = item.fields_of(&NEXT_HOP)?;
         let name_node = fields.required("name", "a name")?;
         let name = label(&name_node)?;
         if RESERVED.contains(&&*name) {
@@ -162,7 +257,7 @@ fn inline_routes(list: &Located<'_>, names: &Names<'_>, hops: &[NextHop]) -> Res
     let mut seen = HashMap::new();
     let mut routes = Vec::new();
     for (i, item) in list.list("routes", MAX_ROUTES)?.iter().enumerate() {
-        let fields = item.fields(&["prefix", "nextHop"])?;
+        let fields = item.fields_of(&ROUTE)?;
         let prefix_node = fields.required("prefix", "an IP prefix")?;
         let prefix = prefix(&prefix_node)?;
         if let Some(first) = seen.insert(prefix, i) {

@@ -14,6 +14,7 @@ use tailwater_chain::live::Live;
 pub static KIND: FunctionKind = FunctionKind {
     name: "ipsec",
     summary: "ESP tunnels",
+    fields: &super::fields::FIELDS,
     parse: |node, context| Ok(IpsecConfig::parse(node, context)?.into()),
 };
 

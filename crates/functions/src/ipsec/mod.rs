@@ -2,6 +2,7 @@
 
 mod association;
 mod cipher;
+mod fields;
 mod function;
 pub(crate) mod headers;
 mod kind;

@@ -2,6 +2,7 @@
 
 use crate::acl::rule_list::conditions;
 use crate::acl::{Action, Rule};
+use crate::ipsec::fields::{ALLOWED, FIELDS, INBOUND, OUTBOUND, POLICY, UDP_PORTS};
 use crate::ipsec::{
     Association, Cipher, DontFragment, Inbound, IpsecRules, Keying, MAX_ASSOCIATIONS, MAX_POLICIES, MAX_WINDOW,
     Outbound, Policy, PolicyAction, UdpPorts, WINDOW,
@@ -38,8 +39,7 @@ impl IpsecConfig {
             let without = "this program was built without the feature `ipsec`; `make build` builds one with it";
             return Err(node.error(without));
         }
-        let fields =
-            node.fields_or_none(&["outbound", "inbound", "policies", "default", "mtu", "ike", "keepAlives"])?;
+        let fields = node.fields_of(&FIELDS)?;
         let mut parsing = Parsing {
             context,
             names: HashMap::new(),
@@ -125,21 +125,7 @@ impl Parsing<'_> {
     }
 
     fn outbound(&mut self, node: &Located<'_>) -> Result<Outbound, SpecError> {
-        let fields = node.fields(&[
-            "name",
-            "spi",
-            "cipher",
-            "key",
-            "keyFile",
-            "esn",
-            "source",
-            "destination",
-            "udp",
-            "ttl",
-            "dscp",
-            "df",
-            "firstSequence",
-        ])?;
+        let fields = node.fields_of(&OUTBOUND)?;
         let association = self.association(&fields)?;
         let source = address(&fields.required("source", ADDRESS)?)?;
         let node = fields.required("destination", ADDRESS)?;
@@ -177,19 +163,7 @@ impl Parsing<'_> {
     }
 
     fn inbound(&mut self, node: &Located<'_>) -> Result<Inbound, SpecError> {
-        let fields = node.fields(&[
-            "name",
-            "spi",
-            "cipher",
-            "key",
-            "keyFile",
-            "esn",
-            "destination",
-            "udp",
-            "replayWindow",
-            "firstSequence",
-            "allow",
-        ])?;
+        let fields = node.fields_of(&INBOUND)?;
         let association = self.association(&fields)?;
         let first = first_sequence(&fields, association.extended)?;
         let window = match fields.optional("replayWindow") {
@@ -301,15 +275,7 @@ fn readable_by_all(path: &Path) -> Option<String> {
 }
 
 fn policy(node: &Located<'_>, places: &HashMap<&str, u32>) -> Result<Policy, SpecError> {
-    let fields = node.fields(&[
-        "protect",
-        "action",
-        "source",
-        "destination",
-        "sourcePorts",
-        "destinationPorts",
-        "protocol",
-    ])?;
+    let fields = node.fields_of(&POLICY)?;
     let action = match (fields.optional("protect"), fields.optional("action")) {
         (Some(_), Some(action)) => {
             return Err(action.error("expected either protect or action, found both"));
@@ -334,7 +300,7 @@ fn policy(node: &Located<'_>, places: &HashMap<&str, u32>) -> Result<Policy, Spe
 }
 
 fn allowed(node: &Located<'_>) -> Result<Rule, SpecError> {
-    let fields = node.fields(&["source", "destination", "sourcePorts", "destinationPorts", "protocol"])?;
+    let fields = node.fields_of(&ALLOWED)?;
     conditions(node, &fields, Action::Allow)
 }
 
@@ -372,7 +338,7 @@ fn udp_ports(node: &Located<'_>) -> Result<Option<UdpPorts>, SpecError> {
         };
         return node.word(&[("true", Some(usual)), ("false", None)]);
     }
-    let fields = node.fields(&["source", "destination"])?;
+    let fields = node.fields_of(&UDP_PORTS)?;
     let port = |name| match fields.optional(name) {
         None => Ok(PORT),
         Some(node) => node.whole(1..=65_535).map(|port| port as u16),

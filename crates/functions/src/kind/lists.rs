@@ -2,9 +2,19 @@
 
 use tailwater_api::error::SpecError;
 use tailwater_api::located::Fields;
+use tailwater_api::schema::{Field, Type};
 
 /// Field that accepts an empty file.
 pub(crate) const ALLOW_EMPTY: &str = "allowEmpty";
+
+/// Field `allowEmpty` beside `rulesFile`.
+pub(crate) const ALLOW_EMPTY_RULES: Field = Field::new(
+    ALLOW_EMPTY,
+    Type::Bool,
+    "Accepts a file without a rule. Otherwise it is refused, as a crash or a full disk may have emptied it.",
+)
+.or("false")
+.only_with("rulesFile");
 
 /// Returns `true` if `allowEmpty` accepts an empty list in the file that `file_field` names.
 ///

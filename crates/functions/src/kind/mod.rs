@@ -17,12 +17,13 @@ mod update;
 pub use config::{AnyConfig, ConfigObject, FunctionConfig, Requirements};
 pub use context::Context;
 pub use factory::{BuildContext, FunctionError, FunctionFactory, IsolationContext, SharedTable};
-pub(crate) use lists::{ALLOW_EMPTY, allows_empty, check_not_empty};
+pub(crate) use lists::{ALLOW_EMPTY, ALLOW_EMPTY_RULES, allows_empty, check_not_empty};
 pub(crate) use update::count;
 pub use update::{ConfigUpdate, PreparedUpdate, UpdateError};
 
 use tailwater_api::error::SpecError;
 use tailwater_api::located::Located;
+use tailwater_api::schema::{FunctionSchema, Map};
 
 /// Kind of function that a chain spec can name.
 #[derive(Clone, Copy)]
@@ -31,6 +32,19 @@ pub struct FunctionKind {
     pub name: &'static str,
     /// Summary in one line.
     pub summary: &'static str,
+    /// Fields of the configuration under that key.
+    pub fields: &'static Map,
     /// Reads and checks the configuration under that key.
     pub parse: fn(&Located<'_>, &Context<'_>) -> Result<AnyConfig, SpecError>,
+}
+
+impl FunctionKind {
+    /// Returns the schema of its configuration.
+    pub fn schema(&self) -> FunctionSchema {
+        FunctionSchema {
+            name: self.name,
+            doc: self.summary,
+            config: self.fields,
+        }
+    }
 }

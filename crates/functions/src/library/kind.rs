@@ -9,6 +9,7 @@ use tailwater_chain::function::NetworkFunction;
 pub static LIBRARY: FunctionKind = FunctionKind {
     name: "library",
     summary: "Function from a shared library",
+    fields: &super::spec::LIBRARY_FIELDS,
     parse: |node, context| Ok(LibraryConfig::parse(node, context)?.into()),
 };
 
@@ -16,6 +17,7 @@ pub static LIBRARY: FunctionKind = FunctionKind {
 pub static PROGRAM: FunctionKind = FunctionKind {
     name: "program",
     summary: "Function that runs as a separate program",
+    fields: &super::spec::PROGRAM_FIELDS,
     parse: |node, context| Ok(ProgramConfig::parse(node, context)?.into()),
 };
 

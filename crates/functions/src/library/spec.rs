@@ -5,6 +5,57 @@ use crate::library::{Code, ExecutionMode, LibraryError, LibraryFunction};
 use std::path::{Path, PathBuf};
 use tailwater_api::error::SpecError;
 use tailwater_api::located::{Fields, Located};
+use tailwater_api::schema::{FILE, Field, Map, Type};
+
+const CONFIG: Field = Field::new(
+    "config",
+    Type::Object,
+    "The function's own configuration: any map, which it reads as JSON.",
+)
+.otherwise("none")
+.example("{packetsPerSecond: 2000}");
+const READ_ONLY: Field = Field::new(
+    "readOnly",
+    Type::Bool,
+    "The function changes no byte of a frame. With isolation the kernel enforces it.",
+)
+.or("false");
+/// Fields of a library.
+pub(super) static LIBRARY_FIELDS: Map = Map {
+    fields: &[
+        Field::new(
+            "file",
+            Type::Text(&FILE),
+            "Shared library, relative to the spec's folder.",
+        )
+        .required()
+        .example("./limit.so"),
+        CONFIG,
+        READ_ONLY,
+    ],
+    ..Map::PLAIN
+};
+/// Fields of a program.
+pub(super) static PROGRAM_FIELDS: Map = Map {
+    fields: &[
+        Field::new(
+            "file",
+            Type::Text(&FILE),
+            "Executable, for isolation by processes and containers; relative to the spec's folder.",
+        )
+        .required()
+        .example("./limit"),
+        Field::new(
+            "library",
+            Type::Text(&FILE),
+            "The same function as a library, for runs in one process, which are refused without it.",
+        )
+        .otherwise("none"),
+        CONFIG,
+        READ_ONLY,
+    ],
+    ..Map::PLAIN
+};
 
 /// Function from a shared library.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,7 +85,7 @@ const PROGRAM: &str = "the name of an executable, such as ./limit";
 
 impl LibraryConfig {
     pub(super) fn parse(node: &Located<'_>, context: &Context<'_>) -> Result<Self, SpecError> {
-        let fields = node.fields(&["file", "config", "readOnly"])?;
+        let fields = node.fields_of(&LIBRARY_FIELDS)?;
         let file = fields.required("file", LIBRARY)?;
         let path = context.file(file.string(LIBRARY)?);
         let foreign = match context.runs() {
@@ -54,7 +105,7 @@ impl LibraryConfig {
 
 impl ProgramConfig {
     pub(super) fn parse(node: &Located<'_>, context: &Context<'_>) -> Result<Self, SpecError> {
-        let fields = node.fields(&["file", "library", "config", "readOnly"])?;
+        let fields = node.fields_of(&PROGRAM_FIELDS)?;
         let file = fields.required("file", PROGRAM)?;
         let name = file.string(PROGRAM)?;
         let library = fields.optional("library");

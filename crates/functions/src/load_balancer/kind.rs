@@ -14,6 +14,7 @@ use tailwater_chain::function::NetworkFunction;
 pub static KIND: FunctionKind = FunctionKind {
     name: "loadBalancer",
     summary: "Load balancing over backends by consistent hashing",
+    fields: &super::spec::FIELDS,
     parse: |node, context| Ok(LoadBalancerConfig::parse(node, context)?.into()),
 };
 

@@ -10,11 +10,102 @@ use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use tailwater_api::error::SpecError;
 use tailwater_api::located::Located;
+use tailwater_api::schema::{ADDRESS, Field, MAC, Map, PORT_OR_ANY, PREFIX, Rule, Type};
 use tailwater_api::values::{PacketAction, mac, prefix};
 
 /// Range of look-up table sizes. The total over all services is bounded as well.
 const TABLE_SIZE: RangeInclusive<u64> = 101..=10_000_019;
 const MAX_PLACES: u64 = 1 << 27;
+
+/// Fields of the configuration.
+pub(super) static FIELDS: Map = Map {
+    fields: &[
+        Field::new(
+            "services",
+            Type::List(&Type::Map(&SERVICE), 1, MAX_SERVICES),
+            "Services, none twice.",
+        )
+        .required()
+        .example("[{address: 192.0.2.1, port: 80, protocol: tcp, backends: [{address: 10.0.0.1}]}]"),
+        Field::new(
+            "tableSize",
+            Type::whole(&TABLE_SIZE),
+            "Entries of each service's look-up table, a prime; at most 134,217,728 in all, of 2 bytes each.",
+        )
+        .or("65537"),
+        Field::new("noService", PacketAction::TYPE, "Packets to none of the services.").or("pass"),
+    ],
+    nullable: true,
+    ..Map::PLAIN
+};
+static SERVICE: Map = Map {
+    fields: &[
+        Field::new("address", Type::Text(&PREFIX), "Its addresses, IPv4 or IPv6.")
+            .required()
+            .example("192.0.2.1"),
+        Field::new("port", Type::Text(&PORT_OR_ANY), "Its port, or `any`.")
+            .required()
+            .example("80"),
+        Field::new("protocol", Type::Words(&["tcp", "udp"]), "Its protocol.")
+            .required()
+            .example("tcp"),
+        Field::new(
+            "mode",
+            Type::Words(&["address", "mac"]),
+            "Way of packets to a backend: with its address and port, or its MAC address, as their destination.",
+        )
+        .or("address"),
+        Field::new(
+            "backends",
+            Type::List(&Type::Map(&BACKEND), 1, MAX_BACKENDS),
+            "Backends, none twice; at most a hundredth of `tableSize`.",
+        )
+        .required()
+        .example("[{address: 10.0.0.1}]"),
+    ],
+    ..Map::PLAIN
+};
+const BACKEND_ADDRESS: Field = Field::new(
+    "address",
+    Type::Text(&ADDRESS),
+    "Its address, of the service's IP version; required in mode `address`.",
+)
+.example("10.0.0.1");
+const BACKEND_PORT: Field = Field::new("port", Type::Whole(1, 65_535), "Its port.")
+    .otherwise("the packet's own")
+    .only_with("address");
+const BACKEND_MAC: Field = Field::new(
+    "mac",
+    Type::Text(&MAC),
+    "Its MAC address; unicast; required in mode `mac`.",
+)
+.example("02:00:00:00:00:02");
+const WEIGHT: Field = Field::new(
+    "weight",
+    Type::Whole(1, MAX_WEIGHT as u64),
+    "Relative share of new flows.",
+)
+.or("1");
+const STATE: Field = Field::new(
+    "state",
+    Type::Words(&["up", "drain", "down"]),
+    "`drain`: keeps its flows and gets no new ones. `down`: its flows move to others.",
+)
+.or("up");
+/// Fields of a backend in either mode.
+static BACKEND: Map = Map {
+    fields: &[BACKEND_ADDRESS, BACKEND_PORT, BACKEND_MAC, WEIGHT, STATE],
+    rules: &[Rule::ExactlyOne(&["address", "mac"])],
+    ..Map::PLAIN
+};
+static BACKEND_BY_ADDRESS: Map = Map {
+    fields: &[BACKEND_ADDRESS, BACKEND_PORT, WEIGHT, STATE],
+    ..Map::PLAIN
+};
+static BACKEND_BY_MAC: Map = Map {
+    fields: &[BACKEND_MAC, WEIGHT, STATE],
+    ..Map::PLAIN
+};
 
 /// Load balancing: flows to virtual services go to one of their backends.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,7 +127,7 @@ enum Mode {
 
 impl LoadBalancerConfig {
     pub(super) fn parse(node: &Located<'_>, _: &Context<'_>) -> Result<Self, SpecError> {
-        let fields = node.fields_or_none(&["services", "tableSize", "noService"])?;
+        let fields = node.fields_of(&FIELDS)?;
         let table_size = match fields.optional("tableSize") {
             None => DEFAULT_TABLE_SIZE,
             Some(node) => prime(&node)?,
@@ -81,7 +172,7 @@ fn prime(node: &Located<'_>) -> Result<u32, SpecError> {
 }
 
 fn service(node: &Located<'_>, table_size: u32) -> Result<Service, SpecError> {
-    let fields = node.fields(&["address", "port", "protocol", "mode", "backends"])?;
+    let fields = node.fields_of(&SERVICE)?;
     let address = prefix(&fields.required("address", "an IP address or prefix")?)?;
     let port = match fields.required("port", "a port from 1 to 65535, or any")? {
         node if node.text("").is_ok_and(|text| text == "any") => None,
@@ -126,11 +217,10 @@ fn port(node: &Located<'_>) -> Result<u16, SpecError> {
 }
 
 fn backend(node: &Located<'_>, mode: Mode, service: IpNet) -> Result<Backend, SpecError> {
-    let names: &[&str] = match mode {
-        Mode::Address => &["address", "port", "weight", "state"],
-        Mode::Mac => &["mac", "weight", "state"],
-    };
-    let fields = node.fields(names)?;
+    let fields = node.fields_of(match mode {
+        Mode::Address => &BACKEND_BY_ADDRESS,
+        Mode::Mac => &BACKEND_BY_MAC,
+    })?;
     let destination = match mode {
         Mode::Mac => {
             let node = fields.required("mac", "the backend's MAC address")?;

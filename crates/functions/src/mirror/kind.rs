@@ -16,6 +16,7 @@ use tailwater_chain::function::NetworkFunction;
 pub static KIND: FunctionKind = FunctionKind {
     name: "mirror",
     summary: "Copies of packets to a capture file or an interface",
+    fields: &super::spec::FIELDS,
     parse: |node, context| Ok(MirrorConfig::parse(node, context)?.into()),
 };
 

@@ -1,13 +1,14 @@
 //! Configuration of `mirror`.
 
 use crate::bpf_filter::Instruction;
-use crate::bpf_filter::program;
+use crate::bpf_filter::{EXPRESSION, PROGRAM_FILE, program};
 use crate::kind::Context;
 use crate::mirror::{Options, Outlet, Sampling};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use tailwater_api::error::SpecError;
 use tailwater_api::located::Located;
+use tailwater_api::schema::{Field, Map, Rule, Text, Type};
 use tailwater_api::values::size;
 use tailwater_net::pcap::MAX_FRAME;
 
@@ -28,6 +29,85 @@ const TO: &str = "a destination of copies: {file: NAME} or {interface: NAME}";
 const FILE: &str = "the name of a file";
 const INTERFACE: &str = "the name of a network interface, of at most 15 bytes";
 
+/// Fields of the configuration.
+pub(super) static FIELDS: Map = Map {
+    fields: &[
+        Field::new("to", Type::Map(&OUTLET), "Destination of copies.")
+            .required()
+            .example("{file: copies.pcap}"),
+        EXPRESSION,
+        PROGRAM_FILE,
+        Field::new("sample", Type::Map(&SAMPLE), "Sampling of the packets that match.").otherwise("all packets"),
+        Field::new(
+            "snap",
+            Type::Whole(LEAST_SNAP, MAX_FRAME as u64),
+            "Longest copy in bytes.",
+        )
+        .otherwise("whole packets"),
+        Field::new(
+            "buffer",
+            Type::size(&BUFFER),
+            "Ring for copies, per core; rounded up to a power of two.",
+        )
+        .or("4MiB"),
+    ],
+    rules: &[Rule::AtMostOne(&["expression", "programFile"])],
+    nullable: true,
+};
+static INTERFACE_NAME: Text = Text {
+    what: "the name of a network interface",
+    pattern: "^[^/ \\t\\n\\r]+$",
+    most: MAX_NAME,
+    example: "veth0",
+    whole: None,
+};
+static OUTLET: Map = Map {
+    fields: &[
+        Field::new(
+            "file",
+            Type::Text(&tailwater_api::schema::FILE),
+            "Nanosecond pcap file, overwritten, relative to the program's working directory.",
+        )
+        .example("copies.pcap"),
+        Field::new("maxBytes", Type::size(&FILE_BYTES), "Maximum file size.")
+            .or("1GiB")
+            .only_with("file"),
+        Field::new(
+            "files",
+            Type::Whole(1, MAX_FILES),
+            "1: a full file ends the copying. More: a full file becomes `NAME.1`, the earlier one `NAME.2`, and so on.",
+        )
+        .or("1")
+        .only_with("file"),
+        Field::new(
+            "interface",
+            Type::Text(&INTERFACE_NAME),
+            "Kernel interface (veth, TAP, NIC); requires `CAP_NET_RAW`, no DPDK.",
+        )
+        .example("veth0"),
+    ],
+    rules: &[Rule::ExactlyOne(&["file", "interface"])],
+    ..Map::PLAIN
+};
+static SAMPLE: Map = Map {
+    fields: &[
+        Field::new(
+            "every",
+            Type::Whole(1, MAX_EVERY),
+            "One of so many matching packets is copied.",
+        )
+        .required()
+        .example("100"),
+        Field::new(
+            "by",
+            Type::Words(&["packet", "flow"]),
+            "`packet`: every n-th on each core. `flow`: all packets of one flow in n, by RSS hash.",
+        )
+        .or("packet"),
+    ],
+    ..Map::PLAIN
+};
+
 /// Port mirroring: copies of packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MirrorConfig {
@@ -43,8 +123,7 @@ pub struct MirrorConfig {
 
 impl MirrorConfig {
     pub(super) fn parse(node: &Located<'_>, context: &Context<'_>) -> Result<Self, SpecError> {
-        let known = ["to", "expression", "programFile", "sample", "snap", "buffer"];
-        let fields = node.fields_or_none(&known)?;
+        let fields = node.fields_of(&FIELDS)?;
         let to = outlet(&fields.required("to", TO)?)?;
         let filtered = ["expression", "programFile"];
         let filtered = filtered.iter().any(|name| fields.optional(name).is_some());
@@ -77,7 +156,7 @@ impl MirrorConfig {
 }
 
 fn outlet(node: &Located<'_>) -> Result<Outlet, SpecError> {
-    let fields = node.fields(&["file", "maxBytes", "files", "interface"])?;
+    let fields = node.fields_of(&OUTLET)?;
     let given = |name| fields.optional(name);
     match (given("file"), given("interface")) {
         (Some(file), None) => {
@@ -108,7 +187,7 @@ fn outlet(node: &Located<'_>) -> Result<Outlet, SpecError> {
 }
 
 fn sample(node: &Located<'_>) -> Result<Sampling, SpecError> {
-    let fields = node.fields(&["every", "by"])?;
+    let fields = node.fields_of(&SAMPLE)?;
     let every = fields.required("every", "a number N: one packet or flow in N is copied")?;
     let every = every.whole(1..=MAX_EVERY)? as u32;
     let words = [("packet", Sampling::Packets(every)), ("flow", Sampling::Flows(every))];

@@ -18,6 +18,7 @@ use tailwater_net::toeplitz::RssHasher;
 pub static KIND: FunctionKind = FunctionKind {
     name: "nat",
     summary: "Network address and port translation",
+    fields: &super::spec::FIELDS,
     parse: |node, context| Ok(NatConfig::parse(node, context)?.into()),
 };
 

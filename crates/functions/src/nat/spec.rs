@@ -6,6 +6,7 @@ use std::net::Ipv4Addr;
 use std::ops::RangeInclusive;
 use tailwater_api::error::SpecError;
 use tailwater_api::located::Located;
+use tailwater_api::schema::{Field, Map, PORTS, PREFIX_V4, Type};
 use tailwater_api::values::{PacketAction, ports, prefix_v4};
 
 /// Maximum number of external addresses.
@@ -22,6 +23,43 @@ const INTERNAL: [Ipv4Net; 4] = [
     Ipv4Net::new_assert(Ipv4Addr::new(192, 168, 0, 0), 16),
     Ipv4Net::new_assert(Ipv4Addr::new(100, 64, 0, 0), 10),
 ];
+
+const PREFIXES: Type = Type::List(&Type::Text(&PREFIX_V4), 1, MAX_PREFIXES);
+/// Fields of the configuration.
+pub(super) static FIELDS: Map = Map {
+    fields: &[
+        Field::new(
+            "external",
+            PREFIXES,
+            "External addresses: 1 to 4,096 unicast addresses, none twice, none internal. All addresses of a prefix are \
+             used, the first and the last too.",
+        )
+        .required()
+        .example("[198.51.100.0/28]"),
+        Field::new("internal", PREFIXES, "Sources that are translated.")
+            .or("[10.0.0.0/8, 172.16.0.0/12, 192.168.0.0/16, 100.64.0.0/10]"),
+        Field::new(
+            "ports",
+            Type::Text(&PORTS),
+            "External ports: at least 512 (one per RSS bucket), from 1 to 65535.",
+        )
+        .or("1024-65535"),
+        Field::new(
+            "otherProtocols",
+            PacketAction::TYPE,
+            "Packets of internal hosts that are neither TCP nor UDP, and fragments.",
+        )
+        .or("drop"),
+        Field::new(
+            "inbound",
+            PacketAction::TYPE,
+            "Packets to an external address without a binding.",
+        )
+        .or("drop"),
+    ],
+    nullable: true,
+    ..Map::PLAIN
+};
 
 /// Network address and port translation (RFC 3022): internal sources share external addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,8 +78,7 @@ pub struct NatConfig {
 
 impl NatConfig {
     pub(super) fn parse(node: &Located<'_>, _: &Context<'_>) -> Result<Self, SpecError> {
-        let names = ["external", "internal", "ports", "otherProtocols", "inbound"];
-        let fields = node.fields_or_none(&names)?;
+        let fields = node.fields_of(&FIELDS)?;
         let external_node = fields.required("external", "a list of IPv4 prefixes or addresses")?;
         let external = prefixes(&external_node)?;
         for (item, prefix) in &external {

@@ -14,6 +14,7 @@ use tailwater_chain::live::Live;
 pub static KIND: FunctionKind = FunctionKind {
     name: "policer",
     summary: "Rate limits of packets",
+    fields: &super::spec::FIELDS,
     parse: |node, context| Ok(PolicerConfig::parse(node, context)?.into()),
 };
 

@@ -11,7 +11,7 @@ pub use function::Policer;
 pub use kind::KIND;
 pub use limits::{ExceedAction, Limit, MAX_LIMITS, PolicerRules, Scope};
 pub use spec::PolicerConfig;
-pub(crate) use spec::code_point;
+pub(crate) use spec::{CODE_POINT_OR_COPY, code_point};
 
 #[cfg(test)]
 mod tests;

@@ -4,6 +4,7 @@ use crate::kind::Context;
 use crate::policer::{ExceedAction, Limit, MAX_LIMITS, Meter, Rate, Scope};
 use tailwater_api::error::{SpecError, nearest};
 use tailwater_api::located::Located;
+use tailwater_api::schema::{Field, Map, PREFIX, PROTOCOL, Text, Type};
 use tailwater_api::values::{Throughput, prefix, protocol, throughput};
 
 /// Minimum burst in bytes: a full Ethernet frame, which could never pass otherwise.
@@ -37,6 +38,117 @@ const CODE_POINTS: [(&str, u8); 22] = [
     ("cs7", 56),
 ];
 
+/// Fields of the configuration.
+pub(super) static FIELDS: Map = Map {
+    fields: &[
+        Field::new(
+            "limits",
+            Type::List(&Type::Map(&LIMIT), 1, MAX_LIMITS),
+            "Limits in order; the first that matches applies.",
+        )
+        .required()
+        .example("[{rate: 20kpps, burst: 64}]"),
+        Field::new(
+            "default",
+            OUTCOME,
+            "Packets that no limit matches; `drop` counts as `no-limit`.",
+        )
+        .or("pass"),
+    ],
+    nullable: true,
+    ..Map::PLAIN
+};
+const OUTCOME: Type = Type::OneOf(&OUTCOMES);
+static OUTCOMES: [Type; 2] = [Type::Words(&["pass", "drop"]), Type::Map(&MARK)];
+static MARK: Map = Map {
+    fields: &[Field::new(
+        "dscp",
+        Type::Text(&CODE_POINT),
+        "Code point by number or name, which is set.",
+    )
+    .required()
+    .example("ef")],
+    ..Map::PLAIN
+};
+static CODE_POINT: Text = Text {
+    what: "a code point by number or name",
+    pattern: "^(be|le|cs[1-7]|af[1-4][1-3]|ef)$",
+    most: 4,
+    example: "ef",
+    whole: Some((0, 63)),
+};
+/// Code point, or `copy`.
+pub(crate) static CODE_POINT_OR_COPY: Text = Text {
+    what: "a code point by number or name, or copy",
+    pattern: "^(copy|be|le|cs[1-7]|af[1-4][1-3]|ef)$",
+    most: 4,
+    example: "copy",
+    whole: Some((0, 63)),
+};
+const BURST: Type = Type::Whole(1, MOST_TOKENS);
+static LIMIT: Map = Map {
+    fields: &[
+        Field::new("match", Type::Map(&MATCH), "Packets that the limit applies to.").otherwise("all"),
+        Field::new(
+            "per",
+            Type::Words(&["limit", "flow"]),
+            "One bucket for all matching packets, or one per flow.",
+        )
+        .or("limit"),
+        Field::new("rate", Type::Rate, "Fill rate: of bits of frames, or of packets.")
+            .required()
+            .example("20kpps"),
+        Field::new(
+            "burst",
+            BURST,
+            "Bucket size: bytes (at least 1,514), or packets if the rate is in packets.",
+        )
+        .required()
+        .example("64"),
+        Field::new("peak", Type::Map(&PEAK), "Second bucket, no slower, in the same unit.").otherwise("none"),
+        Field::new("conforming", OUTCOME, "Packets within both rates.").or("pass"),
+        Field::new("exceeding", OUTCOME, "Packets beyond `rate`, within the peak.")
+            .or("pass")
+            .only_with("peak"),
+        Field::new(
+            "violating",
+            OUTCOME,
+            "Packets beyond the peak; without one, beyond `rate`.",
+        )
+        .or("drop"),
+    ],
+    ..Map::PLAIN
+};
+static PEAK: Map = Map {
+    fields: &[
+        Field::new("rate", Type::Rate, "Fill rate, in the unit of the other.")
+            .required()
+            .example("40kpps"),
+        Field::new("burst", BURST, "Bucket size in bytes or packets.")
+            .required()
+            .example("64"),
+    ],
+    ..Map::PLAIN
+};
+static MATCH: Map = Map {
+    fields: &[
+        Field::new(
+            "source",
+            Type::Text(&PREFIX),
+            "Source addresses; of the IP version of `destination`.",
+        )
+        .otherwise("any"),
+        Field::new(
+            "destination",
+            Type::Text(&PREFIX),
+            "Destination addresses; of the IP version of `source`.",
+        )
+        .otherwise("any"),
+        Field::new("protocol", Type::Text(&PROTOCOL), "IP protocol.").otherwise("any"),
+    ],
+    ..Map::PLAIN
+};
+
 /// Rate limits of packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicerConfig {
@@ -48,7 +160,7 @@ pub struct PolicerConfig {
 
 impl PolicerConfig {
     pub(super) fn parse(node: &Located<'_>, _: &Context<'_>) -> Result<Self, SpecError> {
-        let fields = node.fields_or_none(&["limits", "default"])?;
+        let fields = node.fields_of(&FIELDS)?;
         let list = fields.required("limits", "a list of limits")?;
         let items = list.list("limits", MAX_LIMITS)?;
         let default = fields.optional("default");
@@ -60,16 +172,7 @@ impl PolicerConfig {
 }
 
 fn limit(node: &Located<'_>) -> Result<Limit, SpecError> {
-    let fields = node.fields(&[
-        "match",
-        "per",
-        "rate",
-        "burst",
-        "peak",
-        "conforming",
-        "exceeding",
-        "violating",
-    ])?;
+    let fields = node.fields_of(&LIMIT)?;
     let rate = fields.required("rate", "a rate such as 100Mbps or 20kpps")?;
     let (committed, kind) = meter(&rate, fields.required("burst", "a burst size in bytes or packets")?)?;
     let peak = fields.optional("peak");
@@ -96,7 +199,7 @@ fn limit(node: &Located<'_>) -> Result<Limit, SpecError> {
     let Some(conditions) = fields.optional("match") else {
         return Ok(limit);
     };
-    let fields = conditions.fields(&["source", "destination", "protocol"])?;
+    let fields = conditions.fields_of(&MATCH)?;
     let given = |name| fields.optional(name);
     limit.source = given("source").map(|node| prefix(&node)).transpose()?;
     limit.destination = given("destination").map(|node| prefix(&node)).transpose()?;
@@ -112,7 +215,7 @@ fn limit(node: &Located<'_>) -> Result<Limit, SpecError> {
 
 /// Parses the token bucket of the peak rate, which is at least the committed rate and of the same type.
 fn peak_meter(node: &Located<'_>, committed: Rate) -> Result<Meter, SpecError> {
-    let fields = node.fields(&["rate", "burst"])?;
+    let fields = node.fields_of(&PEAK)?;
     let rate = fields.required("rate", "a rate such as 200Mbps or 40kpps")?;
     let (meter, peak) = meter(&rate, fields.required("burst", "a burst size in bytes or packets")?)?;
     let ordered = match (committed, peak) {
@@ -146,7 +249,7 @@ fn outcome(node: &Located<'_>) -> Result<ExceedAction, SpecError> {
     if !node.is_map() {
         return node.word(&[("pass", ExceedAction::Pass), ("drop", ExceedAction::Drop)]);
     }
-    let fields = node.fields(&["dscp"])?;
+    let fields = node.fields_of(&MARK)?;
     let point = fields.required("dscp", "a code point such as ef or 46")?;
     code_point(&point).map(ExceedAction::Mark)
 }

@@ -14,6 +14,7 @@ use tailwater_chain::live::Live;
 pub static KIND: FunctionKind = FunctionKind {
     name: "synthetic",
     summary: "Configurable synthetic load",
+    fields: &super::spec::FIELDS,
     parse: |node, context| Ok(SyntheticConfig::parse(node, context)?.into()),
 };
 

@@ -4,7 +4,58 @@ use crate::kind::Context;
 use crate::synthetic::{LINE, MAX_BYTES, MAX_CYCLES, MAX_LINES, Memory, Pattern, Work};
 use tailwater_api::error::SpecError;
 use tailwater_api::located::{Fields, Located};
+use tailwater_api::schema::{Field, Map, Type};
 use tailwater_api::values::size;
+
+const CYCLES: Type = Type::Whole(0, MAX_CYCLES as u64);
+const LINES: Type = Type::Whole(0, MAX_LINES as u64);
+/// Fields of the configuration.
+pub(super) static FIELDS: Map = Map {
+    fields: &[
+        Field::new(
+            "cycles",
+            CYCLES,
+            "Core cycles of arithmetic per packet, rounded up to a multiple of 4.",
+        )
+        .or("0"),
+        Field::new(
+            "newFlowCycles",
+            CYCLES,
+            "Additional cycles for the first packet of a flow.",
+        )
+        .or("0"),
+        Field::new("reads", LINES, "Cache lines of 64 bytes that a packet reads.").or("0"),
+        Field::new("writes", LINES, "Cache lines of 64 bytes that a packet then writes.").or("0"),
+        Field::new(
+            "workingSet",
+            Type::Size(1024, MAX_BYTES),
+            "Memory of each core: whole lines. Required with `reads` or `writes`.",
+        )
+        .otherwise("one line")
+        .example("256KiB"),
+        Field::new(
+            "pattern",
+            Type::Words(&["random", "sequential", "stride", "chase"]),
+            "Access pattern.",
+        )
+        .or("random"),
+        Field::new(
+            "stride",
+            Type::Whole(LINE, MAX_BYTES),
+            "Bytes between lines: a multiple of 64 below `workingSet`. Required with `pattern: stride`.",
+        )
+        .only_if("pattern", "stride"),
+        Field::new(
+            "per",
+            Type::Words(&["packet", "flow"]),
+            "Whether accesses continue where the previous packet ended, or start where the flow's always start.",
+        )
+        .or("packet"),
+        Field::new("drop", Type::number(0.0, 1.0), "Share of packets dropped at random.").or("0"),
+    ],
+    nullable: true,
+    ..Map::PLAIN
+};
 
 /// Configurable synthetic load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,17 +77,7 @@ enum Order {
 
 impl SyntheticConfig {
     pub(super) fn parse(node: &Located<'_>, _: &Context<'_>) -> Result<Self, SpecError> {
-        let fields = node.fields_or_none(&[
-            "cycles",
-            "newFlowCycles",
-            "reads",
-            "writes",
-            "workingSet",
-            "pattern",
-            "stride",
-            "per",
-            "drop",
-        ])?;
+        let fields = node.fields_of(&FIELDS)?;
         let number = |name, most: u32| match fields.optional(name) {
             None => Ok(0),
             Some(node) => node.whole(0..=u64::from(most)).map(|number| number as u32),

@@ -15,6 +15,7 @@ use tailwater_chain::live::Live;
 pub static KIND: FunctionKind = FunctionKind {
     name: "tunnel",
     summary: "VLAN tags pushed and popped by rule",
+    fields: &super::spec::FIELDS,
     parse: |node, context| Ok(TunnelConfig::parse(node, context)?.into()),
 };
 

@@ -10,7 +10,7 @@ pub(crate) use function::outer_vlan;
 pub use kind::KIND;
 pub use rules::{Action, Rule, TunnelRules, VlanMatch};
 pub use spec::TunnelConfig;
-pub(crate) use spec::vlan;
+pub(crate) use spec::{VLAN_OR_UNTAGGED, vlan};
 
 #[cfg(test)]
 mod tests;

@@ -4,12 +4,101 @@ use crate::kind::Context;
 use crate::tunnel::rules::{Action, MAX_RULES, Rule, VlanMatch};
 use tailwater_api::error::{SpecError, nearest};
 use tailwater_api::located::Located;
+use tailwater_api::schema::{Field, Map, PREFIX, PROTOCOL, Rule as Condition, Text, Type};
 use tailwater_api::values::{PacketAction, prefix, protocol};
 use tailwater_net::protocol::ethertype;
 use tailwater_net::vlan::VlanTag;
 
 /// Maximum VLAN identifier (IEEE 802.1Q: 4095 is reserved).
 const MAX_VLAN: u64 = 4094;
+
+/// Fields of the configuration.
+pub(super) static FIELDS: Map = Map {
+    fields: &[
+        Field::new(
+            "rules",
+            Type::List(&Type::Map(&RULE), 1, MAX_RULES),
+            "Rules in order; the first that matches decides.",
+        )
+        .required()
+        .example("[{pop: true}]"),
+        Field::new(
+            "default",
+            PacketAction::TYPE,
+            "Packets that no rule matches: unchanged, or dropped (`no-rule`).",
+        )
+        .or("pass"),
+        Field::new(
+            "cache",
+            Type::Words(&["none", "flow"]),
+            "Whether the decision is kept with the flow; not with rules that match on `vlan`.",
+        )
+        .or("none"),
+    ],
+    nullable: true,
+    ..Map::PLAIN
+};
+static RULE: Map = Map {
+    fields: &[
+        Field::new("match", Type::Map(&MATCH), "Packets that the rule applies to.").otherwise("all"),
+        Field::new("push", Type::Map(&TAG), "Tag that is pushed.").example("{vlan: 7}"),
+        Field::new("pop", Type::True, "Removes the outer tag.").example("true"),
+    ],
+    rules: &[Condition::ExactlyOne(&["push", "pop"])],
+    ..Map::PLAIN
+};
+static MATCH: Map = Map {
+    fields: &[
+        Field::new(
+            "source",
+            Type::Text(&PREFIX),
+            "Source addresses; of the IP version of `destination`.",
+        )
+        .otherwise("any"),
+        Field::new(
+            "destination",
+            Type::Text(&PREFIX),
+            "Destination addresses; of the IP version of `source`.",
+        )
+        .otherwise("any"),
+        Field::new("protocol", Type::Text(&PROTOCOL), "IP protocol.").otherwise("any"),
+        Field::new(
+            "vlan",
+            Type::Text(&VLAN_OR_UNTAGGED),
+            "VLAN identifier of the outer tag.",
+        )
+        .otherwise("any"),
+    ],
+    ..Map::PLAIN
+};
+/// VLAN identifier, or none.
+pub(crate) static VLAN_OR_UNTAGGED: Text = Text {
+    what: "a VLAN identifier, or untagged",
+    pattern: "^untagged$",
+    most: 8,
+    example: "untagged",
+    whole: Some((0, MAX_VLAN)),
+};
+static TAG: Map = Map {
+    fields: &[
+        Field::new(
+            "vlan",
+            Type::Whole(0, MAX_VLAN),
+            "VLAN identifier; 0 is a priority tag.",
+        )
+        .required()
+        .example("7"),
+        Field::new("priority", Type::Whole(0, 7), "Priority code point.").or("0"),
+        Field::new("dropEligible", Type::Bool, "Drop eligible indicator.").or("false"),
+        Field::new(
+            "tpid",
+            Type::Words(&["0x8100", "0x88a8", "0x9100"]),
+            "EtherType of the tag: 802.1Q, 802.1ad service tag, or that of older switches.",
+        )
+        .or("\"0x8100\""),
+    ],
+    ..Map::PLAIN
+};
 
 /// VLAN tags pushed and popped by rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,7 +113,7 @@ pub struct TunnelConfig {
 
 impl TunnelConfig {
     pub(super) fn parse(node: &Located<'_>, _: &Context<'_>) -> Result<Self, SpecError> {
-        let fields = node.fields_or_none(&["rules", "default", "cache"])?;
+        let fields = node.fields_of(&FIELDS)?;
         let list = fields.required("rules", "a list of rules")?;
         let items = list.list("rules", MAX_RULES)?;
         let rules = items.iter().map(rule).collect::<Result<Vec<_>, _>>()?;
@@ -50,7 +139,7 @@ impl TunnelConfig {
 }
 
 fn rule(node: &Located<'_>) -> Result<Rule, SpecError> {
-    let fields = node.fields(&["match", "push", "pop"])?;
+    let fields = node.fields_of(&RULE)?;
     let action = match (fields.optional("push"), fields.optional("pop")) {
         (Some(node), None) => Action::Push(tag(&node)?),
         (None, Some(node)) => node.word(&[("true", Action::Pop)])?,
@@ -69,7 +158,7 @@ fn rule(node: &Located<'_>) -> Result<Rule, SpecError> {
     let Some(conditions) = fields.optional("match") else {
         return Ok(rule);
     };
-    let fields = conditions.fields(&["source", "destination", "protocol", "vlan"])?;
+    let fields = conditions.fields_of(&MATCH)?;
     let given = |name| fields.optional(name);
     rule.source = given("source").map(|node| prefix(&node)).transpose()?;
     rule.destination = given("destination").map(|node| prefix(&node)).transpose()?;
@@ -98,7 +187,7 @@ pub(crate) fn vlan(node: &Located<'_>) -> Result<VlanMatch, SpecError> {
 }
 
 fn tag(node: &Located<'_>) -> Result<VlanTag, SpecError> {
-    let fields = node.fields(&["vlan", "priority", "dropEligible", "tpid"])?;
+    let fields = node.fields_of(&TAG)?;
     let vlan = fields.required("vlan", "a VLAN identifier")?;
     let priority = fields.optional("priority");
     let drop_eligible = fields.optional("dropEligible");

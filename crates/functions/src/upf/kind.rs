@@ -15,6 +15,7 @@ use tailwater_chain::function::NetworkFunction;
 pub static KIND: FunctionKind = FunctionKind {
     name: "upf",
     summary: "User plane of a mobile network",
+    fields: &super::fields::FIELDS,
     parse: |node, context| Ok(UpfConfig::parse(node, context)?.into()),
 };
 

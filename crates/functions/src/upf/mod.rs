@@ -9,6 +9,7 @@ pub(crate) mod answer;
 pub mod api;
 mod capsule;
 mod direction;
+mod fields;
 mod filter;
 mod function;
 pub mod gtp;

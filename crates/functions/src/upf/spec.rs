@@ -1,8 +1,9 @@
 //! Configuration of `upf`.
 
+use super::fields::{FIELDS, PROFILE, RATES, RULE, USAGE};
 use crate::accounting::{self, ExportConfig};
 use crate::ipsec::DontFragment;
-use crate::kind::{ALLOW_EMPTY, Context, allows_empty, check_not_empty};
+use crate::kind::{Context, allows_empty, check_not_empty};
 use crate::policer::{Meter, Rate, code_point};
 use crate::upf::language::{self, Names};
 use crate::upf::{
@@ -24,13 +25,13 @@ const ADDRESS: &str = "an IP address such as 192.0.2.1 or 2001:db8::1";
 /// Maximum size of a sessions file in bytes.
 const MAX_FILE: usize = 1 << 30;
 /// Maximum number of sessions in the spec itself.
-const MAX_INLINE: usize = 65_536;
+pub(super) const MAX_INLINE: usize = 65_536;
 /// Default capacity in sessions.
-const CAPACITY: usize = 65_536;
+pub(super) const CAPACITY: usize = 65_536;
 /// Range of bursts in bytes. The minimum is a full packet, which could never pass otherwise.
-const BURST: RangeInclusive<u64> = 1500..=1 << 40;
+pub(super) const BURST: RangeInclusive<u64> = 1500..=1 << 40;
 /// Range of intervals between usage reports.
-const TIME: RangeInclusive<Nanos> = Nanos::from_secs(1)..=Nanos::from_secs(30 * 86_400);
+pub(super) const TIME: RangeInclusive<Nanos> = Nanos::from_secs(1)..=Nanos::from_secs(30 * 86_400);
 
 /// User plane of a mobile network.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,27 +50,7 @@ pub struct UpfConfig {
 
 impl UpfConfig {
     pub(super) fn parse(node: &Located<'_>, context: &Context<'_>) -> Result<Self, SpecError> {
-        let fields = node.fields_or_none(&[
-            "role",
-            "addresses",
-            "profiles",
-            "sessions",
-            "sessionsFile",
-            ALLOW_EMPTY,
-            "api",
-            "usage",
-            "capacity",
-            "default",
-            "mtu",
-            "errorSources",
-            "errorsPerSecond",
-            "qfi",
-            "sourcePort",
-            "udpChecksum",
-            "ttl",
-            "df",
-            "cache",
-        ])?;
+        let fields = node.fields_of(&FIELDS)?;
         let options = options(&fields)?;
         let usage = fields.optional("usage");
         let usage = usage.map(|node| accounting::export(&node)).transpose()?;
@@ -195,15 +176,12 @@ fn profiles_of(node: &Located<'_>, reported: bool) -> Result<Vec<Profile>, SpecE
     profiles.collect()
 }
 
-/// Fields of a treatment.
-const TREATMENT: [&str; 6] = ["qfi", "dscp", "gate", "rates", "sessionRates", "counted"];
-
 fn profile(name: &str, node: &Located<'_>, reported: bool) -> Result<Profile, SpecError> {
     if !is_label(name) {
         let what = "a name of lower-case letters, digits and inner dashes";
         return Err(node.error(format!("expected as a profile's name {what}, found {}", quoted(name))));
     }
-    let fields = node.fields_or_none(&["qfi", "dscp", "sessionRates", "usage", "rules", "default"])?;
+    let fields = node.fields_of(&PROFILE)?;
     let (qfi, dscp) = (qfi(&fields)?, dscp(&fields)?);
     let mut rules = Vec::new();
     if let Some(node) = fields.optional("rules") {
@@ -241,7 +219,7 @@ fn profile(name: &str, node: &Located<'_>, reported: bool) -> Result<Profile, Sp
     };
     let (mut volume, mut time) = (None, None);
     if let Some(node) = fields.optional("usage") {
-        let fields = node.fields(&["volume", "time"])?;
+        let fields = node.fields_of(&USAGE)?;
         if let Some(node) = fields.optional("volume") {
             volume = Some(node.whole(1..=1 << 50)?);
         }
@@ -270,8 +248,7 @@ fn profile(name: &str, node: &Located<'_>, reported: bool) -> Result<Profile, Sp
 }
 
 fn rule(node: &Located<'_>, usual: Treatment) -> Result<Rule, SpecError> {
-    let known: Vec<_> = ["flows"].into_iter().chain(TREATMENT).collect();
-    let fields = node.fields(&known)?;
+    let fields = node.fields_of(&RULE)?;
     const WHAT: &str = "a flow description such as \"permit out udp from 198.51.100.0/24 53 to assigned\"";
     let text = fields.required("flows", WHAT)?;
     let flows = parse_flows(text.string(WHAT)?).map_err(|wrong| text.error(wrong.message).suggest(wrong.suggestion))?;
@@ -325,7 +302,7 @@ fn dscp(fields: &Fields<'_>) -> Result<Option<u8>, SpecError> {
 
 /// Parses rates for uplink and downlink, or one of them.
 fn rates(node: &Located<'_>) -> Result<[Option<Meter>; 2], SpecError> {
-    let fields = node.fields(&["up", "down", "burst"])?;
+    let fields = node.fields_of(&RATES)?;
     let burst = fields.optional("burst");
     let burst = burst.map(|node| node.whole(BURST)).transpose()?;
     let rate = |name| {

@@ -13,6 +13,7 @@ use tailwater_chain::function::NetworkFunction;
 pub static KIND: FunctionKind = FunctionKind {
     name: "urlFilter",
     summary: "Filtering by host, URL and TLS server name",
+    fields: &super::spec::FIELDS,
     parse: |node, context| Ok(UrlFilterConfig::parse(node, context)?.into()),
 };
 

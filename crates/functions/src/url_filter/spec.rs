@@ -1,18 +1,75 @@
 //! Configuration of `urlFilter`.
 
 use crate::kind::Context;
-use crate::url_filter::pattern::{MAX_PATTERNS, MAX_TEXT_BYTES};
+use crate::url_filter::pattern::{MAX_PATTERN_BYTES, MAX_PATTERNS, MAX_TEXT_BYTES};
 use crate::url_filter::{Action, FilterConfig, Pattern, Ports, Rest, parse_list};
 use std::path::PathBuf;
 use tailwater_api::error::SpecError;
 use tailwater_api::files::read_text;
 use tailwater_api::located::{Fields, Located};
+use tailwater_api::schema::{FILE, Field, Map, PORTS, Rule, Type};
 use tailwater_api::values::{PacketAction, ports};
 
 /// Maximum number of ports and ranges in a list.
 const MAX_PORTS: usize = 64;
 /// Maximum memory in bytes of the buffers that all workers share.
 const MAX_MEMORY: u64 = 4 << 30;
+
+const PATTERN: Type = Type::Any(MAX_PATTERN_BYTES);
+const PORT_LIST: Type = Type::OneOf(&PORT_LISTS);
+static PORT_LISTS: [Type; 2] = [Type::Text(&PORTS), Type::List(&Type::Text(&PORTS), 1, MAX_PORTS)];
+/// Fields of the configuration.
+pub(super) static FIELDS: Map = Map {
+    fields: &[
+        Field::new(
+            "patterns",
+            Type::List(&PATTERN, 1, MAX_PATTERNS),
+            "Patterns such as `example.com`, `example.com/path` or `*text*`.",
+        )
+        .example("[example.com]"),
+        Field::new(
+            "patternsFile",
+            Type::Text(&FILE),
+            "File with a pattern per line, relative to the spec's folder; UTF-8, up to 16 MiB.",
+        ),
+        Field::new(
+            "action",
+            Type::Words(&["drop", "alert"]),
+            "`alert` counts a match and passes it.",
+        )
+        .or("drop"),
+        Field::new(
+            "restOfFlow",
+            PacketAction::TYPE,
+            "Later packets of a blocked flow. With `pass` only packets with the byte that completed the match are dropped.",
+        )
+        .or("drop")
+        .only_unless_changed("action", "drop"),
+        Field::new("httpPorts", PORT_LIST, "Destination ports inspected for HTTP.").or("any"),
+        Field::new("tlsPorts", PORT_LIST, "Destination ports inspected for TLS.").or("any"),
+        Field::new(
+            "streams",
+            Type::Whole(1, 1_000_000),
+            "Streams with buffered data at once, of all workers.",
+        )
+        .or("4096"),
+        Field::new(
+            "bufferBytes",
+            Type::Whole(1024, 32_768),
+            "Longest request line, and largest reordering distance; a power of two.",
+        )
+        .or("4096"),
+        Field::new("onOverflow", PacketAction::TYPE, "Packets that cannot be inspected.").or("pass"),
+        Field::new(
+            "fragments",
+            PacketAction::TYPE,
+            "IP fragments of TCP segments, which are not inspected.",
+        )
+        .or("pass"),
+    ],
+    rules: &[Rule::AtLeastOne(&["patterns", "patternsFile"])],
+    nullable: true,
+};
 
 /// Filtering by host and URL of HTTP requests, and by server name of TLS ClientHellos.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,18 +84,7 @@ pub struct UrlFilterConfig {
 
 impl UrlFilterConfig {
     pub(super) fn parse(node: &Located<'_>, context: &Context<'_>) -> Result<Self, SpecError> {
-        let fields = node.fields_or_none(&[
-            "patterns",
-            "patternsFile",
-            "action",
-            "restOfFlow",
-            "httpPorts",
-            "tlsPorts",
-            "streams",
-            "bufferBytes",
-            "onOverflow",
-            "fragments",
-        ])?;
+        let fields = node.fields_of(&FIELDS)?;
         let (patterns, source) = patterns(&fields, context)?;
         let word = |name, words: &[_], default| {
             let node: Option<Located<'_>> = fields.optional(name);

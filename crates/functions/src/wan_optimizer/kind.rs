@@ -13,6 +13,7 @@ use tailwater_chain::function::NetworkFunction;
 pub static KIND: FunctionKind = FunctionKind {
     name: "wanOptimizer",
     summary: "Redundancy elimination over a slow link",
+    fields: &super::spec::FIELDS,
     parse: |node, context| Ok(WanOptimizerConfig::parse(node, context)?.into()),
 };
 

@@ -8,12 +8,75 @@ use ipnet::IpNet;
 use std::net::IpAddr;
 use tailwater_api::error::SpecError;
 use tailwater_api::located::{Fields, Located};
+use tailwater_api::schema::{ADDRESS as ADDRESS_FORM, Field, Map, PREFIX, Type};
 use tailwater_api::values::{prefix, size};
 
 const ADDRESS: &str = "an IP address such as 192.0.2.1";
 const SIZE: &str = "a power of two from 256KiB to 1GiB, such as 16MiB";
 /// Default port, in the range that is not assigned (RFC 6335).
 const PORT: u16 = 49_664;
+
+/// Fields of the configuration.
+pub(super) static FIELDS: Map = Map {
+    fields: &[
+        Field::new("local", Type::Text(&ADDRESS_FORM), "Address of this end.")
+            .required()
+            .example("192.0.2.1"),
+        Field::new(
+            "remote",
+            Type::Text(&ADDRESS_FORM),
+            "Address of the other end, of the same IP version.",
+        )
+        .required()
+        .example("192.0.2.2"),
+        Field::new(
+            "destinations",
+            Type::List(&Type::Text(&PREFIX), 1, MAX_DESTINATIONS),
+            "Packets to these enter the tunnel.",
+        )
+        .otherwise("none"),
+        Field::new(
+            "port",
+            Type::Whole(1, 65_534),
+            "UDP port of both ends; the `streams` ports from it on must be free, too.",
+        )
+        .or("49664"),
+        Field::new(
+            "streams",
+            Type::Whole(1, MAX_STREAMS as u64),
+            "Streams; equal at both ends.",
+        )
+        .or("16"),
+        Field::new(
+            "cache",
+            Type::Size(LEAST_CACHE, MOST_CACHE),
+            "Cache of each stream, a power of two; equal at both ends.",
+        )
+        .or("16MiB"),
+        Field::new(
+            "fingerprints",
+            Type::Words(&["sample-byte", "max-p"]),
+            "Choice of positions: bytes of eight common values, or local maxima.",
+        )
+        .or("sample-byte"),
+        Field::new(
+            "period",
+            Type::Whole(PERIODS[0] as u64, PERIODS[1] as u64),
+            "Mean distance of positions: fewer bytes find more and cost more.",
+        )
+        .or("32"),
+        Field::new(
+            "minimum",
+            Type::Whole(0, 1500),
+            "Packets with less payload pass unchanged; the shortest reference.",
+        )
+        .or("64"),
+        Field::new("mtu", Type::Whole(576, 65_535), "Longest outer IP packet.").or("1500"),
+        Field::new("ttl", Type::Whole(1, 255), "Time to live of outer packets.").or("64"),
+    ],
+    nullable: true,
+    ..Map::PLAIN
+};
 
 /// End of a tunnel that removes redundant data.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,19 +89,7 @@ pub struct WanOptimizerConfig {
 
 impl WanOptimizerConfig {
     pub(super) fn parse(node: &Located<'_>, _: &Context<'_>) -> Result<Self, SpecError> {
-        let fields = node.fields_or_none(&[
-            "local",
-            "remote",
-            "destinations",
-            "port",
-            "streams",
-            "cache",
-            "fingerprints",
-            "period",
-            "minimum",
-            "mtu",
-            "ttl",
-        ])?;
+        let fields = node.fields_of(&FIELDS)?;
         let local = host(&fields.required("local", "the local IP address")?)?;
         let node = fields.required("remote", "the remote IP address")?;
         let remote = host(&node)?;

@@ -1,5 +1,6 @@
 //! Cluster specs.
 
+use super::fields::{CLUSTER_SPEC, MAX_WAY, SERVERS};
 use super::profiles::{NoProfiles, Profiles};
 use crate::cluster::{Cluster, MAX_CORES, MAX_KINDS, MAX_NODES, MAX_SERVERS, MAX_WAYS, Server, ServerKind};
 use std::path::Path;
@@ -8,8 +9,6 @@ use tailwater_api::document::{Document, Located, is_label, label};
 
 /// `kind` of cluster specs.
 const KIND: &str = "Cluster";
-/// Maximum size of a way, in KiB.
-const MAX_WAY: u64 = 1 << 20;
 /// Default number of classes: that of common processors, minus one for everything else.
 const CLASSES: u16 = 15;
 
@@ -31,6 +30,14 @@ impl ClusterSpec {
         cluster(&Document::read(path, "a cluster spec")?, profiles)
     }
 
+    /// Parses the text of a spec whose hardware `profiles` registers. `name` is the file's name in errors.
+    ///
+    /// # Errors
+    /// Returns the first error, with its position.
+    pub fn parse_with(text: &str, name: &str, profiles: &mut dyn Profiles) -> Result<Self, SpecError> {
+        cluster(&Document::parse(text, name, "a cluster spec")?, profiles)
+    }
+
     /// Parses the text of a spec that contains its curves. `name` is the file's name in errors.
     ///
     /// # Errors
@@ -42,7 +49,7 @@ impl ClusterSpec {
 
 fn cluster(document: &Document, profiles: &mut dyn Profiles) -> Result<ClusterSpec, SpecError> {
     let (metadata, spec) = document.object(KIND, "a map with servers")?;
-    let fields = spec.fields(&["servers"])?;
+    let fields = spec.fields_of(&CLUSTER_SPEC)?;
     let nodes = fields.required("servers", "a list of servers")?;
     let (mut kinds, mut servers) = (Vec::new(), Vec::new());
     for node in nodes.list("groups of servers", MAX_SERVERS)? {
@@ -67,17 +74,7 @@ fn cluster(document: &Document, profiles: &mut dyn Profiles) -> Result<ClusterSp
 
 /// Parses a group of servers: their kind, and their names.
 fn group(node: &Located<'_>, profiles: &mut dyn Profiles) -> Result<(ServerKind, Vec<String>), SpecError> {
-    let fields = node.fields(&[
-        "name",
-        "count",
-        "machine",
-        "hardware",
-        "numaNodes",
-        "cores",
-        "ways",
-        "wayKibibytes",
-        "classes",
-    ])?;
+    let fields = node.fields_of(&SERVERS)?;
     let named = fields.required("name", "a name for the server, or its group")?;
     let name = label(&named)?;
     let whole = |name, most: u16| {

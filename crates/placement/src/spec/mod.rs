@@ -4,11 +4,13 @@
 //! `docs/reference/placement-files.md` describes every field.
 
 mod cluster;
+mod fields;
 mod profiles;
 mod slos;
 mod state;
 
 pub use cluster::ClusterSpec;
+pub use fields::{CHAIN_PROFILE, CLUSTER, HARDWARE, SERVERS, SLO, SLO_SET};
 pub use profiles::{NoProfiles, Profiles};
 pub use slos::SloSet;
 pub use state::{KnownChain, State, StateSpec};

@@ -1,5 +1,6 @@
 //! Specs of SLOs and of their chains.
 
+use super::fields::{CHAIN, CURVES, ON_DEMAND, SLO, SLO_SET_SPEC};
 use super::profiles::{NoProfiles, Profiles};
 use crate::curve::{CacheCurve, CurveError, LoadCurve, MAX_POINTS, MAX_RATE};
 use crate::schedule::MAX_INSTANCES;
@@ -15,13 +16,13 @@ use tailwater_net::Nanos;
 /// `kind` of SLO specs.
 const KIND: &str = "SloSet";
 /// Maximum number of SLOs in a file.
-const MAX_SLOS: usize = 20_000;
+pub(super) const MAX_SLOS: usize = 20_000;
 /// Maximum number of chains in a file.
-const MAX_CHAINS: usize = 10_000;
+pub(super) const MAX_CHAINS: usize = 10_000;
 /// Valid latency objectives, as in chain specs.
-const LATENCY: RangeInclusive<Nanos> = Nanos::from_micros(1)..=Nanos::from_secs(10);
+pub(super) const LATENCY: RangeInclusive<Nanos> = Nanos::from_micros(1)..=Nanos::from_secs(10);
 /// Maximum length of a traffic name, in bytes.
-const MAX_TRAFFIC: usize = 256;
+pub(super) const MAX_TRAFFIC: usize = 256;
 /// Maximum cache size, in KiB.
 const MAX_CACHE: f64 = (1u64 << 30) as f64;
 
@@ -45,6 +46,14 @@ impl SloSet {
         set(&Document::read(path, "a set of SLOs")?, profiles)
     }
 
+    /// Parses the text of a spec whose curves `profiles` may provide. `name` is the file's name in errors.
+    ///
+    /// # Errors
+    /// Returns the first error, with its position.
+    pub fn parse_with(text: &str, name: &str, profiles: &mut dyn Profiles) -> Result<Self, SpecError> {
+        set(&Document::parse(text, name, "a set of SLOs")?, profiles)
+    }
+
     /// Parses the text of a spec that contains its curves. `name` is the file's name in errors.
     ///
     /// # Errors
@@ -56,7 +65,7 @@ impl SloSet {
 
 fn set(document: &Document, profiles: &mut dyn Profiles) -> Result<SloSet, SpecError> {
     let (metadata, spec) = document.object(KIND, "a map with chains and slos")?;
-    let fields = spec.fields(&["profiles", "chains", "slos"])?;
+    let fields = spec.fields_of(&SLO_SET_SPEC)?;
     if let Some(node) = fields.optional("profiles") {
         profiles.files(&node)?;
     }
@@ -97,7 +106,7 @@ fn twice(node: &Located<'_>, what: &str, name: &str) -> SpecError {
 }
 
 fn chain(node: &Located<'_>, profiles: &mut dyn Profiles) -> Result<ChainProfile, SpecError> {
-    let fields = node.fields(&["name", "curves", "profile"])?;
+    let fields = node.fields_of(&CHAIN)?;
     let name = label(&fields.required("name", "the chain's name")?)?;
     if let Some(node) = fields.optional("profile") {
         if fields.optional("curves").is_some() {
@@ -168,8 +177,7 @@ pub(super) fn traffic_name(node: &Located<'_>) -> Result<String, SpecError> {
 }
 
 fn curves(node: &Located<'_>) -> Result<(Curves, Measured), SpecError> {
-    let known = ["machine", "cores", "traffic", "percentile", "throughput", "latency"];
-    let fields = node.fields(&known)?;
+    let fields = node.fields_of(&CURVES)?;
     let machine = label(&fields.required("machine", "the machine that was measured on")?)?;
     let cores = match fields.optional("cores") {
         None => 1,
@@ -228,18 +236,7 @@ fn points<'a>(
 }
 
 fn slo(node: &Located<'_>, chains: &HashMap<String, Arc<ChainProfile>>) -> Result<Slo, SpecError> {
-    let fields = node.fields(&[
-        "name",
-        "chain",
-        "throughput",
-        "onDemand",
-        "latency",
-        "traffic",
-        "percentile",
-        "cap",
-        "spread",
-        "apart",
-    ])?;
+    let fields = node.fields_of(&SLO)?;
     let name = label(&fields.required("name", "the SLO's name")?)?;
     let node = fields.required("chain", "the name of a chain")?;
     let text = node.string("the name of a chain")?;
@@ -253,7 +250,7 @@ fn slo(node: &Located<'_>, chains: &HashMap<String, Arc<ChainProfile>>) -> Resul
             throughput: packets(&node)? as f64,
         },
         (None, Some(node)) => {
-            let fields = node.fields(&["mostInstances"])?;
+            let fields = node.fields_of(&ON_DEMAND)?;
             let most = fields.required("mostInstances", "a whole number")?;
             Target::OnDemand {
                 most: most.whole(1..=MAX_INSTANCES as u64)? as u16,

@@ -1,6 +1,7 @@
 //! Chains of a rack spec: costs of their packets, objectives, traffic.
 
 use super::costs;
+use super::fields::{CHAIN, TRAFFIC};
 use super::model::SimulationModel;
 use crate::chain::{ChainError, ChainModel};
 use crate::rack::{CoreSharing, Rack};
@@ -18,9 +19,9 @@ use tailwater_policy::server::IngressConfig;
 use tailwater_traffic::generate::{PRESETS, preset};
 
 /// Valid latency objectives, as in chain specs.
-const SLO: RangeInclusive<Nanos> = Nanos::from_micros(1)..=Nanos::from_secs(10);
+pub(super) const SLO: RangeInclusive<Nanos> = Nanos::from_micros(1)..=Nanos::from_secs(10);
 /// Valid factors on the number of flows and on the rate.
-const SCALE: RangeInclusive<f64> = 1e-3..=1e6;
+pub(super) const SCALE: RangeInclusive<f64> = 1e-3..=1e6;
 /// Sustainable load of a core with its own queue, as a share of its capacity. Used if nothing was measured: queues grow
 /// without bound at 1.
 const SUSTAINED: f64 = 0.85;
@@ -167,7 +168,7 @@ pub(super) struct Copies {
 
 /// Parses the number of chains that a node stands for.
 pub(super) fn copies(node: &Located<'_>, model: SimulationModel) -> Result<Copies, SpecError> {
-    let fields = node.fields(FIELDS)?;
+    let fields = node.fields_of(&CHAIN)?;
     let whole = |name: &str| {
         fields
             .optional(name)
@@ -186,7 +187,7 @@ pub(super) fn copies(node: &Located<'_>, model: SimulationModel) -> Result<Copie
 
 /// Parses the number of the server that a node's chains run on, counted from 1. Returns it counted from 0.
 pub(super) fn home(node: &Located<'_>, rack: &Rack) -> Result<Option<u16>, SpecError> {
-    let fields = node.fields(FIELDS)?;
+    let fields = node.fields_of(&CHAIN)?;
     let Some(node) = fields.optional("server") else {
         return Ok(None);
     };
@@ -198,30 +199,7 @@ pub(super) fn home(node: &Located<'_>, rack: &Rack) -> Result<Option<u16>, SpecE
 }
 
 /// Maximum number of copies of a chain, and of its servers.
-const MOST_COPIES: u64 = 10_000;
-
-/// Fields of a chain.
-const FIELDS: &[&str] = &[
-    "name",
-    "count",
-    "servers",
-    "server",
-    "rate",
-    "slo",
-    "whenOverloaded",
-    "profile",
-    "costs",
-    "frontier",
-    "rates",
-    "splits",
-    "dispatch",
-    "batch",
-    "opensAtHome",
-    "jitter",
-    "wakes",
-    "pauses",
-    "traffic",
-];
+pub(super) const MOST_COPIES: u64 = 10_000;
 
 /// Parses a chain of a spec whose files are relative to `base_dir`, on this number of servers.
 pub(super) fn chain(
@@ -230,7 +208,7 @@ pub(super) fn chain(
     servers: Option<usize>,
     base_dir: &Path,
 ) -> Result<RackChain, SpecError> {
-    let fields = node.fields(FIELDS)?;
+    let fields = node.fields_of(&CHAIN)?;
     let name = label(&fields.required("name", "the chain's name")?)?;
     let node = fields.required("slo", "a duration such as 200us")?;
     let slo = duration(&node, SLO)?;
@@ -332,7 +310,7 @@ fn of_profile(error: ProfileError) -> SpecError {
 }
 
 fn traffic(node: &Located<'_>, base_dir: &Path) -> Result<TrafficSpec, SpecError> {
-    let fields = node.fields(&["source", "flowsScale", "rateScale", "seed"])?;
+    let fields = node.fields_of(&TRAFFIC)?;
     let scale = |name: &str| match fields.optional(name) {
         None => Ok(1.0),
         Some(node) => {

@@ -1,5 +1,6 @@
 //! Costs of packets in a rack spec.
 
+use super::fields::{COSTS, DISPATCH, PAUSE, SPLIT, WAKE};
 use crate::chain::{ChainModel, Jitter, MOST_BATCH, SplitCost};
 use crate::pauses::Pauses;
 use std::ops::RangeInclusive;
@@ -8,19 +9,14 @@ use tailwater_api::document::{Fields, Located};
 use tailwater_policy::capacity::{MAX_PAUSES, MAX_PAUSES_PER_SECOND, MAX_SPLITS, MAX_WAKES, Pause, ServiceCosts, Wake};
 
 /// Maximum cost, in nanoseconds.
-const MOST_COST: f64 = 1e9;
+pub(super) const MOST_COST: f64 = 1e9;
 
 /// Valid durations of sleep, wake-ups and pauses, in nanoseconds.
-const LENGTH: RangeInclusive<u64> = 1..=10_000_000_000;
+pub(super) const LENGTH: RangeInclusive<u64> = 1..=10_000_000_000;
 
 /// Parses the service costs of a chain that was not measured.
 pub(super) fn service(node: &Located<'_>) -> Result<ServiceCosts, SpecError> {
-    let fields = node.fields(&[
-        "batchNanoseconds",
-        "packetNanoseconds",
-        "byteNanoseconds",
-        "newFlowNanoseconds",
-    ])?;
+    let fields = node.fields_of(&COSTS)?;
     fields.required("packetNanoseconds", "nanoseconds")?;
     let cost = |name: &str| nanoseconds(&fields, name, 0.0, MOST_COST);
     Ok(ServiceCosts {
@@ -62,27 +58,7 @@ pub(super) fn beside(fields: &Fields<'_>, mut model: ChainModel) -> Result<Chain
 
 /// Parses the cost of receiving, as part of the service costs, and the costs between cores, in addition to them.
 fn dispatch(node: &Located<'_>, model: ChainModel) -> Result<ChainModel, SpecError> {
-    let fields = node.fields(&[
-        "receiveBatchNanoseconds",
-        "receivePacketNanoseconds",
-        "queuePacketNanoseconds",
-        "leasePacketNanoseconds",
-        "handOverBatchNanoseconds",
-        "handOverPacketNanoseconds",
-        "receiptPacketNanoseconds",
-        "decisionNanoseconds",
-        "decisionFlowNanoseconds",
-        "movePacketNanoseconds",
-        "helperBatchNanoseconds",
-        "helperPacketNanoseconds",
-        "numaPacketNanoseconds",
-        "migratedFlowNanoseconds",
-        "ringPacketNanoseconds",
-        "coldAfterPackets",
-        "coldBatchNanoseconds",
-        "coldPacketNanoseconds",
-        "newBatchNanoseconds",
-    ])?;
+    let fields = node.fields_of(&DISPATCH)?;
     let part = |name, default, whole| nanoseconds(&fields, name, default, whole);
     let cost = |name, default| nanoseconds(&fields, name, default, MOST_COST);
     Ok(ChainModel {
@@ -122,7 +98,7 @@ fn wakes(node: &Located<'_>) -> Result<Vec<Wake>, SpecError> {
             "p90Nanoseconds",
             "p99Nanoseconds",
         ];
-        let fields = node.fields(&names)?;
+        let fields = node.fields_of(&WAKE)?;
         let mut numbers = [0; 4];
         for (number, name) in numbers.iter_mut().zip(names) {
             *number = fields.required(name, "nanoseconds")?.whole(LENGTH)?;
@@ -142,7 +118,7 @@ fn wakes(node: &Located<'_>) -> Result<Vec<Wake>, SpecError> {
 fn pauses(node: &Located<'_>) -> Result<Vec<Pause>, SpecError> {
     let mut pauses = Vec::new();
     for node in node.list("pauses", MAX_PAUSES)? {
-        let fields = node.fields(&["perSecond", "nanoseconds"])?;
+        let fields = node.fields_of(&PAUSE)?;
         let what = format!("a number above 0, at most {MAX_PAUSES_PER_SECOND}");
         let number = fields.required("perSecond", &what)?;
         let per_second = number.number(&what)?;
@@ -164,7 +140,7 @@ fn pauses(node: &Located<'_>) -> Result<Vec<Pause>, SpecError> {
 fn splits(node: &Located<'_>) -> Result<Vec<SplitCost>, SpecError> {
     let mut splits: Vec<SplitCost> = Vec::new();
     for node in node.list("splits", MAX_SPLITS - 1)? {
-        let fields = node.fields(&["lastFunctions", "first", "last"])?;
+        let fields = node.fields_of(&SPLIT)?;
         let part = |name| {
             let what = "a share of the packets' costs from 0 to 1";
             let node = fields.required(name, what)?;

@@ -5,10 +5,12 @@
 
 mod chain;
 mod costs;
+mod fields;
 mod model;
 mod rack;
 
 pub use chain::{RackChain, TrafficSource, TrafficSpec};
+pub use fields::SCHEMA;
 pub use model::SimulationModel;
 
 use crate::policies::comparable;
@@ -83,20 +85,7 @@ impl RackSpec {
 
 fn rack_spec(document: &Document, base_dir: &Path, model: Option<SimulationModel>) -> Result<RackSpec, SpecError> {
     let (metadata, spec) = document.object(KIND, "a map with servers and chains")?;
-    let fields = spec.fields(&[
-        "model",
-        "servers",
-        "coreSharing",
-        "switch",
-        "timing",
-        "ingress",
-        "chains",
-        "policies",
-        "duration",
-        "warmUp",
-        "window",
-        "seed",
-    ])?;
+    let fields = spec.fields_of(&self::fields::FIELDS)?;
     let model = match (model, fields.optional("model")) {
         (Some(model), _) => model,
         (None, None) => SimulationModel::default(),

@@ -1,5 +1,6 @@
 //! Machines of a rack spec.
 
+use super::fields::{INGRESS, SERVER, SWITCH, TIMING};
 use super::model::SimulationModel;
 use crate::rack::{CoreSharing, Rack, Server, Switch, Timing};
 use crate::simulation::LONGEST_RUN;
@@ -10,13 +11,13 @@ use tailwater_net::Nanos;
 use tailwater_policy::server::IngressConfig;
 
 /// Valid delays of any kind.
-const DELAY: RangeInclusive<Nanos> = Nanos::ZERO..=Nanos::from_secs(10);
+pub(super) const DELAY: RangeInclusive<Nanos> = Nanos::ZERO..=Nanos::from_secs(10);
 /// Valid link rates, in bits per second.
 const LINK: RangeInclusive<u64> = 1_000_000..=10_000_000_000_000;
 /// Maximum rows of a switch's table, and maximum packets that its controller buffers.
-const MOST_ROWS: u64 = 1 << 20;
+pub(super) const MOST_ROWS: u64 = 1 << 20;
 /// Maximum buffer of a switch, in bytes.
-const MOST_BUFFER: u64 = 1 << 34;
+pub(super) const MOST_BUFFER: u64 = 1 << 34;
 
 /// Parses the rack of a spec for a model.
 pub(super) fn rack(fields: &Fields<'_>, model: SimulationModel) -> Result<Rack, SpecError> {
@@ -85,16 +86,7 @@ fn delay(fields: &Fields<'_>, name: &str, default: Nanos) -> Result<Nanos, SpecE
 /// Parses equal servers, and their number.
 fn server(node: &Located<'_>, most: usize, model: SimulationModel) -> Result<(usize, Server), SpecError> {
     let default = Server::default();
-    let fields = node.fields(&[
-        "count",
-        "cores",
-        "numaNodes",
-        "link",
-        "ring",
-        "retaDelay",
-        "buffers",
-        "failsAt",
-    ])?;
+    let fields = node.fields_of(&SERVER)?;
     let cores = whole(&fields, "cores", default.cores.into(), 1..=512)?;
     let nodes = u64::from(default.numa_nodes).min(cores);
     let server = Server {
@@ -135,7 +127,7 @@ fn link(node: &Located<'_>) -> Result<u64, SpecError> {
 
 fn switch(node: &Located<'_>) -> Result<Switch, SpecError> {
     let default = Switch::default();
-    let fields = node.fields(&["table", "ruleLatency", "held", "bufferBytes", "flowHash"])?;
+    let fields = node.fields_of(&SWITCH)?;
     Ok(Switch {
         table: whole(&fields, "table", default.table as u64, 0..=MOST_ROWS)? as usize,
         rule_latency: delay(&fields, "ruleLatency", default.rule_latency)?,
@@ -156,17 +148,7 @@ fn switch(node: &Located<'_>) -> Result<Switch, SpecError> {
 
 fn timing(node: &Located<'_>) -> Result<Timing, SpecError> {
     let default = Timing::default();
-    let fields = node.fields(&[
-        "poll",
-        "wake",
-        "spin",
-        "handOver",
-        "receipt",
-        "migration",
-        "look",
-        "rpc",
-        "flowTransfer",
-    ])?;
+    let fields = node.fields_of(&TIMING)?;
     Ok(Timing {
         poll: delay(&fields, "poll", default.poll)?,
         wake: delay(&fields, "wake", default.wake)?,
@@ -207,7 +189,7 @@ pub(super) fn ingress(
     let Some(node) = fields.optional("ingress") else {
         return Ok(default);
     };
-    let fields = node.fields(&["prefixV4", "prefixV6", "threshold", "scaleIn"])?;
+    let fields = node.fields_of(&INGRESS)?;
     let scale_in = match fields.optional("scaleIn") {
         None => default.scale_in,
         Some(node) => match node.word(&[("true", true), ("false", false)])? {

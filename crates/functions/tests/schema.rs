@@ -1,0 +1,74 @@
+//! The tables of fields agree with the parser of chains: each sample that is made from them is accepted or refused as
+//! they say.
+
+use std::fs;
+use std::path::PathBuf;
+use tailwater_api::chain::SCHEMA;
+use tailwater_api::schema::samples::{Expected, samples};
+use tailwater_functions::registry;
+use tailwater_functions::spec::ChainSpec;
+
+/// Paths of values that must meet conditions that tables cannot express, and the conditions.
+const OTHER_CONDITIONS: &[(&str, &str)] = &[
+    ("spec.slo.network", "less than latency"),
+    (".ipsec.policies[0].protect", "one of the associations"),
+    (".upf.profiles.edge.usage", "the function's usage is required"),
+    (".classifier.rules[0].to", "one of the branches"),
+    (".classifier.rulesFile", "ClassBench requires matchTo"),
+    (".classifier.matchTo", "one of the branches"),
+    (".classifier.default", "one of the branches"),
+    (".synthetic.stride", "below workingSet"),
+    (".ids.variables", "syntax of rules"),
+    (".ids.onOverflow", "drop requires mode: drop"),
+    (".wanOptimizer.remote", "other than local"),
+    (".wanOptimizer.port", "room for the streams' ports"),
+    (".library.file", "the library is loaded"),
+    (".onFailure", "bypass of functions that stop and change no packets"),
+    (".nat.ports", "at least 512 ports"),
+    (".backends[0].mac", "mode: mac"),
+    (".keyFile", "a file with digits"),
+    (".ipForward.routesFile", "a file with routes"),
+    (".ipForward.default", "one of the next hops"),
+    (".policer.limits[0].peak.rate", "no lower than the rate"),
+    (".firstSequence", "below 2^32 without esn"),
+    (".external.returnPort", "of the kind of port"),
+];
+
+/// Paths of values that the parser does not come to, and the reasons.
+const NOT_REACHED: &[(&str, &str)] = &[
+    (".classifier.branches", "a rule must lead to each branch"),
+    (".program.", "programs require isolation"),
+];
+
+/// Folder with the file that samples name.
+fn folder() -> PathBuf {
+    let folder = std::env::temp_dir().join(format!("tailwater-schema-{}", std::process::id()));
+    fs::create_dir_all(&folder).expect("a folder");
+    let rules = "@0.0.0.0/0 0.0.0.0/0 0 : 65535 0 : 65535 0x00/0x00\n";
+    fs::write(folder.join("file.txt"), rules).expect("a file");
+    folder
+}
+
+#[test]
+fn the_parser_of_chains_agrees_with_the_tables() {
+    let folder = folder();
+    let samples = samples(&SCHEMA, &registry::schemas());
+    assert!(samples.len() > 2000, "only {} samples", samples.len());
+    let mut differences = Vec::new();
+    for sample in &samples {
+        let outcome = ChainSpec::parse(&sample.text, "sample", &folder).map(drop);
+        let listed = |list: &[(&str, &str)]| list.iter().any(|(path, _)| sample.path.contains(path));
+        let is_known = listed(NOT_REACHED) || (listed(OTHER_CONDITIONS) && sample.expected == Expected::Accepted);
+        if let Some(difference) = sample.difference(outcome).filter(|_| !is_known) {
+            differences.push(difference);
+        }
+    }
+    fs::remove_dir_all(&folder).expect("a folder");
+    assert!(
+        differences.is_empty(),
+        "{} of {} differ:\n{}",
+        differences.len(),
+        samples.len(),
+        differences.join("\n")
+    );
+}
