@@ -56,8 +56,8 @@ pub enum PortNameError {
     Neither(String),
     /// The name resembles that of a kernel interface.
     #[error(
-        "expected a port, found \"{0}\"; for the kernel's interface of that name write {INTERFACE}{0}, or, through \
-         DPDK, net_af_packet0,iface={0}"
+        "expected {PCI}, or {VIRTUAL}, found \"{0}\"; for the kernel's interface of that name write {INTERFACE}{0}, \
+         or, through DPDK, net_af_packet0,iface={0}"
     )]
     Interface(String),
     /// The kernel has no interface of this name.

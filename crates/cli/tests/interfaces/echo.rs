@@ -54,8 +54,8 @@ pub fn send_frames(interface: &str, frames: &[Vec<u8>]) {
     }
 }
 
-/// Answers datagrams to an address of a host until the test program ends: with their bytes, this number, and the sender's address as
-/// the host sees it.
+/// Answers datagrams to an address of a host until the test program ends: with their bytes, this number, and the
+/// sender's address as the host sees it.
 pub fn answer(hosts: &Hosts, host: usize, address: &str, number: u8) {
     let address: Ipv4Addr = address.parse().unwrap();
     let (ready, is_ready) = channel();

@@ -19,7 +19,8 @@ pub(crate) struct SendList {
     unsent: Vec<u16>,
 }
 
-// SAFETY: all pointers in the lists are written in `send_described` before they are used, and not used after it returns.
+// SAFETY: all pointers in the lists are written in `send_described` before they are used, and not used after it
+// returns.
 unsafe impl Send for SendList {}
 // SAFETY: as above; `send_described` has exclusive access.
 unsafe impl Sync for SendList {}

@@ -14,9 +14,9 @@
 //!  |<----------------------------- counts ---|
 //! ```
 //!
-//! A port of kernel interfaces passes over with its sockets: both processes have the receive rings mapped, and one of
-//! them reads. In `positions` is the slot at which the other one goes on. So the kernel notices nothing, and packets that
-//! arrive meanwhile wait in the rings.
+//! A port of kernel interfaces passes over with its sockets: both processes have the receive rings mapped, and one
+//! of them reads. In `positions` is the slot at which the other one goes on. So the kernel notices nothing, and packets
+//! that arrive meanwhile wait in the rings.
 //!
 //! Until `taken` arrives, the running server has lost nothing: if the connection ends, it goes on. The new one polls
 //! only after `taken` was sent. A connection that the other side has closed takes no `taken` any more, so that never
