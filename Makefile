@@ -55,12 +55,13 @@ quick: ## checks for a change, within a minute: formatting, lints, unit tests of
 mutants: ## cargo-mutants on the lines that differ from BASE=main
 	@tools/mutants.sh $(BASE)
 
-soak: ## stress test: 1,000 random changes of a loaded server's chains and 50 kills of it, 100 take-overs by a new process, adversarial loads against static RSS in the simulator, then continuous changes of cores, flows and buckets, each for MINUTES=10; exits 1 on more late packets, or any difference from one core; SEED=n repeats a round
+soak: ## stress test: 1,000 random changes of a loaded server's chains and 50 kills of it, 100 take-overs by a new process, on traces and (as root) on veth pairs, adversarial loads against static RSS in the simulator, then continuous changes of cores, flows and buckets, each for MINUTES=10; exits 1 on more late packets, or any difference from one core; SEED=n repeats a round
 	@tools/deps.sh build
 	@LIVE_OPERATIONS=1000 LIVE_SEED=$(or $(SEED),1) cargo test --release --locked -p tailwater-server --test live -- --nocapture
 	@KILLS=50 cargo test --release --locked -p tailwater --test serve_killed -- --nocapture
 	@EXCHANGE_SECONDS=$$(($(MINUTES) * 60)) cargo test --release --locked -p tailwater-dataplane --test many_chains exchange -- --nocapture
 	@TAKE_OVERS=100 cargo test --release --locked -p tailwater --test serve_take_over -- --nocapture
+	@TAKE_OVERS=100 cargo test --release --locked -p tailwater --test interfaces processes_take_over -- --nocapture
 	@TAKE_OVERS=100 cargo test --release --locked -p tailwater-dataplane --test many_chains take_over -- --nocapture
 	@SOAK_MINUTES=$(MINUTES) SOAK_SEED=$(SEED) cargo test --release --locked -p tailwater-sim --test cliffs -- search --nocapture
 	@SOAK_MINUTES=$(MINUTES) SOAK_SEED=$(SEED) cargo test --release --locked -p tailwater-dataplane --test soak
@@ -100,9 +101,10 @@ bench-counts: ## the counts of bench-chains compared with crates/dataplane/bench
 	@tools/deps.sh build bench
 	@cargo bench --locked -p tailwater-dataplane --bench chains -- counts $(COUNTS)
 
-bench-ports: ## the chains of bench-chains over DPDK's rings and shared memory, compared with the trace NIC and DPDK's own forwarding
+bench-ports: ## the chains of bench-chains over DPDK's rings and shared memory, compared with the trace NIC and DPDK's own forwarding; as root, packet sockets compared with DPDK's
 	@tools/deps.sh build bench ports
 	@cargo bench --locked -p tailwater-dataplane --features dpdk --bench ports
+	@cargo bench --locked -p tailwater-dataplane --features dpdk --bench interfaces
 
 bench-flows: ## flow tables: memory of a flow of each chain, and the cost of a packet at 1k to 10M flows; FLOWS="nat --flows 1M" for some
 	@tools/deps.sh build bench

@@ -28,7 +28,7 @@ pub use error::SpecError;
 pub use flows::{FlowsSpec, IdleTimeouts, PacketsSpec, WhenFull};
 pub use isolation::{Defence, IsolationMode, IsolationSpec};
 pub use port_name::{PortName, PortNameError};
-pub use ports::{DdioSpec, PortSetup, PortsSpec};
+pub use ports::{DdioSpec, PortSetup, PortsSpec, two_kinds};
 pub use server::{ControlSpec, ServerPort, ServerSpec, Unmatched};
 pub use slo::{Slo, WhenOverloaded};
 pub use state::{RedisAddress, RedisSpec, Secret, StateSpec, WhenUnavailable};

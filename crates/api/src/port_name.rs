@@ -52,12 +52,12 @@ enum Kind {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PortNameError {
     /// The name is neither a PCI address nor a virtual device.
-    #[error("expected {PCI}, or {VIRTUAL}, found \"{0}\"")]
+    #[error("expected {PCI}, or {VIRTUAL}, or a kernel interface such as {INTERFACE}veth0, found \"{0}\"")]
     Neither(String),
     /// The name resembles that of a kernel interface.
     #[error(
-        "expected {PCI}, or {VIRTUAL}, found \"{0}\"; for the kernel's interface of that name write \
-         net_af_packet0,iface={0}, or, at an external function, {INTERFACE}{0}"
+        "expected {PCI}, or {VIRTUAL}, found \"{0}\"; for the kernel's interface of that name write {INTERFACE}{0}, \
+         or, through DPDK, net_af_packet0,iface={0}"
     )]
     Interface(String),
     /// The kernel has no interface of this name.
@@ -66,12 +66,12 @@ pub enum PortNameError {
          most one {NUMBER} for the worker's number, found \"{0}\""
     )]
     InterfaceName(String),
-    /// A kernel interface, as the port of a chain.
+    /// Numbered kernel interfaces, as the port of a chain.
     #[error(
-        "{INTERFACE}{0} is a port of external functions; as a port of the chain write net_af_packet0,iface={0}, which \
-         requires a program with DPDK"
+        "expected one interface, which all cores of a port share, found {INTERFACE}{0}; {NUMBER} is for ports of \
+         external functions"
     )]
-    OfFunction(String),
+    Numbered(String),
     /// An argument is not `key=value`.
     #[error("expected arguments as in {VIRTUAL}, found \"{0}\"")]
     Argument(String),
@@ -108,11 +108,11 @@ impl PortName {
     /// Returns the name if it can be a port of a chain.
     ///
     /// # Errors
-    /// It is a kernel interface without DPDK, which only external functions have.
+    /// It is one of several kernel interfaces, which only external functions have.
     pub fn of_chain(self) -> Result<PortName, PortNameError> {
-        match self.interface().filter(|_| self.is_kernel()) {
+        match self.interface().filter(|_| self.is_numbered()) {
             None => Ok(self),
-            Some(name) => Err(PortNameError::OfFunction(name.to_owned())),
+            Some(name) => Err(PortNameError::Numbered(name.to_owned())),
         }
     }
 
@@ -268,7 +268,7 @@ mod tests {
     #[test]
     fn other_names_are_refused_with_a_hint() {
         let error = |text: &str| text.parse::<PortName>().unwrap_err().to_string();
-        assert!(error("eth0").contains("write net_af_packet0,iface=eth0, or, at an external function, interface=eth0"));
+        assert!(error("eth0").contains("write interface=eth0, or, through DPDK, net_af_packet0,iface=eth0"));
         for text in ["", "3b:00.8", "3b:0.1", "net_", "a:b", "net_ring 0", "0000:zz:00.0"] {
             assert!(error(text).contains("expected a PCI address"), "{text}");
         }
@@ -332,8 +332,12 @@ mod tests {
             let error = format!("interface={wrong}").parse::<PortName>().unwrap_err();
             assert_eq!(error, PortNameError::InterfaceName(wrong.to_owned()));
         }
-        let error = plain.of_chain().unwrap_err().to_string();
-        assert!(error.contains("write net_af_packet0,iface=fw-in.7@x"), "{error}");
+        let error = numbered.of_chain().unwrap_err().to_string();
+        assert!(
+            error.contains("expected one interface, which all cores of a port share"),
+            "{error}"
+        );
+        assert_eq!(plain.clone().of_chain(), Ok(plain));
         assert_eq!(name("net_ring0").of_chain(), Ok(name("net_ring0")));
     }
 }

@@ -142,6 +142,9 @@ pub fn ports_of(node: &Located<'_>, problem: impl Fn(&PortName) -> Option<String
                      entry port"
                 )));
             }
+            if exit.is_kernel() != entry.is_kernel() {
+                return Err(node.error(two_kinds(&entry, &exit)));
+            }
             Some(exit)
         }
     };
@@ -166,6 +169,13 @@ pub fn ports_of(node: &Located<'_>, problem: impl Fn(&PortName) -> Option<String
             },
         },
     })
+}
+
+/// Returns the message for an entry and an exit of which only one is a kernel interface without DPDK.
+pub fn two_kinds(entry: &PortName, exit: &PortName) -> String {
+    format!(
+        "expected two ports of one kind, found \"{entry}\" and \"{exit}\": either both interface=NAME, or both of DPDK"
+    )
 }
 
 /// Returns the message for a port that the function `user` uses.

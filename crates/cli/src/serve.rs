@@ -73,7 +73,7 @@ pub struct Serving<'s> {
 pub fn serve_with(args: &ServeArgs, companion: impl FnOnce(Serving<'_>) + Send) -> Result<ExitCode, CliError> {
     let spec = read(&args.server)?;
     let paths = Paths::of(&spec, |name| std::env::var_os(name).map(PathBuf::from));
-    let beginning = Beginning::new(args, &spec, &paths)?;
+    let mut beginning = Beginning::new(args, &spec, &paths)?;
     if !args.take_over && rustix::process::geteuid().is_root() {
         // Remains of functions' processes that a killed server had. Every start of such a process removes them, too.
         let _ = tailwater_confine::sweep();
@@ -108,7 +108,7 @@ pub fn serve_with(args: &ServeArgs, companion: impl FnOnce(Serving<'_>) + Send) 
     let has_other_cores = cores::available().iter().any(|core| !cores.contains(core));
     let elsewhere = cores::AvoidCores::new(if is_left { &all } else { &cores });
     let clock = beginning.clock()?;
-    let ports = open(&spec, &cores, &clock)?;
+    let ports = open(&spec, &cores, &clock, |port| beginning.sockets(port))?;
     let host = HostConfig {
         cores: cores.clone(),
         nap: args.nap,

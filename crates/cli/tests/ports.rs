@@ -140,7 +140,7 @@ mod with_dpdk {
             assert_refused(&output.unwrap(), expected);
         };
         for (port, expected) in [
-            ("eth0", "write net_af_packet0,iface=eth0"),
+            ("eth0", "write interface=eth0"),
             ("", "expected a PCI address"),
             ("0000:zz:00.0", "expected a PCI address"),
             ("ffff:ff:1f.7", "no such PCI device"),

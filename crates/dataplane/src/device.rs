@@ -21,7 +21,7 @@ pub mod ticks;
 
 use crate::capture::CaptureTap;
 use crate::clock::Clock;
-use crate::port::{PortQueue, PortSender, Received, Refused, Reta, RetaError};
+use crate::port::{PortQueue, PortSender, QueuePosition, Received, Refused, Reta, RetaError};
 use crate::reta::RetaHistory;
 use crate::trace_nic::check;
 use forwarding::{ForwardedPacket, ForwardingRings, connect};
@@ -74,6 +74,28 @@ pub trait Receiver: Send {
     /// Returns freed buffers of `pool` to the device, at the end.
     fn reclaim(&mut self, pool: &mut BufferPool) {
         let _ = pool;
+    }
+
+    /// Returns the packets that the device lost before reception since the last call, at the end. Those of other times
+    /// are [added](Steering::add_missed).
+    fn take_missed(&mut self) -> u64 {
+        0
+    }
+
+    /// Position in a ring that another process can share, if it can.
+    fn position(&self) -> Option<u64> {
+        None
+    }
+
+    /// Continues at the position of another process. Returns `false` if there is no such position.
+    fn continue_at(&mut self, position: u64) -> bool {
+        let _ = position;
+        false
+    }
+
+    /// Uses the device from now on, or leaves it to another process.
+    fn set_owner(&mut self, is_owner: bool) {
+        let _ = is_owner;
     }
 }
 
@@ -165,6 +187,7 @@ impl Steering {
                 rss: Arc::clone(&self.rss),
                 forwarding: among,
                 missed: missed.take(),
+                last_missed: 0,
                 times: Vec::with_capacity(MAX_BATCH),
                 start,
                 end,
@@ -247,6 +270,8 @@ pub struct DeviceQueue<R, S> {
     forwarding: Option<Box<ForwardingRings>>,
     /// `Some` in one queue only, which counts the devices' losses.
     missed: Option<Arc<AtomicU64>>,
+    /// Losses of this queue's devices at its end, not counted yet.
+    last_missed: u64,
     /// Arrival times of the packets just received, if the device has timestamps.
     times: Vec<Nanos>,
     start: Nanos,
@@ -416,6 +441,7 @@ impl<R: Receiver, S: Sender> DeviceQueue<R, S> {
             let ended = matches!(self.state, State::Ends(at) if at <= snapshot.time);
             if ended {
                 self.state = State::Ended;
+                self.last_missed += self.receivers.iter_mut().map(Receiver::take_missed).sum::<u64>();
             }
             if let Some(among) = &mut self.forwarding {
                 among.release();
@@ -467,7 +493,10 @@ impl<R: Receiver, S: Sender> PortQueue for DeviceQueue<R, S> {
         if let Some(missed) = &self.missed
             && missed.load(Ordering::Relaxed) > 0
         {
-            let missed = missed.swap(0, Ordering::Relaxed);
+            self.last_missed += missed.swap(0, Ordering::Relaxed);
+        }
+        if self.last_missed > 0 {
+            let missed = std::mem::take(&mut self.last_missed);
             received.offered += missed;
             received.lost_ring_full += missed;
         }
@@ -515,8 +544,41 @@ impl<R: Receiver, S: Sender> PortQueue for DeviceQueue<R, S> {
         self.end = Nanos::ZERO;
     }
 
+    fn position(&self) -> Option<QueuePosition> {
+        // Packets that wait in forwarding rings are only here.
+        if self.forwarding.is_some() || self.receivers.is_empty() {
+            return None;
+        }
+        let rings = self.receivers.iter().map(Receiver::position);
+        let missed = self.missed.as_ref().map_or(0, |missed| missed.load(Ordering::Relaxed));
+        Some(QueuePosition {
+            rings: rings.collect::<Option<_>>()?,
+            received_before: self.arrived_after.0,
+            missed: missed + self.last_missed,
+            ended: self.state != State::Runs,
+            ..QueuePosition::default()
+        })
+    }
+
+    fn continue_at(&mut self, position: &QueuePosition) -> bool {
+        if self.forwarding.is_some() || position.rings.is_empty() || position.rings.len() != self.receivers.len() {
+            return false;
+        }
+        let mut places = self.receivers.iter_mut().zip(&position.rings);
+        let is_known = places.all(|(receiver, place)| receiver.continue_at(*place));
+        // Packets that wait arrived later than this.
+        self.arrived_after = Nanos(position.received_before).min(self.arrived_after);
+        self.last_missed += position.missed;
+        is_known
+    }
+
+    fn catch_up(&mut self, _: Nanos) {
+        self.receivers.iter_mut().for_each(|receiver| receiver.set_owner(true));
+    }
+
     fn discard(&mut self, lost: &mut dyn FnMut(Nanos, u32)) -> u64 {
         self.state = State::Ended;
+        self.receivers.iter_mut().for_each(|receiver| receiver.set_owner(false));
         let unreceived = self.receivers.iter_mut().map(|receiver| receiver.discard(lost)).sum();
         if let Some(among) = &mut self.forwarding {
             among.publish(Nanos::MAX);

@@ -2,8 +2,10 @@
 
 use crate::capture::CaptureTap;
 use crate::external::attachment::Attached;
+use crate::packet_socket::PassedInterface;
 use crate::report::PortReport;
 use std::io;
+use std::os::fd::OwnedFd;
 use tailwater_chain::batch::Batch;
 use tailwater_chain::buffer::BufferPool;
 use tailwater_chain::parcel::PacketStore;
@@ -128,6 +130,24 @@ pub struct QueuePosition {
     pub ended: bool,
     /// Packets that have arrived and wait: arrival, number, pass.
     pub waiting: Vec<(u64, u32, u32)>,
+    /// Next slot of each receive ring, if packets wait in rings that both processes share.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rings: Vec<u64>,
+    /// Time before which all packets of these rings have been received.
+    #[serde(default)]
+    pub received_before: u64,
+    /// Packets that found these rings full, and are not counted yet.
+    #[serde(default)]
+    pub missed: u64,
+}
+
+/// Sockets of a port, for another process that continues it.
+#[derive(Debug, Default)]
+pub struct PassedSockets {
+    /// Description of each interface.
+    pub interfaces: Vec<PassedInterface>,
+    /// Descriptors of all interfaces, in their order.
+    pub descriptors: Vec<OwnedFd>,
 }
 
 /// Traffic of a port that another process can continue.
@@ -230,6 +250,14 @@ pub trait Port: Send + Sync {
     /// Traffic that another process can continue; `None` for a device, which one process uses at a time.
     fn identity(&self) -> Option<TrafficIdentity> {
         None
+    }
+
+    /// Sockets by which another process can continue, if it needs any.
+    ///
+    /// # Errors
+    /// If this process has too many descriptors.
+    fn sockets(&self) -> io::Result<PassedSockets> {
+        Ok(PassedSockets::default())
     }
 
     /// Device counters.

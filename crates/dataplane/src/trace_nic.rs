@@ -489,6 +489,7 @@ impl PortQueue for TraceQueue {
             lap_start: self.lap.start.0,
             ended: self.exhausted,
             waiting: waiting.collect(),
+            ..QueuePosition::default()
         })
     }
 

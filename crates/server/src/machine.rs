@@ -5,6 +5,8 @@ use crate::cache::ways::CacheWays;
 use crate::chain::AppliedChain;
 use crate::events::Severity;
 use crate::take_over::fields::{FinalCounts, HandedOver, MachineOffer, TakenOver};
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use tailwater_net::Nanos;
 use tailwater_placement::slo::Curves;
@@ -106,6 +108,14 @@ pub trait Machine {
     /// It cannot be continued.
     fn offer(&mut self) -> Result<MachineOffer, Refusal> {
         Err(Refusal::new("the data plane cannot be taken over"))
+    }
+
+    /// Returns copies of the descriptors that the last [`offer`](Machine::offer) has described, by the ports' names.
+    ///
+    /// # Errors
+    /// This process has too many descriptors.
+    fn descriptors(&mut self) -> Result<BTreeMap<String, Vec<OwnedFd>>, Refusal> {
+        Ok(BTreeMap::new())
     }
 
     /// Pauses all ports, waits until no packet is in a chain, and exports the chains' flows, in the order of the

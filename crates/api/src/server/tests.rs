@@ -171,10 +171,18 @@ fn wrong_fields_are_reported_with_their_position() {
             ports("[{name: a, port: net_null0, rate: 1pps}]"),
             "spec.ports[0].rate: expected only with traffic",
         ),
-        (ports("[{name: a, port: eth0}]"), "net_af_packet0,iface=eth0"),
+        (ports("[{name: a, port: eth0}]"), "write interface=eth0"),
         (
-            ports("[{name: a, port: interface=eth0}]"),
-            "is a port of external functions",
+            ports("[{name: a, port: interface=eth%d}]"),
+            "expected one interface, which all cores of a port share",
+        ),
+        (
+            ports("[{name: a, port: {entry: interface=eth0, exit: net_null0}}]"),
+            "expected two ports of one kind",
+        ),
+        (
+            ports("[{name: a, port: interface=eth0}, {name: b, port: interface=eth0}]"),
+            "which port \"a\" uses",
         ),
         (
             ports("[{name: a, port: net_null0}, {name: b, port: {entry: net_null0}}]"),

@@ -40,9 +40,9 @@ netblaze-no-core-mapper, netblaze-no-boost, netblaze-server-static-safe,
 netblaze-server-static-unsafe, netblaze-on-demand-rss, rss++, metron, quadrant, quadrant-metron,
 dyssect.
 
-On ports, in a program built with --features dpdk (docs/how-to/use-ports.md):
+On ports (docs/how-to/use-ports.md); all but kernel interfaces need --features dpdk:
+  tailwater run chain.yaml --port interface=veth0 --port interface=veth1
   tailwater run chain.yaml --port 0000:3b:00.0 --port 0000:3b:00.1 --both-ways
-  tailwater run chain.yaml --port net_af_packet0,iface=veth0 --port net_af_packet1,iface=veth1
 
 Durations take ns, us, ms, s or m. Ctrl-C ends a run with its report; a second one kills the program.
 

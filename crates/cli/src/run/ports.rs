@@ -6,8 +6,10 @@ use crate::error::CliError;
 use tailwater_api::PortName;
 use tailwater_dataplane::RunPlan;
 use tailwater_dataplane::clock::Clock;
-use tailwater_dataplane::external::Functions;
 use tailwater_dataplane::external::kernel::KernelPorts;
+use tailwater_dataplane::external::{Functions, WithExternals};
+use tailwater_dataplane::interfaces::{InterfaceConfig, InterfacePorts};
+use tailwater_dataplane::packet_socket::InterfaceError;
 use tailwater_dataplane::port::Port;
 use tailwater_dataplane::trace_nic::TraceNic;
 #[cfg(feature = "dpdk")]
@@ -51,11 +53,35 @@ fn external_ports(
 ///
 /// # Errors
 /// A port cannot be opened.
-#[cfg(feature = "dpdk")]
 pub fn open(ports: &PortPlan, run: &RunPlan, clock: &Clock) -> Result<Box<dyn Port>, CliError> {
+    match ports.are_kernel() {
+        true => interfaces(ports, run, clock),
+        false => devices(ports, run, clock),
+    }
+}
+
+/// Opens kernel interfaces.
+fn interfaces(ports: &PortPlan, run: &RunPlan, clock: &Clock) -> Result<Box<dyn Port>, CliError> {
+    let config = InterfaceConfig {
+        ports: ports.ports.clone(),
+        ring: ports.ring,
+        duration: ports.duration,
+        naps: ports.nap,
+    };
+    let failed = |error: InterfaceError| CliError::Input(error.to_string());
+    let ports = InterfacePorts::find(config, clock.clone()).map_err(failed)?;
+    if run.spec().externals().next().is_none() {
+        return Ok(Box::new(ports));
+    }
+    let functions = KernelPorts::find(run.spec(), run.config().cores.len() as u16).map_err(failed)?;
+    Ok(Box::new(WithExternals::new(ports, functions)))
+}
+
+/// Opens DPDK devices.
+#[cfg(feature = "dpdk")]
+fn devices(ports: &PortPlan, run: &RunPlan, clock: &Clock) -> Result<Box<dyn Port>, CliError> {
     use tailwater_api::PacketAction;
     use tailwater_dataplane::dpdk::{DpdkConfig, DpdkPorts, HugePages};
-    use tailwater_dataplane::external::WithExternals;
     let (spec, cores) = (run.spec(), &run.config().cores);
     let functions = match spec.externals().next() {
         // First, since it starts DPDK with the options of all ports.
@@ -82,11 +108,8 @@ pub fn open(ports: &PortPlan, run: &RunPlan, clock: &Clock) -> Result<Box<dyn Po
     })
 }
 
-/// Unreachable: the plan refuses ports in this build.
-///
-/// # Errors
-/// Never.
+/// Unreachable: the plan refuses devices in this build.
 #[cfg(not(feature = "dpdk"))]
-pub fn open(_: &PortPlan, _: &RunPlan, _: &Clock) -> Result<Box<dyn Port>, CliError> {
-    unreachable!("ports are refused before they are looked for")
+fn devices(_: &PortPlan, _: &RunPlan, _: &Clock) -> Result<Box<dyn Port>, CliError> {
+    unreachable!("devices are refused before they are looked for")
 }

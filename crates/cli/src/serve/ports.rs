@@ -3,11 +3,12 @@
 use crate::error::CliError;
 use crate::input::{LoadArgs, Traffic, load};
 use crate::output::complain;
-use tailwater_api::Throughput;
 use tailwater_api::chain::Match;
 use tailwater_api::server::{self, PortSource, ServerPort, ServerSpec, TrafficSpec};
+use tailwater_api::{PortsSpec, Throughput};
 use tailwater_dataplane::clock::Clock;
-use tailwater_dataplane::port::{Port, round_robin};
+use tailwater_dataplane::interfaces::{InterfaceConfig, InterfacePorts};
+use tailwater_dataplane::port::{PassedSockets, Port, round_robin};
 use tailwater_dataplane::shared_port::{MOST_BUFFERS, SharedPortConfig, Unmatched};
 use tailwater_dataplane::trace_nic::{TraceNic, TraceNicConfig};
 use tailwater_net::Nanos;
@@ -29,11 +30,17 @@ const RING: usize = 1024;
 /// Workers that may send at a time: those of all chains.
 const SENDERS: u16 = 128;
 
-/// Opens the ports of a server for pollers on these cores.
+/// Opens the ports of a server for pollers on these cores. `passed` returns the sockets of a port that another process
+/// has passed; `None` if there is no such process.
 ///
 /// # Errors
-/// Traffic cannot be loaded, or a device is not there.
-pub fn open(spec: &ServerSpec, cores: &[usize], clock: &Clock) -> Result<Vec<live::ServerPort>, CliError> {
+/// Traffic cannot be loaded, or a device or interface is not there.
+pub fn open(
+    spec: &ServerSpec,
+    cores: &[usize],
+    clock: &Clock,
+    mut passed: impl FnMut(&str) -> Result<Option<PassedSockets>, CliError>,
+) -> Result<Vec<live::ServerPort>, CliError> {
     let open = |port: &ServerPort| {
         let rss = RssHasher::default();
         let pollers = cores.len() as u16;
@@ -53,6 +60,9 @@ pub fn open(spec: &ServerSpec, cores: &[usize], clock: &Clock) -> Result<Vec<liv
         };
         let port = match &port.source {
             PortSource::Traffic(traffic) => of_traffic(traffic, rss, pollers, clock)?,
+            PortSource::Devices(devices) if devices.entry.is_kernel() => {
+                of_interfaces(devices, clock, (&port.name, passed(&port.name)?))?
+            }
             PortSource::Devices(devices) => of_devices(devices, cores, clock)?,
         };
         Ok(live::ServerPort { port, config })
@@ -105,9 +115,34 @@ fn of_traffic(traffic: &TrafficSpec, rss: RssHasher, pollers: u16, clock: &Clock
     Ok(Box::new(nic.map_err(|error| CliError::Input(error.to_string()))?))
 }
 
+/// Port of kernel interfaces. Sockets that another process has passed are taken over.
+fn of_interfaces(
+    interfaces: &PortsSpec,
+    clock: &Clock,
+    (name, passed): (&str, Option<PassedSockets>),
+) -> Result<Box<dyn Port>, CliError> {
+    let config = InterfaceConfig {
+        ports: interfaces.clone(),
+        ring: None,
+        duration: None,
+        naps: None,
+    };
+    let (ports, refusal) = match passed {
+        None => (InterfacePorts::find(config, clock.clone()), ""),
+        Some(passed) => (
+            InterfacePorts::adopt(config, passed, clock.clone()),
+            "take-over refused, the running server goes on: ",
+        ),
+    };
+    match ports {
+        Ok(ports) => Ok(Box::new(ports)),
+        Err(error) => Err(CliError::Input(format!("{refusal}port {name}: {error}"))),
+    }
+}
+
 /// Port of devices.
 #[cfg(feature = "dpdk")]
-fn of_devices(devices: &tailwater_api::PortsSpec, cores: &[usize], clock: &Clock) -> Result<Box<dyn Port>, CliError> {
+fn of_devices(devices: &PortsSpec, cores: &[usize], clock: &Clock) -> Result<Box<dyn Port>, CliError> {
     use tailwater_dataplane::dpdk::{DpdkConfig, DpdkPorts, HugePages};
     let config = DpdkConfig {
         ports: devices.clone(),
@@ -124,9 +159,10 @@ fn of_devices(devices: &tailwater_api::PortsSpec, cores: &[usize], clock: &Clock
 
 /// Port of devices, in a program without them.
 #[cfg(not(feature = "dpdk"))]
-fn of_devices(devices: &tailwater_api::PortsSpec, _: &[usize], _: &Clock) -> Result<Box<dyn Port>, CliError> {
+fn of_devices(devices: &PortsSpec, _: &[usize], _: &Clock) -> Result<Box<dyn Port>, CliError> {
     Err(CliError::Input(format!(
-        "port {} is a device: expected a program built with --features dpdk (docs/how-to/use-ports.md), or traffic",
+        "port {} is a DPDK device: expected a program built with --features dpdk (docs/how-to/use-ports.md), a kernel \
+         interface (interface=NAME), or traffic",
         devices.entry
     )))
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use tailwater_api::server::ServerSpec;
 use tailwater_dataplane::clock::Clock;
 use tailwater_dataplane::core_host::{CoreHost, HostError};
+use tailwater_dataplane::port::PassedSockets;
 use tailwater_dataplane::shared_port::SharedPort;
 use tailwater_server::live::{EndedChain, LiveMachine, ServerPort};
 #[cfg(feature = "control")]
@@ -40,6 +41,23 @@ impl Beginning {
             Start::TakeOver(predecessor) => {
                 let clock = LiveMachine::clock_of(predecessor.machine());
                 clock.map_err(|refusal| CliError::Input(refusal.to_string()))
+            }
+        }
+    }
+
+    /// Takes the sockets of a port that the running server has passed; `None` if it has not.
+    ///
+    /// # Errors
+    /// They are described in an unknown way.
+    pub(super) fn sockets(&mut self, port: &str) -> Result<Option<PassedSockets>, CliError> {
+        match &mut self.0 {
+            Start::Alone(_) => Ok(None),
+            #[cfg(feature = "control")]
+            Start::TakeOver(predecessor) => {
+                let descriptors = predecessor.take_descriptors(port);
+                let passed = descriptors.map(|own| LiveMachine::sockets_of(predecessor.machine(), port, own));
+                let passed = passed.transpose();
+                passed.map_err(|refusal| CliError::Input(refusal.to_string()))
             }
         }
     }

@@ -2,7 +2,8 @@
 
 use super::poller::PollerCounters;
 use super::{SharedPort, SharedPortCounts};
-use crate::port::{QueuePosition, TrafficIdentity};
+use crate::port::{PassedSockets, QueuePosition, TrafficIdentity};
+use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -10,6 +11,14 @@ impl SharedPort {
     /// Traffic that another process can continue; `None` if the port is a device.
     pub fn identity(&self) -> Option<TrafficIdentity> {
         self.lock_port().identity()
+    }
+
+    /// Sockets by which another process can continue the port, if it needs any.
+    ///
+    /// # Errors
+    /// If this process has too many descriptors.
+    pub fn sockets(&self) -> io::Result<PassedSockets> {
+        self.lock_port().sockets()
     }
 
     /// Lets packets wait in the port. Returns once all pollers do. Packets that they have received are in the chains'

@@ -30,6 +30,7 @@ pub fn examine(system: &dyn System, purpose: &Purpose) -> Vec<Finding> {
         power::sleep,
         clock::clock,
         network::interfaces,
+        network::packet_sockets,
         dpdk::dpdk,
         iommu::iommu,
         cache::partitions,

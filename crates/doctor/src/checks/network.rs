@@ -1,6 +1,7 @@
 //! Checks of the NICs: NUMA node and distribution of packets.
 
 use super::cores::list;
+use super::text::field;
 use crate::cpus::CpuList;
 use crate::finding::{Finding, Severity};
 use crate::{Probe, Purpose, System};
@@ -51,6 +52,25 @@ pub(super) fn interfaces(system: &dyn System, purpose: &Purpose) -> Vec<Finding>
         findings.push(spread(system, interface));
     }
     findings
+}
+
+/// Bit of `CAP_NET_RAW`, which packet sockets require.
+const NET_RAW: u32 = 13;
+
+/// Checks that packet sockets are permitted.
+pub(super) fn packet_sockets(system: &dyn System, _: &Purpose) -> Vec<Finding> {
+    const CHECK: &str = "packet-sockets";
+    let status = system.read("/proc/self/status").value().unwrap_or_default();
+    let capabilities = field(&status, "CapEff").and_then(|text| u64::from_str_radix(text, 16).ok());
+    vec![match capabilities {
+        None => Finding::unknown(CHECK, "the kernel does not report the capabilities of this process"),
+        Some(bits) if bits >> NET_RAW & 1 != 0 => Finding::good(CHECK, "permitted (CAP_NET_RAW)"),
+        Some(_) => {
+            let why = "ports and external functions on kernel interfaces (interface=NAME) require them";
+            Finding::bad(CHECK, Severity::Missing, "not permitted for this user", why)
+                .fixed_by("sudo setcap cap_net_raw+ep \"$(command -v tailwater)\"")
+        }
+    }]
 }
 
 /// Reports cores on another NUMA node than the NIC.

@@ -188,6 +188,13 @@ fn each_thing_that_is_wrong_is_found_with_its_command() {
             "",
         ),
         (
+            "packet-sockets",
+            tuned().file("/proc/self/status", "CapEff:\t000001ffffffdfff"),
+            Missing,
+            "not permitted",
+            "setcap cap_net_raw+ep",
+        ),
+        (
             "dpdk",
             tuned().prints("pkg-config --modversion libdpdk", "21.11.0"),
             Missing,

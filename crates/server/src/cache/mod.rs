@@ -25,7 +25,9 @@ use crate::machine::{ChainObservation, ChainState, Machine, MachineNote, Refusal
 use crate::take_over::fields::{FinalCounts, HandedOver, MachineOffer, TakenOver};
 use divided::Reservations;
 use load::{Chains, PlacedChain};
+use std::collections::BTreeMap;
 use std::fmt;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 use tailwater_cache_agent::CachePartitioner;
@@ -230,6 +232,10 @@ impl<M: Machine, A: CachePartitioner> Machine for DividedMachine<M, A> {
 
     fn offer(&mut self) -> Result<MachineOffer, Refusal> {
         self.machine.offer()
+    }
+
+    fn descriptors(&mut self) -> Result<BTreeMap<String, Vec<OwnedFd>>, Refusal> {
+        self.machine.descriptors()
     }
 
     fn hand_over(&mut self) -> Result<(HandedOver, Vec<Vec<u8>>), Refusal> {

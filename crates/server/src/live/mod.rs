@@ -17,12 +17,14 @@ pub use reading::ReadIsolated;
 
 use crate::admission::Capacity;
 use crate::chain::AppliedChain;
-use crate::machine::{ChainObservation, ChainState, Machine, Refusal};
+use crate::events::Severity;
+use crate::machine::{ChainObservation, ChainState, Machine, MachineNote, Refusal};
 use crate::take_over::fields::{FinalCounts, HandedOver, MachineOffer, TakenOver};
 use profiling::core_to_profile;
 use reading::ChainReader;
 use running::{RunningChain, StartFrom};
 use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
 use std::path::{PathBuf, absolute};
 use std::sync::Arc;
 use std::time::Duration;
@@ -84,6 +86,8 @@ pub struct LiveMachine {
     figures: Figures,
     /// Wall-clock time at which the host's clock was 0.
     origin: Nanos,
+    /// News of the ports.
+    notes: Vec<MachineNote>,
 }
 
 /// Receives each chain at its end.
@@ -153,6 +157,7 @@ impl LiveMachine {
             profiler: None,
             figures: Figures::default(),
             origin,
+            notes: Vec::new(),
         })
     }
 
@@ -328,6 +333,24 @@ impl LiveMachine {
         }
     }
 
+    /// Notes news of the ports, and counts packets that they have lost.
+    fn monitor_ports(&mut self) {
+        for (name, port) in &self.ports {
+            port.monitor(&mut |line| {
+                let severity = match line.ends_with("link up") {
+                    true => Severity::Normal,
+                    false => Severity::Warning,
+                };
+                self.notes.push(MachineNote {
+                    severity,
+                    chain: None,
+                    reason: "PortChanged",
+                    message: format!("port {name}: {line}"),
+                });
+            });
+        }
+    }
+
     /// Collects chains that have left.
     fn reap(&mut self) {
         for place in (0..self.leaving.len()).rev() {
@@ -474,8 +497,13 @@ impl Machine for LiveMachine {
         Ok(())
     }
 
+    fn notes(&mut self) -> Vec<MachineNote> {
+        std::mem::take(&mut self.notes)
+    }
+
     fn observe(&mut self) -> Vec<ChainObservation> {
         self.reap();
+        self.monitor_ports();
         let mut observations = Vec::new();
         let mut ended = Vec::new();
         for (name, chain) in &mut self.chains {
@@ -496,6 +524,10 @@ impl Machine for LiveMachine {
 
     fn offer(&mut self) -> Result<MachineOffer, Refusal> {
         LiveMachine::offer(self)
+    }
+
+    fn descriptors(&mut self) -> Result<BTreeMap<String, Vec<OwnedFd>>, Refusal> {
+        LiveMachine::descriptors(self)
     }
 
     fn hand_over(&mut self) -> Result<(HandedOver, Vec<Vec<u8>>), Refusal> {

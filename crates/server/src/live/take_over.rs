@@ -5,10 +5,13 @@ use super::running::RunningChain;
 use super::{LiveMachine, ServerPort};
 use crate::machine::{PacketCounts, Refusal};
 use crate::take_over::fields::{
-    ChainFlows, ChainOffer, FinalCounts, FunctionOffer, HandedOver, MachineOffer, PortOffer, StateOffer, TakenOver,
+    ChainFlows, ChainOffer, FinalCounts, FunctionOffer, HandedOver, MachineOffer, PortOffer, SocketOffer, StateOffer,
+    TakenOver,
 };
 use serde::Serialize;
 use serde_json::Value;
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
 use std::path::absolute;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,7 +19,8 @@ use tailwater_api::IsolationMode;
 use tailwater_chain::chain::{Chain, TransferError, TransferFunction, TransferState};
 use tailwater_dataplane::clock::{Clock, ClockOrigin};
 use tailwater_dataplane::core_host::{CoreHost, HostError};
-use tailwater_dataplane::port::QueuePosition;
+use tailwater_dataplane::port::{PassedSockets, QueuePosition};
+use tailwater_dataplane::shared_port::SharedPort;
 use tailwater_net::Nanos;
 
 /// Time in which a chain answers, although it is loaded.
@@ -60,7 +64,15 @@ impl LiveMachine {
     pub(super) fn offer(&mut self) -> Result<MachineOffer, Refusal> {
         let ports = self.ports.iter().map(|(name, port)| {
             let traffic = port.identity().map(value).transpose()?;
-            Ok((name.clone(), PortOffer { traffic }))
+            let passed = sockets_of(name, port)?;
+            let sockets = match passed.interfaces.is_empty() {
+                true => None,
+                false => Some(SocketOffer {
+                    interfaces: value(&passed.interfaces)?,
+                    descriptors: passed.descriptors.len() as u32,
+                }),
+            };
+            Ok((name.clone(), PortOffer { traffic, sockets }))
         });
         let running = self.chains.iter().filter(|(_, chain)| chain.runs());
         let chains = running.map(|(name, chain)| Ok((name.clone(), offer_of(name, chain)?)));
@@ -70,6 +82,39 @@ impl LiveMachine {
             ports: ports.collect::<Result<_, Refusal>>()?,
             chains: chains.collect::<Result<_, Refusal>>()?,
         })
+    }
+
+    pub(super) fn descriptors(&self) -> Result<BTreeMap<String, Vec<OwnedFd>>, Refusal> {
+        let mut all = BTreeMap::new();
+        for (name, port) in &self.ports {
+            let passed = sockets_of(name, port)?;
+            if !passed.interfaces.is_empty() {
+                all.insert(name.clone(), passed.descriptors);
+            }
+        }
+        Ok(all)
+    }
+
+    /// Sockets of a port of a machine that is to be taken over, with their descriptors.
+    ///
+    /// # Errors
+    /// The port has none, or they are described otherwise.
+    pub fn sockets_of(
+        predecessor: &MachineOffer,
+        port: &str,
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<PassedSockets, Refusal> {
+        let offer = predecessor.ports.get(port).and_then(|port| port.sockets.as_ref());
+        let interfaces = offer.map(|offer| serde_json::from_value(offer.interfaces.clone()));
+        match interfaces {
+            Some(Ok(interfaces)) => Ok(PassedSockets {
+                interfaces,
+                descriptors,
+            }),
+            _ => Err(Refusal::new(format!(
+                "port {port}: the sockets of the running server are unknown"
+            ))),
+        }
     }
 
     pub(super) fn hand_over(&mut self) -> Result<(HandedOver, Vec<Vec<u8>>), Refusal> {
@@ -175,6 +220,11 @@ impl LiveMachine {
             }
         }
     }
+}
+
+fn sockets_of(name: &str, port: &SharedPort) -> Result<PassedSockets, Refusal> {
+    port.sockets()
+        .map_err(|error| Refusal::new(format!("port {name}: its sockets cannot be copied: {error}")))
 }
 
 fn offer_of(name: &str, chain: &RunningChain) -> Result<ChainOffer, Refusal> {

@@ -22,6 +22,18 @@ pub struct MachineOffer {
 pub struct PortOffer {
     /// Traffic as the data plane describes it; `None` for a device, which one process uses at a time.
     pub traffic: Option<Value>,
+    /// Sockets by which the other process continues, if it needs any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sockets: Option<SocketOffer>,
+}
+
+/// Sockets of a port. Their descriptors follow the offer, in the order of the ports' names.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SocketOffer {
+    /// The port's interfaces, as the data plane describes them.
+    pub interfaces: Value,
+    /// Number of descriptors.
+    pub descriptors: u32,
 }
 
 /// Running chain of a machine.

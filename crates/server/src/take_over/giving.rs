@@ -1,7 +1,7 @@
 //! The running server's side of a take-over.
 
 use super::fields::FinalCounts;
-use super::wire::{Message, PROTOCOL, memory_file, receive, send, send_file};
+use super::wire::{Message, PROTOCOL, memory_file, receive, send, send_descriptors, send_file};
 use super::{socket_of, without_links};
 use crate::control::SocketFile;
 use crate::error::ServeError;
@@ -160,16 +160,20 @@ fn greet<M: Machine, S: Store>(
         (true, false) => Some(format!("the running server is \"{name}\", not \"{server}\"")),
         (true, true) => None,
     };
-    let machine = match reason {
+    let offered = match reason {
         Some(reason) => Err(reason),
-        None => manager.machine().offer().map_err(|refusal| refusal.to_string()),
+        None => {
+            let machine = manager.machine();
+            let offered = machine.offer().and_then(|offer| Ok((offer, machine.descriptors()?)));
+            offered.map_err(|refusal| refusal.to_string())
+        }
     };
-    match machine {
+    match offered {
         Err(reason) => {
             refuse(&stream, &reason);
             Ok(None)
         }
-        Ok(machine) => {
+        Ok((machine, descriptors)) => {
             let offer = Message::Offer {
                 protocol: PROTOCOL,
                 process: std::process::id(),
@@ -178,6 +182,9 @@ fn greet<M: Machine, S: Store>(
                 machine: Box::new(machine),
             };
             send(&stream, &offer, IMPORT_TIMEOUT)?;
+            for descriptors in descriptors.values() {
+                send_descriptors(&stream, descriptors)?;
+            }
             Ok(Some(stream))
         }
     }

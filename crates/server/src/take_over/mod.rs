@@ -3,7 +3,8 @@
 //! ```text
 //! new                                       running
 //!  |-- hello ------------------------------->|  same user or root
-//!  |<------------------------------ offer ---|  generation, ports, functions and their state formats
+//!  |<------------------------------ offer ---|  generation, ports, functions and their state formats, and the
+//!  |                                         |  descriptors of ports' sockets
 //!  |  builds all chains, with paused ports   |  goes on
 //!  |-- commit ------------------------------>|  pauses its ports, chains process what they have
 //!  |<----------------- flows, positions -----|  a memory file, whose descriptor is passed
@@ -12,6 +13,10 @@
 //!  |  polls                                  |
 //!  |<----------------------------- counts ---|
 //! ```
+//!
+//! A port of kernel interfaces passes over with its sockets: both processes have the receive rings mapped, and one
+//! of them reads. In `positions` is the slot at which the other one goes on. So the kernel notices nothing, and packets
+//! that arrive meanwhile wait in the rings.
 //!
 //! Until `taken` arrives, the running server has lost nothing: if the connection ends, it goes on. The new one polls
 //! only after `taken` was sent. A connection that the other side has closed takes no `taken` any more, so that never

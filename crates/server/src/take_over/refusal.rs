@@ -107,6 +107,7 @@ mod tests {
         };
         let port = PortOffer {
             traffic: Some(json!({"name": "small", "queues": 1})),
+            sockets: None,
         };
         MachineOffer {
             ports: [("north".to_owned(), port)].into(),

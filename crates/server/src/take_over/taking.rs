@@ -2,14 +2,16 @@
 
 use super::error::TakeOverError;
 use super::fields::{FinalCounts, MachineOffer, TakenOver};
-use super::wire::{MOST_MESSAGE, Message, PROTOCOL, read_flows, receive, receive_file, send};
+use super::wire::{MOST_MESSAGE, Message, PROTOCOL, read_flows, receive, receive_descriptors, receive_file, send};
 use super::{differences, socket_of, without_links};
 use crate::generation::{Store, StoredGeneration};
 use crate::machine::Machine;
 use crate::manager::Manager;
 use crate::state::Paths;
 use crate::status::Phase;
+use std::collections::BTreeMap;
 use std::io::ErrorKind;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,6 +29,8 @@ pub struct Predecessor {
     process: u32,
     generation: StoredGeneration,
     machine: MachineOffer,
+    /// Descriptors of ports' sockets.
+    descriptors: BTreeMap<String, Vec<OwnedFd>>,
     lose_state: bool,
 }
 
@@ -74,14 +78,25 @@ impl Predecessor {
                 generation,
                 machine,
                 ..
-            } => Ok(Predecessor {
-                stream,
-                socket: path,
-                process,
-                generation: *generation,
-                machine: *machine,
-                lose_state,
-            }),
+            } => {
+                let mut descriptors = BTreeMap::new();
+                for (name, port) in &machine.ports {
+                    if let Some(sockets) = &port.sockets {
+                        let count = sockets.descriptors as usize;
+                        let received = receive_descriptors(&stream, count, ANSWER_TIMEOUT)?;
+                        descriptors.insert(name.clone(), received);
+                    }
+                }
+                Ok(Predecessor {
+                    stream,
+                    socket: path,
+                    process,
+                    generation: *generation,
+                    machine: *machine,
+                    descriptors,
+                    lose_state,
+                })
+            }
             other => Err(unexpected(other)),
         }
     }
@@ -89,6 +104,11 @@ impl Predecessor {
     /// Machine of the running server.
     pub fn machine(&self) -> &MachineOffer {
         &self.machine
+    }
+
+    /// Takes the descriptors of a port's sockets out; `None` if the port has none.
+    pub fn take_descriptors(&mut self, port: &str) -> Option<Vec<OwnedFd>> {
+        self.descriptors.remove(port)
     }
 
     /// Its configuration.

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Seek, SeekFrom, Write};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -25,6 +25,12 @@ pub const MOST_MESSAGE: usize = 1 << 30;
 /// Most bytes of flows.
 pub(super) const MOST_FLOWS: u64 = 64 << 30;
 
+/// Descriptors in one message; the kernel's limit is 253.
+const AT_ONCE: usize = 64;
+
+/// Most descriptors of a port.
+const MOST_DESCRIPTORS: usize = 4096;
+
 /// Message of a take-over.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "message", rename_all = "camelCase")]
@@ -36,7 +42,7 @@ pub enum Message {
         /// Name of the server.
         server: String,
     },
-    /// Answer: everything that the new server needs to prepare.
+    /// Answer: everything that the new server needs to prepare. The descriptors of the ports' sockets follow.
     Offer {
         /// [`PROTOCOL`].
         protocol: u32,
@@ -167,6 +173,49 @@ pub(super) fn send_file(stream: &UnixStream, file: &File) -> io::Result<()> {
     Ok(())
 }
 
+/// Passes descriptors.
+pub(super) fn send_descriptors(stream: &UnixStream, descriptors: &[OwnedFd]) -> io::Result<()> {
+    for some in descriptors.chunks(AT_ONCE) {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(AT_ONCE))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        let some: Vec<BorrowedFd<'_>> = some.iter().map(AsFd::as_fd).collect();
+        ancillary.push(SendAncillaryMessage::ScmRights(&some));
+        sendmsg(stream, &[IoSlice::new(&[0])], &mut ancillary, SendFlags::NOSIGNAL)?;
+    }
+    Ok(())
+}
+
+/// Receives this number of descriptors.
+pub(super) fn receive_descriptors(stream: &UnixStream, count: usize, timeout: Duration) -> io::Result<Vec<OwnedFd>> {
+    let wrong = || io::Error::new(ErrorKind::InvalidData, format!("expected {count} descriptors"));
+    if count > MOST_DESCRIPTORS {
+        return Err(wrong());
+    }
+    let mut received = Vec::with_capacity(count);
+    while received.len() < count {
+        stream.set_read_timeout(Some(timeout))?;
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(AT_ONCE))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let mut byte = [0];
+        recvmsg(
+            stream,
+            &mut [IoSliceMut::new(&mut byte)],
+            &mut ancillary,
+            RecvFlags::CMSG_CLOEXEC,
+        )?;
+        let before = received.len();
+        for message in ancillary.drain() {
+            if let RecvAncillaryMessage::ScmRights(some) = message {
+                received.extend(some);
+            }
+        }
+        if received.len() == before || received.len() > count {
+            return Err(wrong());
+        }
+    }
+    Ok(received)
+}
+
 /// Receives a descriptor.
 pub(super) fn receive_file(stream: &UnixStream, timeout: Duration) -> io::Result<File> {
     stream.set_read_timeout(Some(timeout))?;
@@ -234,6 +283,33 @@ mod tests {
         handed.chains.get_mut("b").unwrap().bytes = u64::MAX;
         let error = read_flows(again, &handed).unwrap_err();
         assert!(error.to_string().contains("bytes of flows, found 10"), "{error}");
+    }
+
+    #[test]
+    fn descriptors_pass_over_in_order() {
+        let (one, two) = UnixStream::pair().unwrap();
+        for count in [0, 1, AT_ONCE, 2 * AT_ONCE + 3] {
+            let files: Vec<OwnedFd> = (0..count)
+                .map(|number| memory_file(&[vec![number as u8; number + 1]]).unwrap().into())
+                .collect();
+            send_descriptors(&one, &files).unwrap();
+            let received = receive_descriptors(&two, count, SOON).unwrap();
+            let lengths = received
+                .into_iter()
+                .map(|file| File::from(file).metadata().unwrap().len());
+            assert!(lengths.eq(1..=count as u64), "{count}");
+        }
+        // Another number, or none.
+        send_descriptors(&one, &[memory_file(&[]).unwrap().into()]).unwrap();
+        (&one).write_all(&[0]).unwrap();
+        assert!(receive_descriptors(&two, 2, SOON).is_err());
+        send_descriptors(
+            &one,
+            &[memory_file(&[]).unwrap().into(), memory_file(&[]).unwrap().into()],
+        )
+        .unwrap();
+        assert!(receive_descriptors(&two, 1, SOON).is_err());
+        assert!(receive_descriptors(&two, MOST_DESCRIPTORS + 1, SOON).is_err());
     }
 
     #[test]

@@ -2,13 +2,12 @@
 
 use crate::error::CliError;
 use crate::run::args::RunArgs;
-use tailwater_api::{PortName, PortSetup, PortsSpec};
+use tailwater_api::{PortName, PortSetup, PortsSpec, two_kinds};
 use tailwater_functions::spec::{ChainSpec, Match};
 use tailwater_net::Nanos;
 
 /// Ports of a run.
 #[derive(Debug)]
-#[cfg_attr(not(feature = "dpdk"), allow(dead_code, reason = "ports are refused"))]
 pub struct PortPlan {
     /// Ports and their set-up.
     pub ports: PortsSpec,
@@ -26,6 +25,11 @@ impl PortPlan {
         [Some(&self.ports.entry), self.ports.exit.as_ref()]
             .into_iter()
             .flatten()
+    }
+
+    /// The ports are kernel interfaces without DPDK.
+    pub fn are_kernel(&self) -> bool {
+        self.ports.entry.is_kernel()
     }
 }
 
@@ -71,6 +75,13 @@ pub fn wanted(args: &RunArgs, spec: &ChainSpec) -> Result<Option<PortPlan>, CliE
              through the port they arrived at",
         );
     }
+    if let Some(exit) = ports
+        .exit
+        .as_ref()
+        .filter(|exit| exit.is_kernel() != ports.entry.is_kernel())
+    {
+        return wrong(&format!("--port: {}", two_kinds(&ports.entry, exit)));
+    }
     if args.load.rate.is_some() || args.load.rate_scale.is_some() {
         return wrong("--rate and --rate-scale apply to traffic from a file or preset, not from ports");
     }
@@ -80,7 +91,7 @@ pub fn wanted(args: &RunArgs, spec: &ChainSpec) -> Result<Option<PortPlan>, CliE
              in the NIC or switch",
         );
     }
-    if cfg!(not(feature = "dpdk")) {
+    if cfg!(not(feature = "dpdk")) && !ports.entry.is_kernel() {
         return wrong(WITHOUT);
     }
     let ring = args.ring.map(|ring| {
@@ -100,8 +111,8 @@ pub fn wanted(args: &RunArgs, spec: &ChainSpec) -> Result<Option<PortPlan>, CliE
 }
 
 /// Message of a program built without the feature.
-const WITHOUT: &str = "this program was built without ports: cargo build --release --features dpdk (which needs \
-                       DPDK: make deps)";
+const WITHOUT: &str = "this program was built without DPDK ports: cargo build --release --features dpdk (which needs \
+                       DPDK: make deps); for a kernel interface write interface=NAME";
 
 /// Checks early that external functions are possible in this run. `own` are the chain's ports.
 ///
@@ -139,15 +150,19 @@ pub fn check_external(args: &RunArgs, spec: &ChainSpec, own: Option<&PortPlan>) 
             "function {dpdk} has DPDK ports and function {kernel} kernel interfaces: expected ports of one kind for \
              all external functions of a chain"
         )),
-        (Some((function, external)), None) if own.is_some() => wrong(format!(
+        (Some((function, external)), None) if own.is_some_and(|own| !own.are_kernel()) => wrong(format!(
             "function {function} has port {}, and the chain has DPDK ports: expected DPDK ports for both, such as \
              net_af_packet2,iface={}",
             external.port,
             external.port.interface().unwrap_or_default()
         )),
-        (None, Some((function, _))) if cfg!(not(feature = "dpdk")) => wrong(format!(
-            "function {function} is external: {WITHOUT}, or use a kernel interface: port: interface=NAME"
+        (None, Some((function, external))) if own.is_some_and(PortPlan::are_kernel) => wrong(format!(
+            "function {function} has port {}, and the chain has kernel interfaces: expected interface=NAME for both",
+            external.port
         )),
+        (None, Some((function, _))) if cfg!(not(feature = "dpdk")) => {
+            wrong(format!("function {function} is external: {WITHOUT}"))
+        }
         _ => Ok(()),
     }
 }

@@ -231,8 +231,14 @@ fn ports() {
              in the NIC or switch",
         ),
     ]);
-    let built_without = "this program was built without ports: cargo build --release --features dpdk (which needs \
-                         DPDK: make deps)";
+    refused(&[(
+        "--port interface=a --port net_null0",
+        FORWARD,
+        "--port: expected two ports of one kind, found \"interface=a\" and \"net_null0\": either both interface=NAME, \
+         or both of DPDK",
+    )]);
+    let built_without = "this program was built without DPDK ports: cargo build --release --features dpdk (which needs \
+                         DPDK: make deps); for a kernel interface write interface=NAME";
     match cfg!(feature = "dpdk") {
         false => refused(&[("--port net_null0", FORWARD, built_without)]),
         true => refused(&[(

@@ -1,11 +1,12 @@
 //! Ports of an external function: kernel interfaces.
 
-use super::monitor::{InterfaceMonitor, PortCounters};
-use super::ring::RxRing;
-use super::sending::SendList;
-use super::socket::PacketSocket;
 use crate::external::attachment::{Attachment, Direction};
+use crate::packet_socket::monitor::{InterfaceMonitor, PortCounters};
+use crate::packet_socket::ring::RxRing;
+use crate::packet_socket::sending::SendList;
+use crate::packet_socket::socket::PacketSocket;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use tailwater_chain::batch::{Batch, Incoming};
 use tailwater_chain::buffer::{BufferPool, HEADROOM, MAX_FRAME};
 use tailwater_net::Nanos;
@@ -26,7 +27,9 @@ impl End {
     /// A worker's side of the interface, and the monitor's.
     pub(super) fn new(socket: Arc<PacketSocket>, ring: RxRing) -> (End, InterfaceMonitor) {
         let counters = Arc::new(PortCounters::default());
-        let monitor = InterfaceMonitor::new(Arc::clone(&socket), Arc::clone(&counters), ring.slots());
+        let receives = vec![(Arc::clone(&socket), Arc::clone(&counters))];
+        let is_owner = Arc::new(AtomicBool::new(true));
+        let monitor = InterfaceMonitor::new(receives, Vec::new(), ring.slots(), is_owner);
         let end = End { ring, socket, counters };
         (end, monitor)
     }

@@ -1,27 +1,19 @@
 //! External functions behind kernel interfaces, by packet sockets (AF_PACKET): without DPDK, and on several cores.
 //!
 //! Each worker has interfaces of its own. So a returned packet arrives at the worker that sent it, whatever the
-//! function has rewritten. Packets are received from a ring that the kernel fills, without a system call, and copied
-//! once into a buffer. A batch is sent with one system call.
+//! function has rewritten.
 
 mod attachment;
-mod checksum;
-mod error;
-mod monitor;
-mod ring;
-mod sending;
-mod slot;
-mod socket;
-
-pub use error::{InterfaceError, Problem};
 
 use super::attachment::{Attached, Attachment};
 use super::with_externals::Functions;
+use crate::packet_socket::monitor::InterfaceMonitor;
+use crate::packet_socket::ring::RingLayout;
+use crate::packet_socket::socket::PacketSocket;
+use crate::packet_socket::{InterfaceError, MOST_HEADERS, Problem};
 use crate::port::OpenError;
 use crate::report::PortReport;
 use attachment::{End, Ends};
-use monitor::InterfaceMonitor;
-use socket::PacketSocket;
 use std::io;
 use std::sync::Arc;
 use tailwater_api::PortName;
@@ -29,8 +21,9 @@ use tailwater_chain::batch::MAX_BATCH;
 use tailwater_chain::buffer::{BufferPool, MAX_FRAME};
 use tailwater_functions::spec::ChainSpec;
 
-/// Bytes of a received frame beyond the MTU: Ethernet header, two VLAN tags.
-const MOST_HEADERS: usize = 14 + 2 * 4;
+/// Slots of a ring, and its size in bytes at most. Longer frames have fewer slots.
+const SLOTS: usize = 1024;
+const MOST_BYTES: usize = 16 << 20;
 
 /// Kernel interfaces of a chain's external functions.
 #[derive(Debug)]
@@ -70,7 +63,9 @@ impl KernelPorts {
     /// Starts reception at an interface.
     fn end(&mut self, socket: PacketSocket, frame_bytes: usize) -> Result<End, OpenError> {
         let failed = |error: io::Error| OpenError::Device(socket.error(Problem::Ring(error)).to_string());
-        let ring = socket.receive_into_ring(frame_bytes).map_err(failed)?;
+        let layout = RingLayout::new(frame_bytes, SLOTS, MOST_BYTES);
+        let ring = socket.create_ring(layout).map_err(failed)?;
+        socket.receive_all(true).map_err(failed)?;
         let socket = Arc::new(socket);
         let (end, monitor) = End::new(socket, ring);
         self.monitors.push(monitor);
@@ -108,10 +103,16 @@ impl<P> Functions<P> for KernelPorts {
     }
 
     fn monitor(&self, tell: &mut dyn FnMut(String)) {
-        self.monitors.iter().for_each(|interface| interface.poll(tell));
+        for interface in &self.monitors {
+            interface.poll(tell);
+        }
     }
 
     fn report(&self) -> Vec<PortReport> {
-        self.monitors.iter().map(InterfaceMonitor::report).collect()
+        let report = |interface: &InterfaceMonitor| {
+            interface.take_missed();
+            interface.report()
+        };
+        self.monitors.iter().map(report).collect()
     }
 }

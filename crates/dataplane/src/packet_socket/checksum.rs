@@ -9,7 +9,7 @@ use tailwater_net::protocol;
 /// Completes the TCP or UDP checksum of a frame whose checksum field holds the sum of the pseudo header. Leaves any
 /// other frame unchanged: the incomplete checksum is then that of another protocol, or inside a tunnel.
 #[cold]
-pub(super) fn complete(frame: &mut [u8]) {
+pub(crate) fn complete(frame: &mut [u8]) {
     let Ok(headers) = parse(frame) else {
         return;
     };

@@ -8,24 +8,25 @@ use std::sync::atomic::{AtomicU32, Ordering};
 const IN_FRONT: usize = 96;
 /// Size of the parts in which the kernel allocates a ring: a multiple of the page size of any machine.
 const BLOCK: usize = 64 << 10;
-/// Slots of a ring, and its size in bytes at most. Longer frames have fewer slots.
-const SLOTS: usize = 1024;
-const MOST_BYTES: usize = 16 << 20;
+/// Most bytes of a ring, whoever requests it.
+const MOST_BYTES: usize = 1 << 30;
 
 /// Sizes of a ring. Slots are powers of two, so that blocks are full.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct RingLayout {
-    pub(super) slot_bytes: usize,
-    pub(super) slots: usize,
-    pub(super) block_bytes: usize,
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub(crate) struct RingLayout {
+    pub(crate) slot_bytes: usize,
+    pub(crate) slots: usize,
+    pub(crate) block_bytes: usize,
 }
 
 impl RingLayout {
-    /// Layout for frames of up to `frame_bytes` bytes, at most [`MAX_FRAME`](tailwater_chain::buffer::MAX_FRAME).
-    pub(super) fn new(frame_bytes: usize) -> RingLayout {
+    /// Layout of `slots` slots for frames of up to `frame_bytes` bytes, at most
+    /// [`MAX_FRAME`](tailwater_chain::buffer::MAX_FRAME). It has at most `most_bytes` bytes: longer frames have fewer
+    /// slots.
+    pub(crate) fn new(frame_bytes: usize, slots: usize, most_bytes: usize) -> RingLayout {
         let slot_bytes = (IN_FRONT + frame_bytes).next_power_of_two();
         let block_bytes = slot_bytes.max(BLOCK);
-        let slots = (MOST_BYTES / slot_bytes).min(SLOTS);
+        let slots = (most_bytes / slot_bytes).min(slots).max(1);
         RingLayout {
             slot_bytes,
             // Whole blocks.
@@ -35,14 +36,24 @@ impl RingLayout {
     }
 
     /// Size of the ring in bytes.
-    pub(super) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.slot_bytes * self.slots
+    }
+
+    /// Returns `true` if these are sizes that [`new`](Self::new) can return.
+    pub(crate) fn is_plausible(&self) -> bool {
+        let slot = self.slot_bytes;
+        slot.is_power_of_two()
+            && (128..=1 << 20).contains(&slot)
+            && self.block_bytes == slot.max(BLOCK)
+            && (1..=MOST_BYTES / slot).contains(&self.slots)
+            && self.slots.is_multiple_of(self.block_bytes / slot)
     }
 }
 
 /// Ring shared with the kernel.
 #[derive(Debug)]
-pub(super) struct RxRing {
+pub(crate) struct RxRing {
     memory: MmapRaw,
     layout: RingLayout,
     next: usize,
@@ -53,7 +64,7 @@ impl RxRing {
     ///
     /// # Panics
     /// If the mapping is shorter than the layout.
-    pub(super) fn new(memory: MmapRaw, layout: RingLayout) -> RxRing {
+    pub(crate) fn new(memory: MmapRaw, layout: RingLayout) -> RxRing {
         assert!(memory.len() >= layout.bytes(), "the ring is mapped as a whole");
         RxRing {
             memory,
@@ -63,13 +74,32 @@ impl RxRing {
     }
 
     /// Number of slots.
-    pub(super) fn slots(&self) -> usize {
+    pub(crate) fn slots(&self) -> usize {
         self.layout.slots
+    }
+
+    /// Sizes of the ring.
+    pub(crate) fn layout(&self) -> RingLayout {
+        self.layout
+    }
+
+    /// Number of the next slot.
+    pub(crate) fn position(&self) -> usize {
+        self.next
+    }
+
+    /// Continues at this slot, which another process would have read next. Returns `false` if there is none.
+    pub(crate) fn continue_at(&mut self, position: usize) -> bool {
+        let exists = position < self.layout.slots;
+        if exists {
+            self.next = position;
+        }
+        exists
     }
 
     /// Returns the next filled slot, if there is one. It goes back to the kernel when it is dropped.
     #[inline]
-    pub(super) fn next(&mut self) -> Option<Slot<'_>> {
+    pub(crate) fn next(&mut self) -> Option<Slot<'_>> {
         let filled = self.status().load(Ordering::Acquire) & libc::TP_STATUS_USER != 0;
         // Not before it is filled: a slot that is dropped goes to the kernel.
         filled.then(|| Slot { ring: self })
@@ -96,14 +126,14 @@ impl RxRing {
 }
 
 /// Filled slot, which belongs to this process.
-pub(super) struct Slot<'r> {
+pub(crate) struct Slot<'r> {
     ring: &'r mut RxRing,
 }
 
 impl Slot<'_> {
     /// Returns the frame in the slot; see [`Frame::of_slot`].
     #[inline]
-    pub(super) fn frame(&self) -> Option<Frame<'_>> {
+    pub(crate) fn frame(&self) -> Option<Frame<'_>> {
         let (start, length) = (self.ring.start(), self.ring.layout.slot_bytes);
         // SAFETY: the slot lies in the mapping, which `self` borrows. The status said that the slot is this process's,
         // read with acquire ordering, and the kernel does not write to it until `drop` gives it back, which requires
@@ -132,14 +162,35 @@ mod tests {
     #[test]
     fn rings_are_whole_blocks_within_their_limit() {
         for frame_bytes in (64..=MAX_FRAME).step_by(97).chain([MAX_FRAME]) {
-            let layout = RingLayout::new(frame_bytes);
-            assert!(layout.slot_bytes >= IN_FRONT + frame_bytes && layout.bytes() <= MOST_BYTES);
+            let layout = RingLayout::new(frame_bytes, 1024, 16 << 20);
+            assert!(layout.slot_bytes >= IN_FRONT + frame_bytes && layout.bytes() <= 16 << 20);
+            assert!(layout.is_plausible(), "{layout:?}");
             assert_eq!(layout.bytes() % layout.block_bytes, 0, "{layout:?}");
             assert_eq!((layout.slot_bytes % 16, layout.block_bytes % BLOCK), (0, 0));
             assert!(layout.slots >= 64, "{layout:?}");
         }
-        let usual = RingLayout::new(1522);
+        let usual = RingLayout::new(1522, 1024, 16 << 20);
         assert_eq!((usual.slot_bytes, usual.slots), (2048, 1024));
+        // Whole blocks of 32 slots.
+        assert_eq!(RingLayout::new(1522, 100, 16 << 20).slots, 128);
+        for wrong in [
+            RingLayout { slots: 0, ..usual },
+            RingLayout { slots: 1000, ..usual },
+            RingLayout {
+                slots: 1 << 40,
+                ..usual
+            },
+            RingLayout {
+                slot_bytes: 2000,
+                ..usual
+            },
+            RingLayout {
+                block_bytes: 2048,
+                ..usual
+            },
+        ] {
+            assert!(!wrong.is_plausible(), "{wrong:?}");
+        }
     }
 
     /// A ring in ordinary memory, with the kernel's side played by the test.
@@ -170,5 +221,8 @@ mod tests {
             }
         }
         assert_eq!(received, (0..30).collect::<Vec<u8>>());
+        assert_eq!(ring.position(), 30 % 4);
+        assert!(!ring.continue_at(4) && ring.continue_at(3));
+        assert_eq!(ring.position(), 3);
     }
 }

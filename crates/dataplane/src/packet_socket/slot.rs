@@ -11,7 +11,7 @@ const VLAN: u16 = 0x8100;
 
 /// Frame in a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Frame<'s> {
+pub(crate) struct Frame<'s> {
     bytes: &'s [u8],
     /// Outermost VLAN tag, which the kernel has taken out of the frame.
     tag: Option<[u8; 4]>,
@@ -23,7 +23,7 @@ impl<'s> Frame<'s> {
     /// Returns the frame in a slot. `None` if the kernel has truncated it, since it was longer than the slot, or if it
     /// does not lie within the slot.
     #[inline]
-    pub(super) fn of_slot(slot: &'s [u8]) -> Option<Frame<'s>> {
+    pub(crate) fn of_slot(slot: &'s [u8]) -> Option<Frame<'s>> {
         let header: &[u8; HEADER] = slot.first_chunk()?;
         // Fields in the order of `struct tpacket2_hdr`.
         let [status, length, captured] = [0, 4, 8].map(|at| u32_at(header, at));
@@ -54,7 +54,7 @@ impl<'s> Frame<'s> {
 
     /// Length of the frame with its tag, in bytes.
     #[inline]
-    pub(super) fn length(&self) -> usize {
+    pub(crate) fn length(&self) -> usize {
         self.bytes.len() + self.tag.map_or(0, |tag| tag.len())
     }
 
@@ -63,7 +63,7 @@ impl<'s> Frame<'s> {
     /// # Panics
     /// If it is longer than `room`.
     #[inline]
-    pub(super) fn copy_to(&self, room: &mut [u8]) {
+    pub(crate) fn copy_to(&self, room: &mut [u8]) {
         let room = &mut room[..self.length()];
         match &self.tag {
             None => room.copy_from_slice(self.bytes),

@@ -13,7 +13,7 @@ pub struct InterfaceError {
 }
 
 impl InterfaceError {
-    pub(super) fn new(interface: &str, problem: Problem) -> InterfaceError {
+    pub(crate) fn new(interface: &str, problem: Problem) -> InterfaceError {
         InterfaceError {
             interface: interface.to_owned(),
             problem,
@@ -51,6 +51,17 @@ pub enum Problem {
         /// Number of workers.
         workers: u16,
     },
+    /// Its frames are shorter than the wanted MTU.
+    #[error("expected an MTU of at least {wanted}, found {found}: ip link set NAME mtu {wanted}")]
+    Mtu {
+        /// Wanted maximum payload in bytes.
+        wanted: u16,
+        /// That of the interface.
+        found: usize,
+    },
+    /// Sockets of another process cannot be used.
+    #[error("the running server's sockets cannot be taken over: {0}")]
+    Passed(String),
     /// The port is a DPDK device.
     #[error("a DPDK device; ports of all external functions of a chain are either DPDK devices or interface=NAME")]
     Dpdk,

@@ -1,0 +1,182 @@
+//! Queues of kernel interfaces: a receive ring, and sending by one or two sockets.
+
+use super::buffers::QueueBuffers;
+use crate::device::{Receiver, Sender};
+use crate::packet_socket::monitor::PortCounters;
+use crate::packet_socket::ring::RxRing;
+use crate::packet_socket::sending::SendList;
+use crate::packet_socket::socket::PacketSocket;
+use crate::port::Refused;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tailwater_chain::batch::{Arrived, Batch, MAX_BATCH};
+use tailwater_chain::buffer::{BufferPool, HEADROOM, MAX_FRAME};
+use tailwater_net::Nanos;
+
+/// Socket with its counters.
+#[derive(Clone, Debug)]
+pub(super) struct CountedSocket {
+    pub(super) socket: Arc<PacketSocket>,
+    pub(super) counters: Arc<PortCounters>,
+}
+
+/// Receive ring of one socket.
+#[derive(Debug)]
+pub(super) struct RingReceiver {
+    ring: RxRing,
+    from: CountedSocket,
+    /// Index of the chain's port (0: entry, 1: exit), set on each packet.
+    entry: u8,
+    buffers: QueueBuffers,
+    arrived: Vec<Arrived>,
+    refused: u64,
+    /// Set while the ring is this process's.
+    is_owner: Arc<AtomicBool>,
+}
+
+impl RingReceiver {
+    pub(super) fn new(
+        ring: RxRing,
+        from: CountedSocket,
+        (entry, buffers): (u8, QueueBuffers),
+        is_owner: Arc<AtomicBool>,
+    ) -> RingReceiver {
+        RingReceiver {
+            ring,
+            from,
+            entry,
+            buffers,
+            arrived: Vec::with_capacity(MAX_BATCH),
+            refused: 0,
+            is_owner,
+        }
+    }
+}
+
+impl Receiver for RingReceiver {
+    #[inline]
+    fn receive(&mut self, pool: &mut BufferPool, most: usize) -> usize {
+        debug_assert!(self.arrived.is_empty(), "packets that nobody took");
+        let most = most.min(MAX_BATCH).min(self.buffers.settle(pool));
+        let longest = (pool.memory().buffer_bytes() - HEADROOM).min(MAX_FRAME);
+        let (mut count, mut refused) = (0, 0);
+        while count < most {
+            // Not before the buffer is there: a slot that is dropped goes to the kernel.
+            let Some(slot) = self.ring.next() else {
+                break;
+            };
+            count += 1;
+            let frame = slot.frame().filter(|frame| frame.length() <= longest);
+            let Some((frame, mut buffer)) = frame.and_then(|frame| Some((frame, self.buffers.take(pool)?))) else {
+                refused += 1;
+                continue;
+            };
+            let length = frame.length();
+            frame.copy_to(&mut pool.memory().bytes_mut(&mut buffer)[HEADROOM..]);
+            self.arrived.push(Arrived {
+                buffer,
+                start: HEADROOM as u16,
+                length: length as u16,
+                hash: None,
+                entry: self.entry,
+            });
+        }
+        if count > 0 {
+            self.from.counters.note_received(count - refused, refused);
+            self.refused += refused as u64;
+        }
+        count
+    }
+
+    #[inline]
+    fn packets(&mut self) -> impl ExactSizeIterator<Item = (Arrived, Option<Nanos>)> {
+        self.arrived.drain(..).map(|packet| (packet, None))
+    }
+
+    #[inline]
+    fn refused(&mut self) -> Refused {
+        Refused {
+            in_pieces: std::mem::take(&mut self.refused),
+            damaged: 0,
+        }
+    }
+
+    fn ring(&self) -> usize {
+        self.ring.slots()
+    }
+
+    fn take_missed(&mut self) -> u64 {
+        match self.is_owner.load(Ordering::Relaxed) {
+            true => self.from.counters.take_missed(&self.from.socket),
+            false => 0,
+        }
+    }
+
+    fn position(&self) -> Option<u64> {
+        Some(self.ring.position() as u64)
+    }
+
+    fn continue_at(&mut self, position: u64) -> bool {
+        usize::try_from(position).is_ok_and(|position| self.ring.continue_at(position))
+    }
+
+    fn set_owner(&mut self, is_owner: bool) {
+        self.is_owner.store(is_owner, Ordering::Release);
+    }
+}
+
+/// Sender by the socket of one interface, or by those of both.
+#[derive(Debug)]
+pub(super) struct SocketSender {
+    list: SendList,
+    /// Entry and exit, if packets leave by both.
+    to: Vec<CountedSocket>,
+}
+
+impl SocketSender {
+    /// # Panics
+    /// If there is no socket.
+    pub(super) fn new(to: Vec<CountedSocket>) -> SocketSender {
+        assert!((1..=2).contains(&to.len()), "a port has one or two interfaces");
+        SocketSender {
+            list: SendList::new(),
+            to,
+        }
+    }
+}
+
+fn send_all(list: &mut SendList, to: &CountedSocket, batch: &mut Batch) -> usize {
+    let unsent = list.send(&to.socket, batch);
+    to.counters.note_sent(batch.len());
+    unsent
+}
+
+impl Sender for SocketSender {
+    #[inline]
+    fn transmit(&mut self, batch: &mut Batch) -> usize {
+        if batch.is_empty() {
+            return 0;
+        }
+        let list = &mut self.list;
+        match &*self.to {
+            [entry, exit] => {
+                let sockets = [&*entry.socket, &exit.socket];
+                let by_exit = |packet: &tailwater_chain::batch::Packet| (packet.entry == 0) != packet.turns_back();
+                let counts = list.send_divided(sockets, batch, by_exit);
+                let [[by_entry, unsent], [by_exit, rest]] = counts;
+                entry.counters.note_sent(by_entry);
+                exit.counters.note_sent(by_exit);
+                unsent + rest
+            }
+            [only, ..] => send_all(list, only, batch),
+            [] => unreachable!("a port has an interface"),
+        }
+    }
+
+    fn transmit_back(&mut self, batch: &mut Batch) -> usize {
+        match batch.is_empty() {
+            true => 0,
+            false => send_all(&mut self.list, &self.to[0], batch),
+        }
+    }
+}
