@@ -7,10 +7,10 @@ use crate::isolation::{ISOLATION, IsolationSpec};
 use crate::located::{Fields, Located};
 use crate::port_name::PortName;
 use crate::ports::{PORTS, PortsSpec, port_taken, ports_of};
-use crate::schema::{Field, Kind, LABEL, Map, PREFIX, PROTOCOL, Rule, Type};
+use crate::schema::{Field, Kind, LABEL, MAC, Map, PREFIX, PROTOCOL, Rule, Type};
 use crate::slo::{SLO, Slo, WHEN_OVERLOADED, WhenOverloaded, slo};
 use crate::state::{STATE, StateSpec, state};
-use crate::values::{label, prefix, protocol};
+use crate::values::{label, mac, prefix, protocol};
 use ipnet::IpNet;
 use std::path::Path;
 
@@ -88,6 +88,13 @@ const VLAN: Type = Type::Whole(1, 4094);
 static MATCH: Map = Map {
     fields: &[
         Field::new(
+            "macs",
+            Type::List(&Type::Text(&MAC), 1, MAX_MATCHES),
+            "The frame's destination MAC address is one of these: a switch writes it to choose an instance of a chain.",
+        )
+        .otherwise("all")
+        .example("[\"02:00:00:00:00:01\"]"),
+        Field::new(
             "sources",
             PREFIXES,
             "The packet's source address is in one of these prefixes.",
@@ -150,6 +157,8 @@ pub struct ChainSettings {
 /// Traffic that a chain processes: a packet must match every list that is not empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Match {
+    /// Destination MAC addresses; empty matches all.
+    pub macs: Vec<[u8; 6]>,
     /// Source prefixes; empty matches all.
     pub sources: Vec<IpNet>,
     /// Destination prefixes; empty matches all.
@@ -278,6 +287,10 @@ fn match_(node: &Located<'_>) -> Result<Match, SpecError> {
         None => Ok(Vec::new()),
     };
     Ok(Match {
+        macs: match fields.optional("macs") {
+            Some(node) => each(&node, "MAC addresses", mac)?,
+            None => Vec::new(),
+        },
         sources: prefixes("sources")?,
         destinations: prefixes("destinations")?,
         protocols: match fields.optional("protocols") {

@@ -1,16 +1,19 @@
 //! Choice between chains whose `spec.match` overlap: the more specific match of a packet wins.
 //!
-//! Longer destination prefixes are more specific; then longer source prefixes; then matches that list protocols, and
+//! Matches that list MAC addresses are more specific; then longer destination prefixes; then longer source prefixes; then matches that list protocols, and
 //! then matches that list VLANs. Two matches are ambiguous if they are equally specific for a packet of both.
 
 use super::settings::Match;
 use ipnet::IpNet;
 use std::fmt;
 use std::net::IpAddr;
+use tailwater_net::ethernet::MacAddress;
 
 /// Fields of a packet that matches are about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MatchKey {
+    /// Destination MAC address.
+    pub mac: [u8; 6],
     /// Source address, destination address and protocol number, if the packet is an IP packet that is not malformed.
     pub ip: Option<(IpAddr, IpAddr, u8)>,
     /// VLAN identifier of the outermost tag that has one.
@@ -21,6 +24,8 @@ pub struct MatchKey {
 /// list that is not given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Specificity {
+    /// `true` if MAC addresses are listed.
+    macs: bool,
     /// Longest destination prefix that contains the packet's.
     destination: u8,
     /// Longest source prefix that contains the packet's.
@@ -34,6 +39,8 @@ pub struct Specificity {
 /// Packets for which two matches are equally specific: one of possibly several such parts. `None` stands for all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommonPart {
+    /// Destination MAC address that both list.
+    pub mac: Option<MacAddress>,
     /// Destination prefix that both list. More specific prefixes within it may decide for one of the chains.
     pub destination: Option<IpNet>,
     /// Source prefix that both list, likewise.
@@ -51,11 +58,15 @@ impl Match {
     /// use tailwater_api::chain::{Match, MatchKey};
     /// let of = |prefix: &str| Match { destinations: vec![prefix.parse().unwrap()], ..Match::default() };
     /// let ip = Some(("192.0.2.1".parse().unwrap(), "10.1.2.3".parse().unwrap(), 6));
-    /// let packet = MatchKey { ip, vlan: None };
+    /// let packet = MatchKey { mac: [0; 6], ip, vlan: None };
     /// assert!(of("10.1.0.0/16").specificity(&packet) > of("10.0.0.0/8").specificity(&packet));
     /// assert_eq!(of("10.2.0.0/16").specificity(&packet), None);
     /// ```
     pub fn specificity(&self, packet: &MatchKey) -> Option<Specificity> {
+        let macs = !self.macs.is_empty();
+        if macs && !self.macs.contains(&packet.mac) {
+            return None;
+        }
         let vlans = match self.vlans.is_empty() {
             true => false,
             false => packet
@@ -66,6 +77,7 @@ impl Match {
         let Some((source, destination, protocol)) = packet.ip else {
             let any = self.sources.is_empty() && self.destinations.is_empty() && self.protocols.is_empty();
             return any.then_some(Specificity {
+                macs,
                 destination: 0,
                 source: 0,
                 protocols: false,
@@ -76,6 +88,7 @@ impl Match {
             return None;
         }
         Some(Specificity {
+            macs,
             destination: longest(&self.destinations, destination)?,
             source: longest(&self.sources, source)?,
             protocols: !self.protocols.is_empty(),
@@ -96,6 +109,7 @@ fn longest(prefixes: &[IpNet], address: IpAddr) -> Option<u8> {
 /// Returns packets for which both matches are equally specific, if there are any. Two chains with such matches cannot
 /// share a port.
 pub fn ambiguity(one: &Match, two: &Match) -> Option<CommonPart> {
+    let mac = common(&one.macs, &two.macs)?.map(MacAddress);
     let protocol = common(&one.protocols, &two.protocols)?;
     let vlan = common(&one.vlans, &two.vlans)?;
     let destinations = undecided(&one.destinations, &two.destinations);
@@ -108,6 +122,7 @@ pub fn ambiguity(one: &Match, two: &Match) -> Option<CommonPart> {
             };
             if one_family {
                 return Some(CommonPart {
+                    mac,
                     destination,
                     source,
                     protocol,
@@ -180,6 +195,7 @@ fn is_v4(prefix: &IpNet) -> bool {
 impl fmt::Display for CommonPart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let parts = [
+            self.mac.map(|mac| format!("MAC address {mac}")),
             self.destination.map(|prefix| format!("destination {prefix}")),
             self.source.map(|prefix| format!("source {prefix}")),
             self.protocol.map(|protocol| format!("protocol {protocol}")),
@@ -217,23 +233,33 @@ mod tests {
     fn any_match() -> impl Strategy<Value = Match> {
         let protocols = prop::sample::subsequence(vec![6, 17], 0..=2);
         let vlans = prop::sample::subsequence(vec![1, 2], 0..=2);
-        (prefixes(), prefixes(), protocols, vlans).prop_map(|(sources, destinations, protocols, vlans)| Match {
-            sources,
-            destinations,
-            protocols,
-            vlans,
+        let macs = proptest::collection::vec((0u8..2).prop_map(|last| [2, 0, 0, 0, 0, last]), 0..2);
+        (macs, prefixes(), prefixes(), protocols, vlans).prop_map(|(macs, sources, destinations, protocols, vlans)| {
+            Match {
+                macs,
+                sources,
+                destinations,
+                protocols,
+                vlans,
+            }
         })
     }
 
     /// All packets that the matches can tell apart.
     fn packets() -> Vec<MatchKey> {
         let mut packets = Vec::new();
-        for vlan in [None, Some(1), Some(2)] {
-            packets.push(MatchKey { ip: None, vlan });
+        // MAC addresses, 0 and 1 of which are listed, decide before all else.
+        let kinds = [None, Some(1), Some(2)]
+            .into_iter()
+            .flat_map(|vlan| [0, 1, 2].map(|last| (vlan, last)));
+        for (vlan, last) in kinds {
+            let mac = [2, 0, 0, 0, 0, last];
+            packets.push(MatchKey { mac, ip: None, vlan });
             for bits in 0..=255 {
                 for family in 0..2 {
                     let (source, destination) = (addresses(bits >> 4)[family], addresses(bits & 15)[family]);
                     packets.extend([1, 6, 17].map(|protocol| MatchKey {
+                        mac,
                         ip: Some((source, destination, protocol)),
                         vlan,
                     }));
@@ -316,7 +342,11 @@ mod tests {
         assert_eq!(ambiguity(&all, &all).unwrap().to_string(), "all packets");
         let part = ambiguity(&tagged, &tagged).unwrap();
         assert_eq!(part.to_string(), "protocol 17, VLAN 7");
-        let packet = MatchKey { ip: None, vlan: None };
+        let packet = MatchKey {
+            mac: [0; 6],
+            ip: None,
+            vlan: None,
+        };
         assert!(all.specificity(&packet).is_some() && tcp.specificity(&packet).is_none());
     }
 }

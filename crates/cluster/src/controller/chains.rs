@@ -70,6 +70,9 @@ pub fn facts(settings: &ChainSettings) -> Result<ChainFacts, String> {
     if settings.ports.is_some() {
         return Err("spec.ports: expected spec.port, since ports belong to the servers".to_owned());
     }
+    if !settings.match_.macs.is_empty() {
+        return Err("spec.match.macs: expected none on a rack, where each instance has its own".to_owned());
+    }
     let throughput = match settings.slo.throughput {
         None => None,
         Some(Throughput::PacketsPerSecond(rate)) => Some(rate.max(1) as f64),
@@ -186,7 +189,7 @@ impl Chains {
                 continue;
             };
             if read.running.is_none() {
-                let manifest = manifest_of(&instance.spec.chain, &instance.spec.chain_spec);
+                let manifest = manifest_of(&instance.spec.chain, &without_mac(&instance.spec.chain_spec));
                 read.running = self.reader.read(&manifest).ok();
                 has_changed |= read.running.is_some();
             }
@@ -282,6 +285,15 @@ impl Chains {
             Err(_) => read.running.as_ref().map(|facts| (facts, read)),
         }
     }
+}
+
+/// Spec of an instance without its MAC address.
+fn without_mac(spec: &Map<String, Value>) -> Map<String, Value> {
+    let mut spec = spec.clone();
+    if let Some(Value::Object(fields)) = spec.get_mut("match") {
+        fields.remove("macs");
+    }
+    spec
 }
 
 fn check_name(chain: &Chain) -> Result<(), String> {

@@ -64,7 +64,7 @@ impl Views {
                     cores: facts.cores.max(1),
                     least: read.scale.min.min(u16::MAX.into()) as u16,
                     most: read.scale.max.min(u16::MAX.into()) as u16,
-                    redundancy: 1,
+                    redundancy: read.scale.servers.min(u16::MAX.into()) as u16,
                     demand,
                     name,
                 })

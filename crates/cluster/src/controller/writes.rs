@@ -12,8 +12,10 @@ use k8s_openapi::jiff::Timestamp;
 use kube::api::ObjectMeta;
 use kube::{Resource, ResourceExt};
 use serde_json::{Map, Value, json};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
+use tailwater_net::ethernet::MacAddress;
 use tailwater_placement::rack::{CreateReason, DeleteReason, NewInstance, RackAction, RackPlan};
 
 /// Namespace and name of an object.
@@ -78,8 +80,13 @@ pub fn writes(objects: &Objects, chains: &Chains, servers: &Servers, plan: &Rack
         .map(|instance| (full_name(&**instance), instance))
         .collect();
     let mut writes = Vec::new();
+    let mut macs: HashSet<String> = objects
+        .instances
+        .iter()
+        .map(|instance| instance.spec.mac.clone())
+        .collect();
     for action in &plan.actions {
-        of_action(action, &by_name, &instances, chains, &mut writes);
+        of_action(action, &by_name, &instances, (chains, &mut macs), &mut writes);
     }
     let mut of_chain: BTreeMap<String, Vec<&ChainInstance>> = BTreeMap::new();
     for instance in &objects.instances {
@@ -133,7 +140,7 @@ fn of_action(
     action: &RackAction,
     by_name: &HashMap<String, &Arc<Chain>>,
     instances: &HashMap<String, &Arc<ChainInstance>>,
-    chains: &Chains,
+    (chains, macs): (&Chains, &mut HashSet<String>),
     writes: &mut Vec<Write>,
 ) {
     match action {
@@ -143,7 +150,11 @@ fn of_action(
             if !matches!(chains.facts(&new.chain), Some(Ok(_))) {
                 return;
             }
-            writes.push(Write::Create(Box::new(instance_of(chain, new))));
+            writes.push(Write::Create(Box::new(instance_of(
+                chain,
+                new,
+                free_mac(&new.name, macs),
+            ))));
             if new.reason != CreateReason::Missing {
                 let note = format!("{} on {}: {}", short(&new.name), new.server, because(new.reason));
                 let reason = "InstanceCreated".to_owned();
@@ -203,9 +214,26 @@ fn throughput(rate: f64) -> String {
     format!("{:.0}pps", rate.max(1.0).ceil())
 }
 
-/// Spec of a chain for one instance: its part of the throughput, and its cores.
-fn spec_for(local: &Map<String, Value>, promised: f64) -> Map<String, Value> {
+/// MAC address for an instance: a local one, from its name, that no other instance has.
+fn free_mac(name: &str, taken: &mut HashSet<String>) -> String {
+    for number in 0u32.. {
+        let mut hash = DefaultHasher::new();
+        (name, number).hash(&mut hash);
+        let [a, b, c, d, e, ..] = hash.finish().to_be_bytes();
+        let mac = MacAddress([2, a, b, c, d, e]).to_string();
+        if taken.insert(mac.clone()) {
+            return mac;
+        }
+    }
+    unreachable!("fewer instances than addresses")
+}
+
+/// Spec of a chain for one instance: its part of the throughput, and its MAC address.
+fn spec_for(local: &Map<String, Value>, promised: f64, mac: &str) -> Map<String, Value> {
     let mut spec = local.clone();
+    if let Value::Object(fields) = spec.entry("match").or_insert_with(|| json!({})) {
+        fields.insert("macs".to_owned(), json!([mac]));
+    }
     if let Some(Value::Object(slo)) = spec.get_mut("slo") {
         match promised > 0.0 {
             true => drop(slo.insert("throughput".to_owned(), throughput(promised).into())),
@@ -215,7 +243,7 @@ fn spec_for(local: &Map<String, Value>, promised: f64) -> Map<String, Value> {
     spec
 }
 
-fn instance_of(chain: &Chain, new: &NewInstance) -> ChainInstance {
+fn instance_of(chain: &Chain, new: &NewInstance, mac: String) -> ChainInstance {
     let name = chain.name_any();
     let spec = InstanceSpec {
         chain: name.clone(),
@@ -225,7 +253,8 @@ fn instance_of(chain: &Chain, new: &NewInstance) -> ChainInstance {
         exclusive: new.exclusive,
         replaces: new.replaces.as_deref().map(|replaced| short(replaced).to_owned()),
         draining: false,
-        chain_spec: spec_for(&chain.spec.local, new.rate),
+        chain_spec: spec_for(&chain.spec.local, new.rate, &mac),
+        mac,
         force: new.rate == 0.0 || new.exclusive,
     };
     let labels = [(CHAIN_LABEL, &name), (SERVER_LABEL, &new.server)];
@@ -264,7 +293,7 @@ fn rollout(chain: &Chain, instances: &[&ChainInstance]) -> Option<Write> {
     }
     let next = instances.iter().filter(stays).find(|instance| !is_there(instance))?;
     // A merge patch leaves fields that it does not name: those that the chain has lost are named with null.
-    let mut spec = spec_for(&chain.spec.local, next.spec.promised);
+    let mut spec = spec_for(&chain.spec.local, next.spec.promised, &next.spec.mac);
     replace(&mut spec, &next.spec.chain_spec);
     let patch = json!({"spec": {"chainGeneration": generation, "chainSpec": spec}});
     Some(Write::Change {

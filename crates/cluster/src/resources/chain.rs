@@ -77,7 +77,7 @@ impl JsonSchema for ChainSpec {
     }
 }
 
-/// Number of instances of a chain. Each is on another server.
+/// Number of instances of a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(extend("x-kubernetes-validations" = [
     {"rule": "self.min <= self.max", "message": "expected min to be at most max"}
@@ -91,6 +91,10 @@ pub struct Scale {
     #[serde(default = "Scale::most")]
     #[schemars(range(min = 1, max = 1024))]
     pub max: u32,
+    /// Least number of servers that they are on, as far as there are servers.
+    #[serde(default = "Scale::least")]
+    #[schemars(range(min = 1, max = 1024))]
+    pub servers: u32,
 }
 
 impl Scale {
@@ -108,6 +112,7 @@ impl Default for Scale {
         Scale {
             min: Scale::least(),
             max: Scale::most(),
+            servers: Scale::least(),
         }
     }
 }

@@ -44,6 +44,10 @@ pub struct InstanceSpec {
     #[serde(default)]
     #[schemars(range(min = 0.0))]
     pub promised: f64,
+    /// Destination MAC address by which the ingress sends packets to it. `chainSpec` matches it.
+    #[serde(default)]
+    #[schemars(length(max = 17))]
+    pub mac: String,
     /// It has its cores for itself.
     #[serde(default)]
     pub exclusive: bool,

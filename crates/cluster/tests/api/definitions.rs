@@ -50,7 +50,10 @@ async fn the_api_server_checks_chains_and_completes_them() {
     let functions = json!([{"acl": {"rules": []}}, {"nat": {"external": ["192.0.2.0/28"]}}]);
     let right = json!({"functions": functions, "slo": {"latency": "200us"}});
     let created_chain = created(&server, right).await.unwrap();
-    assert_eq!(created_chain["spec"]["scale"], json!({"min": 1, "max": 1024}));
+    assert_eq!(
+        created_chain["spec"]["scale"],
+        json!({"min": 1, "max": 1024, "servers": 1})
+    );
     assert_eq!(created_chain["spec"]["functions"], functions);
     let wrong = [
         (json!({"functions": functions}), "spec.slo: Required"),

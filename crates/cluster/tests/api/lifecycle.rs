@@ -19,7 +19,11 @@ async fn a_chain_is_placed_changed_and_removed() {
         start_agent(client, "node-b", 4, &models[1]),
     ];
     let _controller = start_controller(client, "first");
-    create(client, &[chain("web", "10.1.0.0/16", &json!({"scale": {"min": 2}}))]).await;
+    create(
+        client,
+        &[chain("web", "10.1.0.0/16", &json!({"scale": {"min": 2, "servers": 2}}))],
+    )
+    .await;
     until("two instances run", || async {
         let instances = instances(client).await;
         instances.len() == 2 && instances.iter().all(runs)

@@ -101,7 +101,11 @@ async fn the_rights_of_the_chart_suffice_and_agents_are_limited_to_their_servers
         .map(|(name, model)| start_agent(&account(name), name, 4, model))
         .collect();
     let controller = start_controller(&server.account("tailwater-controller", None), "right-controller");
-    create(client, &[chain("web", "10.1.0.0/16", &json!({"scale": {"min": 2}}))]).await;
+    create(
+        client,
+        &[chain("web", "10.1.0.0/16", &json!({"scale": {"min": 2, "servers": 2}}))],
+    )
+    .await;
     until("two instances run", || async {
         instances(client).await.iter().filter(|one| runs(one)).count() == 2
     })

@@ -28,6 +28,8 @@ type Chains = u64;
 pub struct ChainRules {
     /// All chains of the port.
     all: Chains,
+    /// Chains by destination MAC address, as a number.
+    macs: Intervals<u64>,
     sources: Prefixes,
     destinations: Prefixes,
     /// Chains by IP protocol, if any chain restricts it.
@@ -36,7 +38,8 @@ pub struct ChainRules {
     vlans: Option<Box<[Chains; 4096]>>,
     /// Chains that accept packets without readable IP headers.
     without_ip: Chains,
-    /// Chains that list protocols, and chains that list VLANs: they are more specific.
+    /// Chains that list MAC addresses, protocols, and VLANs: they are more specific.
+    lists_macs: Chains,
     lists_protocols: Chains,
     lists_vlans: Chains,
 }
@@ -51,8 +54,8 @@ struct Fields {
 
 impl ChainRules {
     /// Compiles the matches of chains, each with its slot below [`MAX_CHAINS`]. Of several chains that match a packet,
-    /// the one with the longest matching destination prefix gets it; among equals the longest source prefix, then one
-    /// that lists protocols, then one that lists VLANs, then the lowest slot.
+    /// one that lists MAC addresses gets it; among equals the one with the longest matching destination prefix, then the
+    /// longest source prefix, then one that lists protocols, then one that lists VLANs, then the lowest slot.
     ///
     /// # Panics
     /// If a slot is not below [`MAX_CHAINS`].
@@ -75,7 +78,13 @@ impl ChainRules {
         let prefixes = |lists: fn(&Match) -> &[IpNet]| {
             Prefixes::new(chains.iter().map(|(slot, wanted)| (*slot, lists(wanted))).collect())
         };
+        let macs = chains.iter().map(|(slot, wanted)| {
+            let own = wanted.macs.iter().map(|mac| (number(*mac), number(*mac)));
+            (*slot, wanted.macs.is_empty(), own.collect())
+        });
         ChainRules {
+            macs: Intervals::new(&macs.collect::<Vec<_>>(), |last| last.checked_add(1)),
+            lists_macs: chosen(&|wanted| !wanted.macs.is_empty()),
             all: chosen(&|_| true),
             sources: prefixes(|wanted| &wanted.sources),
             destinations: prefixes(|wanted| &wanted.destinations),
@@ -106,7 +115,9 @@ impl ChainRules {
         }
         let address = |at: usize| u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
         let (source, destination) = (address(26), address(30));
-        let mut chains = self.all & self.sources.v4.find(source) & self.destinations.v4.find(destination);
+        let mac = number([head[0], head[1], head[2], head[3], head[4], head[5]]);
+        let mut chains = self.all & self.macs.find(mac);
+        chains &= self.sources.v4.find(source) & self.destinations.v4.find(destination);
         if let Some(protocols) = &self.protocols {
             chains &= protocols[usize::from(head[23])];
         }
@@ -125,7 +136,8 @@ impl ChainRules {
     fn other_chain_of(&self, frame: &[u8]) -> Option<u8> {
         let vlan = || tags(frame).map(|tag| tag.id).find(|id| *id != 0).unwrap_or(0);
         let by_vlan = |vlans: &[Chains; 4096]| vlans[usize::from(vlan()) % vlans.len()];
-        let chains = self.all & self.vlans.as_deref().map_or(self.all, by_vlan);
+        let mac = frame.first_chunk().map_or(0, |mac| number(*mac));
+        let chains = self.all & self.macs.find(mac) & self.vlans.as_deref().map_or(self.all, by_vlan);
         let headers = parse(frame).ok().filter(|headers| headers.network != Network::NotIp);
         let fields = headers.map(|headers| Fields {
             source: headers.key.source(),
@@ -134,9 +146,11 @@ impl ChainRules {
         });
         let fields = fields.or_else(|| v4_fields(frame));
         let Some(fields) = fields else {
-            let chains = chains & self.without_ip;
-            let listing = chains & self.lists_vlans;
-            let chains = if listing != 0 { listing } else { chains };
+            let mut chains = chains & self.without_ip;
+            for lists in [self.lists_macs, self.lists_vlans] {
+                let listing = chains & lists;
+                chains = if listing != 0 { listing } else { chains };
+            }
             return (chains != 0).then(|| chains.trailing_zeros() as u8);
         };
         let protocols = self.protocols.as_deref();
@@ -152,6 +166,7 @@ impl ChainRules {
         let specific = |slot: &usize| {
             let lists = |set: Chains| set >> slot & 1;
             (
+                lists(self.lists_macs),
                 self.destinations.length(*slot, destination),
                 self.sources.length(*slot, source),
                 lists(self.lists_protocols),
@@ -161,6 +176,12 @@ impl ChainRules {
         };
         slots.max_by_key(specific).map(|slot| slot as u8)
     }
+}
+
+/// MAC address as a number.
+fn number(mac: [u8; 6]) -> u64 {
+    let [a, b, c, d, e, f] = mac;
+    u64::from_be_bytes([0, 0, a, b, c, d, e, f])
 }
 
 fn v4(address: u32) -> IpAddr {

@@ -329,10 +329,11 @@ impl<'v> Fleet<'v> {
             model.takes && allowed(server) && model.may_hold(request, None)
         };
         self.work.compared += self.servers.len() as u64;
+        // Used servers come first, up to one chain for each of their cores.
         let key = |&server: &usize| {
             let model = &self.servers[server];
             let chains = model.occupants.len() as f64 / model.shared.cores.len() as f64;
-            (model.is_empty(), (chains * STEPS) as u64, server)
+            (chains as u64, model.is_empty(), (chains * STEPS) as u64, server)
         };
         let server = (0..self.servers.len()).filter(fits).min_by_key(key)?;
         Some((server, self.servers[server].cores_for(request, None)?))

@@ -6,8 +6,11 @@ use kube::api::{ListParams, ObjectMeta, PostParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+use tailwater_api::chain::{ChainDocument, DESCRIPTION};
+use tailwater_api::document::Document;
 use tailwater_cluster::Notices;
 use tailwater_cluster::agent::{self, AgentConfig, LocalChain, LocalCondition, LocalError, LocalPhase, LocalServer};
 use tailwater_cluster::controller::{self, ChainFacts, ChainReader, ControllerConfig, DocumentReader};
@@ -54,13 +57,21 @@ impl ModelServer {
     }
 }
 
+/// Checks a manifest as a server does, but for functions.
+fn check(manifest: &str) -> Result<(), String> {
+    let document = Document::parse(manifest, "chain", DESCRIPTION).map_err(|error| error.to_string())?;
+    ChainDocument::new(&document, Path::new("/"))
+        .map(drop)
+        .map_err(|error| error.to_string())
+}
+
 impl LocalServer for ModelServer {
     fn apply(&mut self, name: &str, manifest: &str, _profiles: &[String], _force: bool) -> Result<(), LocalError> {
         let mut model = self.model();
         if let Some(reason) = &model.refuses {
             return Err(LocalError::Refused(reason.clone()));
         }
-        DocumentReader.read(manifest).map_err(LocalError::Refused)?;
+        check(manifest).map_err(LocalError::Refused)?;
         if model.chains.insert(name.to_owned(), manifest.to_owned()).as_deref() != Some(manifest) {
             model.applied.push(name.to_owned());
         }
@@ -320,7 +331,7 @@ pub fn condition(chain: &Chain, name: &str) -> Option<(String, String)> {
 pub async fn until<F: Future<Output = bool>>(what: &str, holds: impl Fn() -> F) -> Duration {
     let began = Instant::now();
     while !holds().await {
-        assert!(began.elapsed() < Duration::from_secs(60), "not in time: {what}");
+        assert!(began.elapsed() < Duration::from_secs(40), "not in time: {what}");
         sleep(Duration::from_millis(50)).await;
     }
     began.elapsed()

@@ -142,12 +142,14 @@ fn wanted() -> impl Strategy<Value = Match> {
     use proptest::collection::vec;
     let few = || prop_oneof![Just(protocol::TCP), Just(protocol::UDP)];
     (
+        vec((0u8..3).prop_map(|last| [2, 0, 0, 0, 0, last]), 0..2),
         vec(prefix(), 0..4),
         vec(prefix(), 0..4),
         vec(few(), 0..2),
         vec(1u16..4, 0..2),
     )
-        .prop_map(|(sources, destinations, protocols, vlans)| Match {
+        .prop_map(|(macs, sources, destinations, protocols, vlans)| Match {
+            macs,
             sources,
             destinations,
             protocols,
@@ -156,7 +158,14 @@ fn wanted() -> impl Strategy<Value = Match> {
 }
 
 /// Chain by comparing the packet with each chain's lists.
-fn oracle(chains: &[Match], source: IpAddr, destination: IpAddr, protocol: u8, vlan: Option<u16>) -> Option<usize> {
+fn oracle(
+    chains: &[Match],
+    mac: [u8; 6],
+    source: IpAddr,
+    destination: IpAddr,
+    protocol: u8,
+    vlan: Option<u16>,
+) -> Option<usize> {
     let longest = |list: &[IpNet], address: IpAddr| match list.is_empty() {
         true => Some(0),
         false => list
@@ -173,7 +182,9 @@ fn oracle(chains: &[Match], source: IpAddr, destination: IpAddr, protocol: u8, v
         let by_protocol = wanted.protocols.is_empty() || wanted.protocols.contains(&protocol);
         let by_vlan = wanted.vlans.is_empty() || vlan.is_some_and(|vlan| wanted.vlans.contains(&vlan));
         let listed = (!wanted.protocols.is_empty(), !wanted.vlans.is_empty());
-        (by_protocol && by_vlan).then_some((lengths, listed, std::cmp::Reverse(slot)))
+        let by_mac = wanted.macs.is_empty() || wanted.macs.contains(&mac);
+        let accepts = by_mac && by_protocol && by_vlan;
+        accepts.then_some((!wanted.macs.is_empty(), lengths, listed, std::cmp::Reverse(slot)))
     });
     accepting.max().map(|(.., slot)| slot.0)
 }
@@ -182,10 +193,11 @@ proptest! {
     #[test]
     fn rules_decide_as_a_comparison_with_each_chain(
         chains in proptest::collection::vec(wanted(), 0..6),
-        packets in proptest::collection::vec((address(), address(), any::<bool>(), proptest::option::of(1u16..5)), 1..40),
+        packets in proptest::collection::vec((address(), address(), any::<bool>(), proptest::option::of(1u16..5), 0u8..4), 1..40),
     ) {
         let rules = ChainRules::new(chains.iter().enumerate());
-        for (source, destination, is_tcp, vlan) in packets {
+        for (source, destination, is_tcp, vlan, last) in packets {
+            let mac = [2, 0, 0, 0, 0, last];
             let destination = match (source, destination) {
                 (IpAddr::V4(_), IpAddr::V6(_)) => IpAddr::from([2, 0, 0, 1]),
                 (IpAddr::V6(_), IpAddr::V4(_)) => IpAddr::from([0; 16]),
@@ -193,8 +205,10 @@ proptest! {
             };
             let protocol = if is_tcp { protocol::TCP } else { protocol::UDP };
             let tags: Vec<u16> = vlan.into_iter().collect();
-            let expected = oracle(&chains, source, destination, protocol, vlan);
-            let found = rules.chain_of(&frame(source, destination, protocol, &tags));
+            let expected = oracle(&chains, mac, source, destination, protocol, vlan);
+            let mut frame = frame(source, destination, protocol, &tags);
+            frame[..6].copy_from_slice(&mac);
+            let found = rules.chain_of(&frame);
             prop_assert_eq!(found.map(usize::from), expected);
         }
     }
