@@ -2,3 +2,5 @@
 //! server, and the ingress that steers packets to servers.
 
 #![forbid(unsafe_code)]
+
+pub mod ingress;
