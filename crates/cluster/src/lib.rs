@@ -4,14 +4,15 @@
 //! - [`resources`]: custom resources, and their definitions;
 //! - [`leader`]: one of several controllers leads;
 //! - [`controller`]: from chains, servers and reports to instances;
-//! - [`agent`]: instances of a server are applied to its data plane, and their state is reported.
+//! - [`agent`]: instances of a server are applied to its data plane, and their state is reported;
+//! - [`ingress`]: prefixes and flows to instances, by an OpenFlow switch. Without Kubernetes.
 
 #![forbid(unsafe_code)]
 
 pub mod agent;
 pub mod controller;
-
 mod figures;
+pub mod ingress;
 pub mod leader;
 mod notices;
 pub mod resources;

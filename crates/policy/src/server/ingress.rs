@@ -12,6 +12,7 @@
 //! - When the switch's table is full, prefixes without a row share one default server. It is picked by the same rule
 //!   when the table is first found full. It never changes, since flows must not change servers.
 //! - IPv6 has its own prefix length.
+//! - Prefixes of a server that is lost or drained go to others by the same rule.
 //!
 //! Tailwater's is the [`IngressBalancer`](super::IngressBalancer).
 
@@ -83,6 +84,8 @@ pub struct IngressMapper {
     config: IngressConfig,
     table: HashMap<IpNet, ServerNumber>,
     activated: Vec<bool>,
+    /// Servers that get no prefix: lost, drained, or not the chain's.
+    closed: Vec<bool>,
     /// Server for all prefixes without a row, once the table has been full.
     full: Option<ServerNumber>,
 }
@@ -99,6 +102,7 @@ impl IngressMapper {
             config,
             table: HashMap::new(),
             activated: vec![false; usize::from(servers)],
+            closed: vec![false; usize::from(servers)],
             full: None,
         }
     }
@@ -143,9 +147,93 @@ impl IngressMapper {
         self.table.len()
     }
 
+    /// Adds a server that is not in use, and returns its number.
+    ///
+    /// # Panics
+    /// If there are 65,535 servers.
+    pub fn add_server(&mut self) -> ServerNumber {
+        let number = ServerNumber::try_from(self.activated.len()).expect("fewer than 65,536 servers");
+        self.activated.push(false);
+        self.closed.push(false);
+        number
+    }
+
+    /// Sets whether a server can be given prefixes. Those that it has stay until [`vacate`](Self::vacate).
+    ///
+    /// # Panics
+    /// If the rack has no such server.
+    pub fn set_closed(&mut self, server: ServerNumber, closed: bool) {
+        self.closed[usize::from(server)] = closed;
+    }
+
+    /// Sets the number of usable rows. Rows beyond it stay.
+    pub fn set_table(&mut self, rows: usize) {
+        self.config.table = rows;
+    }
+
+    /// Takes over rows that the switch has: prefixes with their servers, and the server of all others, if the table was
+    /// full.
+    ///
+    /// # Panics
+    /// If the rack has no such server.
+    pub fn restore(&mut self, rows: impl IntoIterator<Item = (IpNet, ServerNumber)>, full: Option<ServerNumber>) {
+        self.table = rows
+            .into_iter()
+            .map(|(prefix, server)| (prefix.trunc(), server))
+            .collect();
+        self.full = full;
+        for server in self.table.values().copied().chain(full) {
+            self.activated[usize::from(server)] = true;
+        }
+    }
+
+    /// Removes a row that the switch refused.
+    pub fn forget(&mut self, prefix: IpNet) {
+        self.table.remove(&prefix);
+    }
+
+    /// Returns the rows, in no order, and the server of all other prefixes, if the table has been full.
+    pub fn table(&self) -> (impl Iterator<Item = (IpNet, ServerNumber)>, Option<ServerNumber>) {
+        (self.table.iter().map(|(prefix, server)| (*prefix, *server)), self.full)
+    }
+
+    /// Gives all prefixes of a closed server to others, in the order of the prefixes. Returns them with their new
+    /// servers; the last has no prefix if the server was that of all prefixes without a row. Returns nothing if all
+    /// servers are closed.
+    ///
+    /// # Panics
+    /// If the length of `dedicated` is not the number of servers.
+    pub fn vacate(&mut self, server: ServerNumber, dedicated: &[u16]) -> Vec<(Option<IpNet>, ServerNumber)> {
+        assert_eq!(dedicated.len(), self.activated.len(), "one report a server");
+        if self.closed.iter().all(|closed| *closed) {
+            return Vec::new();
+        }
+        let of_server = self.table.iter().filter(|(_, at)| **at == server);
+        let mut prefixes: Vec<IpNet> = of_server.map(|(prefix, _)| *prefix).collect();
+        prefixes.sort_unstable();
+        self.activated[usize::from(server)] = false;
+        // Prefixes before the next report count as cores, or one server would get all of them.
+        let mut dedicated = dedicated.to_vec();
+        let mut moved = Vec::new();
+        for prefix in prefixes {
+            let to = self.choose(&dedicated);
+            self.activated[usize::from(to)] = true;
+            dedicated[usize::from(to)] = dedicated[usize::from(to)].saturating_add(1);
+            self.table.insert(prefix, to);
+            moved.push((Some(prefix), to));
+        }
+        if self.full == Some(server) {
+            let to = self.choose(&dedicated);
+            self.activated[usize::from(to)] = true;
+            self.full = Some(to);
+            moved.push((None, to));
+        }
+        moved
+    }
+
     /// Returns the server for a new prefix.
     fn choose(&self, dedicated: &[u16]) -> ServerNumber {
-        let numbers = || (0..dedicated.len()).rev();
+        let numbers = || (0..dedicated.len()).rev().filter(|&server| !self.closed[server]);
         let target = numbers()
             .filter(|&s| self.activated[s] && dedicated[s] < self.config.threshold)
             .max_by_key(|&s| dedicated[s])
@@ -218,6 +306,55 @@ mod tests {
         assert_eq!(steer(&mut mapper, "10.4.0.0", [3, 9, 0]), Steering::Full(1));
         assert_eq!(steer(&mut mapper, "10.1.0.0", [9, 9, 9]), Steering::Known(0));
         assert_eq!(mapper.rows(), 2);
+    }
+
+    #[test]
+    fn prefixes_of_a_closed_server_go_to_the_others_and_none_to_it() {
+        let mut mapper = mapper(3);
+        steer(&mut mapper, "10.1.0.0", [0; 3]);
+        steer(&mut mapper, "10.2.0.0", [4, 0, 0]);
+        steer(&mut mapper, "10.3.0.0", [3, 4, 0]);
+        assert_eq!(steer(&mut mapper, "10.4.0.0", [3, 4, 0]), Steering::Full(0));
+        mapper.set_closed(0, true);
+        let to = |prefix: &str, server| (Some(prefix.parse().unwrap()), server);
+        // Server 1 has one core left below τ; the next prefix takes server 2.
+        assert_eq!(
+            mapper.vacate(0, &[3, 3, 0]),
+            [to("10.1.0.0/16", 1), to("10.3.0.0/16", 2), (None, 2)]
+        );
+        assert!(!mapper.activated(0));
+        assert_eq!(steer(&mut mapper, "10.4.0.0", [0, 9, 9]), Steering::Full(2));
+        assert_eq!(steer(&mut mapper, "10.1.0.0", [0, 9, 9]), Steering::Known(1));
+        // It is open again, and not in use.
+        mapper.set_closed(0, false);
+        mapper.set_table(4);
+        assert_eq!(steer(&mut mapper, "10.5.0.0", [0, 9, 9]), install("10.5.0.0/16", 0));
+        assert_eq!(mapper.add_server(), 3);
+        mapper.set_table(5);
+        let next = mapper.steer("10.6.0.0".parse().unwrap(), &[9, 9, 9, 0]);
+        assert_eq!(next, install("10.6.0.0/16", 3));
+        for server in 0..4 {
+            mapper.set_closed(server, true);
+        }
+        assert_eq!(mapper.vacate(1, &[0; 4]), []);
+        assert_eq!(mapper.rows(), 5);
+    }
+
+    #[test]
+    fn rows_of_the_switch_are_taken_over() {
+        let mut old = mapper(3);
+        steer(&mut old, "10.1.0.0", [0; 3]);
+        steer(&mut old, "10.2.0.0", [4, 0, 0]);
+        let mut mapper = mapper(3);
+        let (rows, full) = old.table();
+        mapper.restore(rows, full);
+        assert_eq!(steer(&mut mapper, "10.2.0.0", [0; 3]), Steering::Known(1));
+        assert!(mapper.activated(0) && mapper.activated(1) && !mapper.activated(2));
+        mapper.forget("10.2.0.0/16".parse().unwrap());
+        assert_eq!(mapper.rows(), 1);
+        mapper.restore([], Some(2));
+        mapper.set_table(0);
+        assert_eq!(steer(&mut mapper, "10.2.0.0", [0; 3]), Steering::Full(2));
     }
 
     #[test]

@@ -31,14 +31,18 @@
 //! or divided, as soon as no move is in progress; unused servers are taken if the others' limits do not suffice. There
 //! is no state to wait for: the flows begin anew. Then loads are judged as after a start.
 //!
+//! **Drained servers.** A server that is draining gets no rows, and all that it has go to others in one plan.
+//!
 //! **Scale-in**, if configured. If the load has fitted the limits of one server fewer, with a margin, for longer than
 //! limits take to grow, the least loaded server is emptied: all its rows move, and it is unused. The time doubles if a
 //! server is overloaded not long after that, so that a load to and fro moves few rows.
 
+mod membership;
 mod plan;
 mod row;
 mod spare;
 
+pub use membership::Membership;
 pub use plan::{ClassLoad, RowMove};
 pub use row::{FlowClass, RowMatch};
 
@@ -113,6 +117,9 @@ struct ServerState {
     /// Reports missing in a row, and whether it counts as lost.
     missing: u32,
     lost: bool,
+    membership: Membership,
+    /// `true` if its counters began before it was known: the next ones are the first that count.
+    rebases: bool,
     /// Share of its cores to which it may be filled, and how long until it grows.
     limit: f64,
     hold: u32,
@@ -159,22 +166,7 @@ impl IngressBalancer {
     /// If there is no server, or a prefix is longer than an address.
     pub fn new(config: IngressConfig, cores: impl IntoIterator<Item = u16>) -> IngressBalancer {
         config.check();
-        let state = |cores: u16| ServerState {
-            cores: f64::from(cores),
-            used: false,
-            missing: 0,
-            lost: false,
-            limit: FIRST_LIMIT,
-            hold: 0,
-            next_hold: *HOLD.start(),
-            begin: ServerCounters::default(),
-            last: ServerCounters::default(),
-            excess: 0.0,
-            packet: 0.0,
-            load: 0.0,
-            sheds: false,
-        };
-        let mut servers: Vec<ServerState> = cores.into_iter().map(state).collect();
+        let mut servers: Vec<ServerState> = cores.into_iter().map(ServerState::new).collect();
         assert!(!servers.is_empty(), "a rack has servers");
         servers[0].used = true;
         IngressBalancer {
@@ -254,13 +246,18 @@ impl IngressBalancer {
         assert_eq!(counters.len(), self.servers.len(), "one report a server");
         for (server, counters) in self.servers.iter_mut().zip(counters) {
             server.note(counters.is_some());
+            if let Some(counters) = counters
+                && std::mem::take(&mut server.rebases)
+            {
+                (server.begin, server.last) = (*counters, *counters);
+            }
         }
         let elapsed = now.saturating_sub(self.since);
         if self.is_moving() {
             self.begin(now, counters);
             return false;
         }
-        if self.has_rows_of_lost() {
+        if self.has_rows_of_closed() {
             self.begin(now, counters);
             self.servers.iter_mut().for_each(|server| server.sheds = false);
             return true;
@@ -305,12 +302,12 @@ impl IngressBalancer {
         any || self.emptying.is_some()
     }
 
-    /// Returns `true` if a lost server has rows that can move to another.
-    fn has_rows_of_lost(&self) -> bool {
-        let is_lost = |server: &ServerNumber| self.servers[usize::from(*server)].lost;
-        self.servers.iter().any(|server| server.lost)
-            && self.servers.iter().any(|server| !server.lost)
-            && (is_lost(&self.default) || self.rows.values().any(is_lost))
+    /// Returns `true` if a lost or draining server has rows that can move to another.
+    fn has_rows_of_closed(&self) -> bool {
+        let is_closed = |server: &ServerNumber| self.servers[usize::from(*server)].is_closed();
+        self.servers.iter().any(ServerState::is_closed)
+            && self.servers.iter().any(|server| !server.is_closed())
+            && (is_closed(&self.default) || self.rows.values().any(is_closed))
     }
 
     /// Counts a period in which no server had too much. Returns the server to empty, if the others have sufficed for
@@ -326,7 +323,7 @@ impl IngressBalancer {
         let fits = used().map(|number| load(&number)).sum::<f64>() <= SPARE_FILL * room;
         // A limit that fell not long ago is not known well.
         let holds = used().map(|number| self.servers[number].next_hold).max();
-        let has_others = room > 0.0 && used().all(|number| !self.servers[number].lost);
+        let has_others = room > 0.0 && used().all(|number| !self.servers[number].is_closed());
         let is_due = self.spare.period(fits && has_others, 2 * holds.unwrap_or(0));
         least.filter(|_| is_due)
     }
@@ -348,7 +345,7 @@ impl IngressBalancer {
     pub fn plan(&mut self, classes: &[ClassLoad], moves: &mut Vec<RowMove>) {
         let used = || self.servers.iter().filter(|server| server.used);
         let learnt = used().map(|server| server.limit).fold(FIRST_LIMIT, f64::min);
-        let closed = |number: usize| self.servers[number].lost || self.emptying == Some(number);
+        let closed = |number: usize| self.servers[number].is_closed() || self.emptying == Some(number);
         let all_rows = self.rows.iter().map(|(row, server)| (*row, *server));
         let all_rows = all_rows.chain([(RowMatch::DEFAULT, self.default)]);
         let leaving: Vec<_> = all_rows.filter(|(_, server)| closed(usize::from(*server))).collect();
@@ -372,9 +369,9 @@ impl IngressBalancer {
             let from = &mut self.servers[usize::from(planned.from)];
             // Until it is measured again, a load is what the plan made it.
             from.load = (from.load - planned.load).max(0.0);
-            if from.lost {
+            if from.is_closed() {
                 from.used = false;
-                self.is_new = true;
+                self.is_new |= from.lost;
             }
             let to = &mut self.servers[usize::from(planned.to)];
             to.load += planned.load;
@@ -434,6 +431,27 @@ impl IngressBalancer {
 }
 
 impl ServerState {
+    /// Server that is not in use.
+    fn new(cores: u16) -> ServerState {
+        ServerState {
+            cores: f64::from(cores),
+            used: false,
+            missing: 0,
+            lost: false,
+            membership: Membership::Open,
+            rebases: false,
+            limit: FIRST_LIMIT,
+            hold: 0,
+            next_hold: *HOLD.start(),
+            begin: ServerCounters::default(),
+            last: ServerCounters::default(),
+            excess: 0.0,
+            packet: 0.0,
+            load: 0.0,
+            sheds: false,
+        }
+    }
+
     /// Counts missing reports. A server that reports again is as a new one.
     fn note(&mut self, has_reported: bool) {
         self.missing = if has_reported {
@@ -441,7 +459,7 @@ impl ServerState {
         } else {
             self.missing.saturating_add(1)
         };
-        self.lost = self.missing >= MISSING;
+        self.lost = self.missing >= MISSING || self.membership == Membership::Lost;
     }
 
     /// Takes counters of a time `elapsed` since the period began. Returns `true` if the server is overloaded. Its mean

@@ -2,8 +2,9 @@
 //!
 //! Both are one string of bits, the address followed by the hash. A prefix of that string is what a row matches.
 
+use ipnet::IpNet;
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Bits of the flow hash that a row can match: shares of a sixteenth.
 const HASH_BITS: u8 = 4;
@@ -64,6 +65,50 @@ impl RowMatch {
     /// Default row, which matches everything.
     pub const DEFAULT: RowMatch = RowMatch { bits: 0, length: 0 };
 
+    /// Returns the row that matches a destination prefix, and of its flows those whose hash begins with the lowest
+    /// `count` bits of `bits`. Returns `None` if no row can match that: prefixes of IPv6 have 64 bits at most, there are
+    /// four bits of a hash, and only single destinations are divided by hash.
+    ///
+    /// ```
+    /// use tailwater_policy::server::RowMatch;
+    /// let row = RowMatch::new("10.0.0.1/32".parse().unwrap(), (0b01, 2)).unwrap();
+    /// assert_eq!(row.to_string(), "10.0.0.1/32 hash 0b01");
+    /// assert_eq!(row.destination(), Some("10.0.0.1/32".parse().unwrap()));
+    /// assert_eq!(row.hash(), (0b01, 2));
+    /// ```
+    pub fn new(destination: IpNet, (bits, count): (u8, u8)) -> Option<RowMatch> {
+        if count > HASH_BITS || u32::from(bits) >> count != 0 {
+            return None;
+        }
+        let hash = u16::from(bits) << (HASH_BITS - count);
+        let class = FlowClass::new(destination.network(), hash << (BUCKET_BITS - u32::from(HASH_BITS)));
+        let length = class.length_of(destination.prefix_len(), destination.prefix_len());
+        let is_whole = length == class.longest(false);
+        let fits = length == 1 + destination.prefix_len() && (count == 0 || is_whole);
+        fits.then(|| RowMatch::of(class, length + count))
+    }
+
+    /// Returns the destination prefix, or `None` for the default row.
+    pub fn destination(self) -> Option<IpNet> {
+        let class = FlowClass(self.bits);
+        let bits = self.length.min(class.longest(false)).checked_sub(1)?;
+        let address = match class.is_v6() {
+            false => IpAddr::V4(Ipv4Addr::from_bits((self.bits >> 95) as u32)),
+            true => IpAddr::V6(Ipv6Addr::from_bits((self.bits >> 63 & u128::from(u64::MAX)) << 64)),
+        };
+        // The hash's bits are below the address.
+        IpNet::new(address, bits).ok().map(|prefix| prefix.trunc())
+    }
+
+    /// Returns the first bits of the hash that it matches, and their number, 0 to 4.
+    pub fn hash(self) -> (u8, u8) {
+        let longest = FlowClass(self.bits).longest(false);
+        match self.length.checked_sub(longest) {
+            None | Some(0) => (0, 0),
+            Some(count) => ((self.bits >> (128 - self.length) & ((1 << count) - 1)) as u8, count),
+        }
+    }
+
     /// Returns the row that matches the first `length` bits of a class.
     pub(super) const fn of(class: FlowClass, length: u8) -> RowMatch {
         let mask = match length {
@@ -100,26 +145,16 @@ impl RowMatch {
 impl fmt::Display for RowMatch {
     /// Writes `any`, a prefix, or a prefix with the first bits of the hash: `10.0.0.1/32 hash 0b01`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let class = FlowClass(self.bits);
         if self.length == 0 {
             return f.write_str("any");
         }
-        let bits = self.length.min(class.longest(false)) - 1;
-        match class.is_v6() {
-            false => {
-                let address = std::net::Ipv4Addr::from_bits((self.bits >> 95) as u32);
-                write!(f, "{address}/{bits}")?;
-            }
-            true => {
-                let address = std::net::Ipv6Addr::from_bits((self.bits >> 63 & u128::from(u64::MAX)) << 64);
-                write!(f, "{address}/{bits}")?;
-            }
+        if let Some(destination) = self.destination() {
+            write!(f, "{destination}")?;
         }
         if !self.is_by_hash() {
             return Ok(());
         }
-        let count = self.length - class.longest(false);
-        let hash = self.bits >> (128 - self.length) & ((1 << count) - 1);
+        let (hash, count) = self.hash();
         write!(f, " hash 0b{hash:0width$b}", width = usize::from(count))
     }
 }
@@ -157,6 +192,21 @@ mod tests {
         assert_eq!(RowMatch::of(six, 69).to_string(), "2001:db8:0:7::/64 hash 0b0001");
         assert_eq!((six.longest(false), six.longest(true)), (65, 69));
         assert_eq!((six.length_of(24, 48), six.length_of(24, 128)), (49, 65));
+        for length in [0, 1, 20, 33, 34, 37] {
+            let row = RowMatch::of(one, length);
+            let again = row.destination().map(|prefix| RowMatch::new(prefix, row.hash()));
+            assert_eq!(again.unwrap_or(Some(RowMatch::DEFAULT)), Some(row));
+        }
+        let row = RowMatch::of(six, 69);
+        assert_eq!(RowMatch::new(row.destination().unwrap(), row.hash()), Some(row));
+        for (prefix, hash) in [
+            ("::/65", (0, 0)),
+            ("10.0.0.0/31", (1, 1)),
+            ("10.0.0.0/32", (2, 1)),
+            ("10.0.0.0/32", (0, 5)),
+        ] {
+            assert_eq!(RowMatch::new(prefix.parse().unwrap(), hash), None, "{prefix}");
+        }
         // Neighbouring buckets are one class, and others' classes differ in the hash only.
         assert_eq!(class("10.1.2.3", 0), class("10.1.2.3", 31));
         assert_eq!(class("10.1.2.3", 0).common(class("10.1.2.3", 32)), 36);

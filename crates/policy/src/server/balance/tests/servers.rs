@@ -200,3 +200,92 @@ proptest! {
         prop_assert_ne!(usize::from(rack.mapper.steer(unknown).1), lost);
     }
 }
+
+#[test]
+fn a_draining_server_gives_all_its_rows_away_and_gets_none() {
+    for drained in [0, 1] {
+        let mut rack = Rack::new(CONFIG, 3, prefixes(1000, 4700));
+        rack.run(1000);
+        assert_eq!(rack.used(), [0, 1]);
+        rack.mapper.set_membership(drained, Membership::Draining);
+        let moves = rack.run(20);
+        assert!(!moves.is_empty());
+        assert!(
+            moves
+                .iter()
+                .all(|planned| planned.from == drained && planned.to != drained)
+        );
+        assert!(!rack.mapper.is_lost(drained) && !rack.mapper.is_used(drained));
+        rack.run(3000);
+        assert_eq!(rack.loads()[usize::from(drained)], 0.0);
+        assert_eq!(rack.used(), if drained == 0 { [1, 2] } else { [0, 2] });
+    }
+}
+
+#[test]
+fn a_server_reported_lost_is_left_at_once_and_returns_as_a_new_one() {
+    let mut rack = Rack::new(CONFIG, 2, prefixes(1000, 4700));
+    rack.run(1000);
+    rack.mapper.set_membership(1, Membership::Lost);
+    let moves = rack.run(1);
+    assert!(!moves.is_empty() && moves.iter().all(|planned| (planned.from, planned.to) == (1, 0)));
+    // It still reports, which does not bring it back.
+    rack.run(500);
+    assert!(rack.mapper.is_lost(1) && !rack.mapper.is_used(1));
+    rack.mapper.set_membership(1, Membership::Open);
+    rack.run(500);
+    assert_eq!(rack.used(), [0, 1]);
+    // With none left, rows stay where they are.
+    for server in 0..2 {
+        rack.mapper.set_membership(server, Membership::Lost);
+    }
+    assert_eq!(rack.run(10), []);
+}
+
+#[test]
+fn an_added_server_is_taken_when_the_load_requires_it() {
+    let mut rack = Rack::new(CONFIG, 1, prefixes(1000, 4700));
+    assert_eq!(rack.run(100), []);
+    assert_eq!(rack.mapper.add_server(2), 1);
+    rack.counters.push(ServerCounters::default());
+    rack.mapper.set_cores(1, 4);
+    rack.run(1000);
+    assert_eq!(rack.used(), [0, 1]);
+    let loads = rack.loads();
+    assert!((loads[0] - loads[1]).abs() < 0.8, "{loads:?}");
+}
+
+#[test]
+fn a_new_mapper_takes_over_the_rows_of_the_switch() {
+    let mut rack = Rack::new(CONFIG, 4, prefixes(1000, 9000));
+    rack.run(1000);
+    let rows: Vec<_> = rack.mapper.table().collect();
+    assert_eq!(rows.len(), rack.mapper.rows() + 1);
+    let mut mapper = IngressBalancer::new(CONFIG, [4; 4]);
+    let default = rows.iter().find(|(row, _)| *row == RowMatch::DEFAULT);
+    mapper.restore(default.unwrap().1, rows.iter().copied(), rack.now);
+    for class in &rack.classes {
+        assert_eq!(mapper.steer(class.class), rack.mapper.steer(class.class));
+    }
+    let used = (0..4).filter(|server| mapper.is_used(*server));
+    assert_eq!(used.collect::<Vec<_>>(), rack.used());
+    rack.mapper = mapper;
+    assert_eq!(rack.run(1000), [], "the load is within the limits");
+}
+
+#[test]
+fn a_cancelled_move_changes_nothing() {
+    let mut rack = Rack::new(CONFIG, 2, prefixes(100, 4700));
+    rack.run(2);
+    let mut mapper = IngressBalancer::new(CONFIG, [4, 4]);
+    mapper.moving.push(RowMove {
+        row: RowMatch::DEFAULT,
+        from: 0,
+        to: 1,
+        load: 1.0,
+    });
+    mapper.cancel(RowMatch::DEFAULT);
+    assert!(!mapper.is_moving());
+    mapper.rows_written();
+    assert_eq!(mapper.steer(rack.classes[0].class), (RowMatch::DEFAULT, 0));
+}

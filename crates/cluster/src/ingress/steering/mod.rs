@@ -1,0 +1,828 @@
+//! The steering loop's core, without I/O: chains and their mappers, servers, and the rules that follow from them.
+//!
+//! Inputs, events of the switch and the time go in; commands for the switch and outputs come out. The mappers are the
+//! simulator's ([`IngressBalancer`](tailwater_policy::server::IngressBalancer) and
+//! [`IngressMapper`](tailwater_policy::server::IngressMapper)).
+//!
+//! A move of a row runs so: it is announced; where the servers prepare for moves, they do; the row is written; the old
+//! server sends the flows' state; the move is complete. A balancer's moves run together, those of a drained server one
+//! after another, and those of a lost server at once, in one bundle, with nothing to wait for.
+
+mod chain;
+mod types;
+mod writing;
+
+pub use types::{
+    ChainReport, ChainRoute, FromServers, Input, LossCause, MoveCause, Output, PortReference, Readiness, Server,
+    ServerReport, SteeredMove, SteeringConfig, SteeringProblem, Unmatched,
+};
+
+use super::openflow::{ErrorMessage, FlowStatistics, PacketIn, PortDescription};
+use super::rows::{MAX_PARTS, Mark, Ranks, Row, RuleSet, chain_identity, is_owned, parts_of, row_of};
+use super::rule::{Action, FlowMatch, MacAddress, PortNumber};
+use super::switch::{SwitchCommand, SwitchEvent, SwitchState};
+use chain::{Chain, Index, Stage};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use tailwater_api::chain::ambiguity;
+use tailwater_net::Nanos;
+use tailwater_net::parse::{Network, parse};
+use tailwater_policy::server::{Membership, ServerNumber};
+
+/// Most servers of a rack, those that have left included.
+const MAX_SERVERS: usize = 4096;
+/// Most chains.
+const MAX_CHAINS: usize = 4096;
+/// Packets, and bytes of them, that wait for their rows at most. Others are dropped.
+const WAITING_PACKETS: usize = 1024;
+const WAITING_BYTES: usize = 1 << 20;
+/// Time until a refused change is tried again.
+const RETRY: Nanos = Nanos::from_secs(2);
+
+/// Something to do for the caller.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Command for the switch.
+    Switch(SwitchCommand),
+    /// Output for the ingress's owner.
+    Output(Output),
+}
+
+/// State of a server.
+#[derive(Debug)]
+struct ServerState {
+    server: Server,
+    is_member: bool,
+    /// Time of the last report, or since when one is awaited.
+    heard: Nanos,
+    is_silent: bool,
+    /// Number of its switch port while that is up; kept while the switch is not connected.
+    port: Option<PortNumber>,
+    /// Last reported state, and whether its last row's departure was.
+    membership: Membership,
+    is_drained: bool,
+    /// Rules have been written for these, which stay until rows have left.
+    last_target: Option<(MacAddress, PortNumber)>,
+}
+
+/// A switch that is, or was, connected.
+#[derive(Debug)]
+struct SwitchView {
+    is_connected: bool,
+    ports: HashMap<PortNumber, PortDescription>,
+    max_rules: usize,
+    /// Room that was found where the switch refused rules.
+    learnt_room: Option<usize>,
+    /// Rules of the ingress in the switch.
+    present: RuleSet,
+    /// Number of other owners' rules, and those with priorities and matches that the ingress could want.
+    foreign: usize,
+    foreign_rules: BTreeMap<(u16, FlowMatch), u64>,
+}
+
+/// Packet that waits for its row.
+#[derive(Debug)]
+struct WaitingPacket {
+    server: Index,
+    /// Cookie of the rule that sent it.
+    cookie: u64,
+    frame: Vec<u8>,
+    /// Number of the write that has its row.
+    write: u64,
+}
+
+/// Core of the ingress.
+#[derive(Debug)]
+pub struct Steering {
+    config: SteeringConfig,
+    servers: Vec<ServerState>,
+    numbers: HashMap<ServerNumber, Index>,
+    chains: BTreeMap<String, Chain>,
+    ranks: Ranks,
+    switch: Option<SwitchView>,
+    writing: writing::Writing,
+    waiting: VecDeque<WaitingPacket>,
+    waiting_bytes: usize,
+    dropped: u64,
+    steps: VecDeque<Step>,
+    now: Nanos,
+    next_decision: Nanos,
+    next_audit: Nanos,
+}
+
+impl Steering {
+    /// Creates an ingress without chains and servers. Nothing is written before the switch is connected for the first
+    /// time, and what is known then decides which of its rows are kept.
+    pub fn new(config: SteeringConfig, now: Nanos) -> Steering {
+        let config = SteeringConfig {
+            per_bundle: config.per_bundle.max(1),
+            ..config
+        };
+        Steering {
+            next_decision: now,
+            next_audit: now,
+            config,
+            servers: Vec::new(),
+            numbers: HashMap::new(),
+            chains: BTreeMap::new(),
+            ranks: Ranks::default(),
+            switch: None,
+            writing: writing::Writing::default(),
+            waiting: VecDeque::new(),
+            waiting_bytes: 0,
+            dropped: 0,
+            steps: VecDeque::new(),
+            now,
+        }
+    }
+
+    /// Returns the next thing to do.
+    pub fn step(&mut self) -> Option<Step> {
+        self.steps.pop_front()
+    }
+
+    /// Returns the number of packets for new prefixes that were dropped because too many waited.
+    pub fn dropped_packets(&self) -> u64 {
+        self.dropped
+    }
+
+    /// Returns the rows of a chain with their servers, as they are wanted in the switch.
+    pub fn rows(&self, chain: &str) -> Vec<(Row, ServerNumber)> {
+        let rows = self.chains.get(chain).into_iter().flat_map(|chain| &chain.rows);
+        rows.map(|(row, server)| (*row, self.servers[*server].server.number))
+            .collect()
+    }
+
+    /// Takes an input.
+    pub fn input(&mut self, now: Nanos, input: Input) {
+        self.now = now;
+        match input {
+            Input::Chain(route) => self.set_chain(route),
+            Input::ChainRemoved(name) => {
+                if let Some(mut chain) = self.chains.remove(&name) {
+                    let (_, off) = chain.abort();
+                    off.into_iter().for_each(|planned| {
+                        let moved = self.shown(&name, &planned);
+                        self.output(Output::MoveCancelled(moved));
+                    });
+                    self.rank();
+                }
+            }
+            Input::Server(server) => self.set_server(server),
+            Input::ServerRemoved(number) => {
+                if let Some(&index) = self.numbers.get(&number) {
+                    self.servers[index].is_member = false;
+                }
+            }
+            Input::Report(report) => self.report(report),
+            Input::Prepared { chain, row } => {
+                self.advance_moves(
+                    Some((&chain, row)),
+                    |stage| matches!(stage, Stage::Preparing(_)),
+                    Stage::Writing(0),
+                );
+            }
+            Input::Moved { chain, row } => {
+                self.advance_moves(
+                    Some((&chain, row)),
+                    |stage| matches!(stage, Stage::Transferring(_)),
+                    Stage::Done,
+                );
+            }
+        }
+        self.review();
+    }
+
+    /// Takes an event of the switch.
+    pub fn switch_event(&mut self, now: Nanos, event: SwitchEvent) {
+        self.now = now;
+        match event {
+            SwitchEvent::Connected(state) => self.connected(state),
+            SwitchEvent::Disconnected { reason } => {
+                if let Some(switch) = &mut self.switch {
+                    switch.is_connected = false;
+                }
+                self.write_lost();
+                self.output(Output::Disconnected { reason });
+            }
+            SwitchEvent::Rules(rules) => self.read(rules),
+            SwitchEvent::Written { id } => self.written(id),
+            SwitchEvent::WriteFailed { id, error } => self.write_failed(id, error),
+            SwitchEvent::PacketIn(packet) => self.packet_in(packet),
+            SwitchEvent::Port(port) => {
+                if let Some(switch) = &mut self.switch {
+                    switch.ports.insert(port.number, port);
+                }
+            }
+            SwitchEvent::PortRemoved(number) => {
+                if let Some(switch) = &mut self.switch {
+                    switch.ports.remove(&number);
+                }
+            }
+        }
+        self.review();
+    }
+
+    /// Lets time pass. Due at least once per [`SteeringConfig::interval`].
+    pub fn tick(&mut self, now: Nanos) {
+        self.now = now;
+        self.expire_moves();
+        if now >= self.next_decision {
+            self.next_decision = now + self.config.interval;
+            self.set_rooms();
+            // Moves that cannot be written are not planned. Lost servers are seen to elsewhere.
+            if self.is_connected() {
+                let names: Vec<String> = self.chains.keys().cloned().collect();
+                names.iter().for_each(|name| self.decide(name));
+            }
+        }
+        if let Some(audit) = self.config.audit
+            && now >= self.next_audit
+        {
+            self.next_audit = now + audit;
+            self.read_rules();
+        }
+        self.review();
+    }
+
+    fn is_connected(&self) -> bool {
+        self.switch.as_ref().is_some_and(|switch| switch.is_connected)
+    }
+
+    fn output(&mut self, output: Output) {
+        self.steps.push_back(Step::Output(output));
+    }
+
+    fn reject(&mut self, what: String, why: String) {
+        self.output(Output::Problem(SteeringProblem::Rejected { what, why }));
+    }
+
+    /// Takes a new or changed chain.
+    fn set_chain(&mut self, route: ChainRoute) {
+        let name = route.name.clone();
+        let identity = chain_identity(&name);
+        let others = || self.chains.values().filter(|chain| chain.route.name != name);
+        let ambiguous = others().find(|chain| ambiguity(&chain.route.matching, &route.matching).is_some());
+        let same = others().find(|chain| chain.identity == identity);
+        let ranks = Ranks::new(others().map(|chain| &chain.route.matching).chain([&route.matching]));
+        let parts = parts_of(&route.matching);
+        let mapping = &route.mapping;
+        let why = if let Some(other) = ambiguous {
+            Some(format!(
+                "its match is as specific as that of chain {} for some packets",
+                other.route.name
+            ))
+        } else if let Some(other) = same {
+            Some(format!(
+                "its name has the same hash as chain {}: rename one",
+                other.route.name
+            ))
+        } else if ranks.is_none() {
+            Some("there are too many different prefix lengths in all chains' matches".to_owned())
+        } else if parts > MAX_PARTS {
+            Some(format!(
+                "expected a match with at most {MAX_PARTS} combinations, found {parts}"
+            ))
+        } else if self.chains.len() >= MAX_CHAINS && !self.chains.contains_key(&name) {
+            Some(format!("expected at most {MAX_CHAINS} chains"))
+        } else if mapping.prefix_v4 > 32 || mapping.prefix_v6 > 128 {
+            Some("expected prefix lengths of at most 32 and 128".to_owned())
+        } else {
+            None
+        };
+        if let Some(why) = why {
+            return self.reject(format!("chain {name}"), why);
+        }
+        let mut chain = match self.chains.remove(&name) {
+            Some(mut chain) if chain.route.mapping == route.mapping => {
+                chain.route = route;
+                chain
+            }
+            old => {
+                let mut chain = Chain::new(route, self.servers.len());
+                chain.grow(self.servers.len());
+                if let Some(old) = old {
+                    self.join(&mut chain);
+                    chain.start(&old.rows, self.now);
+                }
+                chain
+            }
+        };
+        self.join(&mut chain);
+        self.chains.insert(name, chain);
+        self.rank();
+    }
+
+    fn rank(&mut self) {
+        let matches = self.chains.values().map(|chain| &chain.route.matching);
+        // Checked when a chain is added.
+        self.ranks = Ranks::new(matches).unwrap_or_default();
+        self.writing.is_due = true;
+    }
+
+    /// Sets the servers' parts in a chain.
+    fn join(&self, chain: &mut Chain) -> bool {
+        let mut has_changed = false;
+        for index in 0..self.servers.len() {
+            let number = self.servers[index].server.number;
+            let cores = chain.route.servers.iter().find(|(server, _)| *server == number);
+            if let (Some((_, cores)), chain::Mapper::Balanced(mapper)) = (cores, &mut chain.mapper) {
+                mapper.set_cores(index as ServerNumber, *cores);
+            }
+            let membership = match (self.servers[index].membership, cores) {
+                (membership, Some(_)) => membership,
+                // The chain leaves a server that works: its flows' state can follow.
+                (Membership::Open | Membership::Draining, None) if chain.uses(index) => Membership::Draining,
+                (_, None) => Membership::Lost,
+            };
+            has_changed |= chain.set_membership(index, membership);
+        }
+        has_changed
+    }
+
+    /// Takes a new or changed server.
+    fn set_server(&mut self, server: Server) {
+        let heard = self.now;
+        if let Some(&index) = self.numbers.get(&server.number) {
+            let state = &mut self.servers[index];
+            if !state.is_member {
+                (state.is_member, state.heard, state.is_silent) = (true, heard, false);
+            }
+            if server.readiness != Readiness::Draining {
+                state.is_drained = false;
+            }
+            state.server = server;
+            self.writing.is_due = true;
+            return;
+        }
+        if self.servers.len() >= MAX_SERVERS {
+            return self.reject(
+                format!("server {}", server.number),
+                format!("expected at most {MAX_SERVERS} servers"),
+            );
+        }
+        self.numbers.insert(server.number, self.servers.len());
+        self.servers.push(ServerState {
+            server,
+            is_member: true,
+            heard,
+            is_silent: false,
+            port: None,
+            membership: Membership::Lost,
+            is_drained: false,
+            last_target: None,
+        });
+        let count = self.servers.len();
+        self.chains.values_mut().for_each(|chain| chain.grow(count));
+    }
+
+    fn report(&mut self, report: ServerReport) {
+        let Some(&index) = self.numbers.get(&report.server) else {
+            return;
+        };
+        (self.servers[index].heard, self.servers[index].is_silent) = (self.now, false);
+        for of_chain in report.chains {
+            if let Some(chain) = self.chains.get_mut(&of_chain.chain) {
+                chain.report(index, of_chain);
+            }
+        }
+    }
+
+    /// Finds what changed: servers that are lost or usable again, chains that can begin. Then writes.
+    fn review(&mut self) {
+        self.review_servers();
+        self.start_chains();
+        self.begin_moves();
+        self.flush();
+        self.report_drained();
+    }
+
+    fn review_servers(&mut self) {
+        let Some(switch) = &self.switch else { return };
+        let mut changed = Vec::new();
+        for (index, state) in self.servers.iter_mut().enumerate() {
+            if switch.is_connected {
+                let port = match &state.server.port {
+                    PortReference::Number(number) => switch.ports.get(number),
+                    PortReference::Name(name) => switch.ports.values().find(|port| port.name == *name),
+                };
+                state.port = port.filter(|port| port.is_up).map(|port| port.number);
+            }
+            if let Some(port) = state.port {
+                let target = Some((state.server.mac, port));
+                self.writing.is_due |= state.last_target != target;
+                state.last_target = target;
+            }
+            let is_late = |bound: Nanos| self.now.saturating_sub(state.heard) > bound;
+            state.is_silent |= self.config.lost_after.is_some_and(is_late);
+            let cause = if !state.is_member || state.server.readiness == Readiness::NotReady {
+                Some(LossCause::NotReady)
+            } else if state.port.is_none() {
+                Some(LossCause::PortDown)
+            } else if state.is_silent {
+                Some(LossCause::Silent)
+            } else {
+                None
+            };
+            let membership = match (cause, state.server.readiness) {
+                (Some(_), _) => Membership::Lost,
+                (None, Readiness::Draining) => Membership::Draining,
+                (None, _) => Membership::Open,
+            };
+            let before = std::mem::replace(&mut state.membership, membership);
+            if before != membership {
+                changed.push((index, before, cause));
+            }
+        }
+        if changed.is_empty() {
+            // A chain's list of servers may have changed.
+            return;
+        }
+        for (index, before, cause) in &changed {
+            let server = self.servers[*index].server.number;
+            match cause {
+                Some(cause) => self.output(Output::ServerLost { server, cause: *cause }),
+                None if *before == Membership::Lost => self.output(Output::ServerUsable(server)),
+                None => {}
+            }
+        }
+        let names: Vec<String> = self.chains.keys().cloned().collect();
+        for name in names {
+            let Some(mut chain) = self.chains.remove(&name) else {
+                continue;
+            };
+            let has_changed = self.join(&mut chain);
+            let is_lost = |index: &Index| chain.memberships[*index] == Membership::Lost;
+            let loses = chain.rows.values().any(is_lost) || chain.moves.iter().any(|planned| is_lost(&planned.to));
+            self.chains.insert(name.clone(), chain);
+            if has_changed && loses {
+                self.abort_moves(&name);
+                self.decide(&name);
+            }
+        }
+    }
+
+    /// Ends the moves of a chain, so that its mapper can decide at once.
+    fn abort_moves(&mut self, name: &str) {
+        let Some(chain) = self.chains.get_mut(name) else { return };
+        let (begun, off) = chain.abort();
+        self.writing.is_due = true;
+        for planned in begun.iter().filter(|planned| planned.stage != Stage::Done) {
+            let moved = self.shown(name, planned);
+            self.output(Output::MoveEnded { moved, in_time: false });
+        }
+        for planned in &off {
+            let moved = self.shown(name, planned);
+            self.output(Output::MoveCancelled(moved));
+        }
+    }
+
+    /// Starts chains that have a server now.
+    fn start_chains(&mut self) {
+        if self.switch.is_none() {
+            return;
+        }
+        let now = self.now;
+        for chain in self.chains.values_mut().filter(|chain| !chain.is_started) {
+            if chain.memberships.contains(&Membership::Open) && chain.start(&BTreeMap::new(), now) {
+                self.writing.is_due = true;
+            }
+        }
+    }
+
+    /// Lets a chain's mapper decide.
+    fn decide(&mut self, name: &str) {
+        let now = self.now;
+        if self.switch.is_none() {
+            return;
+        }
+        let Some(chain) = self.chains.get_mut(name) else { return };
+        if !chain.decide(now) {
+            return;
+        }
+        let planned: Vec<chain::Move> = chain.moves.clone();
+        for planned in planned.iter().filter(|planned| planned.cause != MoveCause::Lost) {
+            let moved = self.shown(name, planned);
+            self.output(Output::MovePlanned(moved));
+        }
+    }
+
+    fn shown(&self, chain: &str, planned: &chain::Move) -> SteeredMove {
+        SteeredMove {
+            chain: chain.to_owned(),
+            row: planned.row,
+            from: self.servers[planned.from].server.number,
+            to: self.servers[planned.to].server.number,
+            cause: planned.cause,
+        }
+    }
+
+    /// Lets moves begin whose turn it is.
+    fn begin_moves(&mut self) {
+        let (now, prepares) = (self.now, self.config.prepare.is_some());
+        for chain in self.chains.values_mut() {
+            // One row of a drained server at a time.
+            let is_active = |planned: &chain::Move| !matches!(planned.stage, Stage::Waiting | Stage::Done);
+            let is_drain = |planned: &chain::Move| planned.cause == MoveCause::Drained;
+            let mut is_draining = chain
+                .moves
+                .iter()
+                .any(|planned| is_drain(planned) && is_active(planned));
+            for planned in &mut chain.moves {
+                if planned.stage != Stage::Waiting || is_drain(planned) && is_draining {
+                    continue;
+                }
+                is_draining |= is_drain(planned);
+                planned.stage = match prepares && planned.cause != MoveCause::Lost {
+                    true => Stage::Preparing(now),
+                    false => Stage::Writing(0),
+                };
+            }
+            for planned in &chain.moves {
+                if planned.stage == Stage::Writing(0) && chain.rows.get(&planned.row) != Some(&planned.to) {
+                    chain.rows.insert(planned.row, planned.to);
+                    self.writing.is_due = true;
+                }
+            }
+        }
+    }
+
+    /// Moves on the moves of a row, or of all, that are at a stage.
+    fn advance_moves(&mut self, row: Option<(&str, Row)>, is_at: impl Fn(Stage) -> bool, to: Stage) {
+        for (name, chain) in &mut self.chains {
+            for planned in &mut chain.moves {
+                let is_meant = row.is_none_or(|(chain, row)| chain == name && row == planned.row);
+                if is_meant && is_at(planned.stage) {
+                    planned.stage = to;
+                    if to == Stage::Done {
+                        let moved = SteeredMove {
+                            chain: name.clone(),
+                            row: planned.row,
+                            from: self.servers[planned.from].server.number,
+                            to: self.servers[planned.to].server.number,
+                            cause: planned.cause,
+                        };
+                        let in_time = row.is_some() || planned.cause == MoveCause::Lost;
+                        self.steps.push_back(Step::Output(Output::MoveEnded { moved, in_time }));
+                    }
+                }
+            }
+            self.writing.is_due |= chain.complete();
+        }
+    }
+
+    /// Moves on what has waited for long enough.
+    fn expire_moves(&mut self) {
+        let now = self.now;
+        let (prepare, transfer) = (self.config.prepare.unwrap_or_default(), self.config.transfer);
+        let late = move |since: Nanos, bound: Nanos| now.saturating_sub(since) >= bound;
+        self.advance_moves(
+            None,
+            |stage| matches!(stage, Stage::Preparing(since) if late(since, prepare)),
+            Stage::Writing(0),
+        );
+        self.advance_moves(
+            None,
+            |stage| matches!(stage, Stage::Transferring(since) if late(since, transfer)),
+            Stage::Done,
+        );
+    }
+
+    /// Reports draining servers that have no row left.
+    fn report_drained(&mut self) {
+        if self.writing.is_due || self.writing.in_flight.is_some() {
+            return;
+        }
+        let is_waiting = |state: &&ServerState| state.membership == Membership::Draining && !state.is_drained;
+        if !self.servers.iter().any(|state| is_waiting(&state)) {
+            return;
+        }
+        let with_rows: Vec<HashMap<Index, usize>> = self.chains.values().map(Chain::rows_by_server).collect();
+        for index in 0..self.servers.len() {
+            let moves = self.chains.values().flat_map(|chain| &chain.moves);
+            let has_moves = moves.into_iter().any(|planned| planned.from == index);
+            let has_rows = with_rows.iter().any(|rows| rows.contains_key(&index));
+            if is_waiting(&&self.servers[index]) && !has_rows && !has_moves {
+                self.servers[index].is_drained = true;
+                let server = self.servers[index].server.number;
+                self.output(Output::ServerDrained(server));
+            }
+        }
+    }
+
+    /// Takes a packet that a rule sent here: its prefix is new.
+    fn packet_in(&mut self, packet: PacketIn) {
+        let PacketIn { cookie, frame, .. } = packet;
+        let Some(Mark::Row { chain: identity, .. }) = Mark::of(cookie, self.config.owner) else {
+            return;
+        };
+        let headers = parse(&frame).ok();
+        let Some(headers) = headers.filter(|headers| headers.network != Network::NotIp) else {
+            self.dropped += 1;
+            return;
+        };
+        let destination = headers.key.destination();
+        let room = self.room();
+        let chain = self.chains.values_mut().find(|chain| chain.identity == identity);
+        let Some(chain) = chain else { return };
+        let parts = parts_of(&chain.route.matching);
+        // Rows are counted with the most rules that they can take until the next write.
+        chain.set_room(room / parts);
+        let Some((server, new)) = chain.steer(destination) else {
+            self.dropped += 1;
+            return;
+        };
+        if let Some(row) = new {
+            self.writing.is_due = true;
+            self.writing.unwritten += super::rows::rules_of_row(&chain.route.matching, row);
+        }
+        let is_written = !self.writing.is_due && self.writing.in_flight.is_none();
+        if is_written {
+            return self.send_packet(server, frame);
+        }
+        let bytes = frame.len();
+        if self.waiting.len() >= WAITING_PACKETS || self.waiting_bytes + bytes > WAITING_BYTES {
+            self.dropped += 1;
+            return;
+        }
+        self.waiting_bytes += bytes;
+        let write = self.writing.next_id();
+        self.waiting.push_back(WaitingPacket {
+            server,
+            cookie,
+            frame,
+            write,
+        });
+    }
+
+    fn send_packet(&mut self, server: Index, frame: Vec<u8>) {
+        let state = &self.servers[server];
+        if let Some(port) = state.port {
+            let mac = state.server.mac;
+            let action = Action::Server { mac, port };
+            self.steps
+                .push_back(Step::Switch(SwitchCommand::PacketOut { action, frame }));
+        }
+    }
+
+    /// Takes the state of a switch that is connected. Its rows are adopted the first time.
+    fn connected(&mut self, state: SwitchState) {
+        let SwitchState {
+            datapath,
+            ports,
+            rules,
+            max_rules,
+        } = state;
+        let is_first = self.switch.is_none();
+        self.write_lost();
+        self.switch = Some(SwitchView {
+            is_connected: true,
+            ports: ports.into_iter().map(|port| (port.number, port)).collect(),
+            max_rules: usize::try_from(max_rules).unwrap_or(usize::MAX),
+            learnt_room: None,
+            present: RuleSet::new(),
+            foreign: 0,
+            foreign_rules: BTreeMap::new(),
+        });
+        self.take_rules(rules);
+        self.next_audit = self.now + self.config.audit.unwrap_or_default();
+        let adopted = if is_first { self.adopt() } else { 0 };
+        let foreign = self.switch.as_ref().map_or(0, |switch| switch.foreign);
+        self.writing.is_due = true;
+        self.output(Output::Connected {
+            datapath,
+            adopted,
+            foreign,
+        });
+    }
+
+    /// Sorts the switch's rules by owner.
+    fn take_rules(&mut self, rules: Vec<FlowStatistics>) {
+        let owner = self.config.owner;
+        let Some(switch) = &mut self.switch else { return };
+        switch.present.clear();
+        switch.foreign_rules.clear();
+        switch.foreign = 0;
+        for statistics in rules {
+            let rule = statistics.rule;
+            let key = (rule.priority, rule.matching.clone());
+            if is_owned(&rule, owner) {
+                switch.present.insert(key, rule);
+            } else {
+                switch.foreign += 1;
+                if rule.matching.other.is_empty() {
+                    switch.foreign_rules.insert(key, rule.cookie);
+                }
+            }
+        }
+    }
+
+    /// Takes over the rows of the switch. Returns their number.
+    fn adopt(&mut self) -> usize {
+        // Servers are silent only if they are so from now on.
+        for state in &mut self.servers {
+            (state.heard, state.is_silent) = (self.now, false);
+        }
+        self.review_servers();
+        let targets: HashMap<(MacAddress, PortNumber), Index> = self
+            .servers
+            .iter()
+            .enumerate()
+            .filter_map(|(index, state)| Some(((state.server.mac, state.port?), index)))
+            .collect();
+        let macs: HashMap<MacAddress, Index> = self
+            .servers
+            .iter()
+            .enumerate()
+            .map(|(index, state)| (state.server.mac, index))
+            .collect();
+        let mut found: HashMap<u32, BTreeMap<Row, Index>> = HashMap::new();
+        let present = self.switch.iter().flat_map(|switch| switch.present.values());
+        for rule in present {
+            let Action::Server { mac, port } = &rule.action else {
+                continue;
+            };
+            // The port of a server that is lost is not known, and may have changed.
+            let server = targets.get(&(*mac, *port)).or_else(|| macs.get(mac));
+            if let (Some((chain, row)), Some(server)) = (row_of(rule, self.config.owner), server) {
+                found.entry(chain).or_default().insert(row, *server);
+            }
+        }
+        let mut adopted = 0;
+        let names: Vec<String> = self.chains.keys().cloned().collect();
+        for name in names {
+            let Some(mut chain) = self.chains.remove(&name) else {
+                continue;
+            };
+            if let Some(rows) = found.get(&chain.identity) {
+                chain.start(rows, self.now);
+                adopted += chain.rows.len();
+                self.join(&mut chain);
+            }
+            self.chains.insert(name.clone(), chain);
+            self.decide(&name);
+        }
+        adopted
+    }
+
+    /// Handles the refusal of a write for want of room: rows that did not fit are given up.
+    fn table_is_full(&mut self) {
+        let owner = self.config.owner;
+        let Some(switch) = &mut self.switch else { return };
+        let rules = switch.present.len();
+        switch.learnt_room = Some(rules);
+        let rows = switch.present.values().filter_map(|rule| row_of(rule, owner));
+        let mut rows: Vec<(u32, Row)> = rows.collect();
+        rows.sort_unstable();
+        let names: Vec<String> = self.chains.keys().cloned().collect();
+        for name in names {
+            if let Some(chain) = self.chains.get_mut(&name) {
+                let identity = chain.identity;
+                chain.forget(|row| rows.binary_search(&(identity, row)).is_ok());
+                // Moves that need new rows are off; they may be tried with others.
+                for planned in &mut chain.moves {
+                    let is_missing = rows.binary_search(&(identity, planned.row)).is_err();
+                    if is_missing && matches!(planned.stage, Stage::Writing(_)) {
+                        planned.stage = Stage::Waiting;
+                        chain.rows.remove(&planned.row);
+                    }
+                }
+            }
+            let is_off = |planned: &chain::Move| planned.stage == Stage::Waiting;
+            if self
+                .chains
+                .get(&name)
+                .is_some_and(|chain| chain.moves.iter().any(is_off))
+            {
+                self.abort_moves(&name);
+            }
+        }
+        self.output(Output::Problem(SteeringProblem::TableFull { rules }));
+        // Packets whose rows did not fit go to the default server.
+        self.waiting_bytes = 0;
+        for WaitingPacket { cookie, frame, .. } in std::mem::take(&mut self.waiting) {
+            self.packet_in(PacketIn {
+                cookie,
+                in_port: None,
+                frame,
+            });
+        }
+    }
+
+    fn write_failed(&mut self, id: u64, error: ErrorMessage) {
+        if !self.write_ended(id) {
+            return;
+        }
+        match error {
+            ErrorMessage::TABLE_FULL => self.writing.is_table_full = true,
+            ErrorMessage { kind, code } => {
+                self.writing.retry_at = self.now + RETRY;
+                self.output(Output::Problem(SteeringProblem::Refused { kind, code }));
+            }
+        }
+        // Part of it may be in force.
+        self.read_rules();
+    }
+}
+
+#[cfg(test)]
+mod tests;
