@@ -1,7 +1,9 @@
 //! Commands of the program. Each command's arguments are in its own module.
 
 #[cfg(feature = "cluster")]
-use crate::cluster::{AGENT_EXAMPLES, AgentArgs, CONTROLLER_EXAMPLES, ControllerArgs, DEFINITIONS_EXAMPLES};
+use crate::cluster::{
+    AGENT_EXAMPLES, AgentArgs, CONTROLLER_EXAMPLES, ControllerArgs, DEFINITIONS_EXAMPLES, INGRESS_EXAMPLES, IngressArgs,
+};
 use crate::contention::{CONTENTION_EXAMPLES, ContentionArgs};
 use crate::control::args::{
     APPLY_EXAMPLES, ApplyArgs, DELETE_EXAMPLES, DESCRIBE_EXAMPLES, DRAIN_EXAMPLES, DeleteArgs, DescribeArgs, DrainArgs,
@@ -67,6 +69,10 @@ pub enum Command {
     #[cfg(feature = "cluster")]
     #[command(after_help = AGENT_EXAMPLES)]
     Agent(Box<AgentArgs>),
+    /// Steer the packets of a rack's chains to their instances, by an OpenFlow switch
+    #[cfg(feature = "cluster")]
+    #[command(after_help = INGRESS_EXAMPLES)]
+    Ingress(IngressArgs),
     /// Print the definitions of the custom resources, for kubectl apply
     #[cfg(feature = "cluster")]
     #[command(after_help = DEFINITIONS_EXAMPLES)]

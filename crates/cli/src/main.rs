@@ -83,6 +83,8 @@ fn main() -> ExitCode {
         #[cfg(feature = "cluster")]
         Command::Agent(args) => cluster::agent(&args),
         #[cfg(feature = "cluster")]
+        Command::Ingress(args) => cluster::ingress(&args),
+        #[cfg(feature = "cluster")]
         Command::Definitions => cluster::definitions(),
         Command::Profile(ProfileCommand::Capacity(args)) => profile::capacity(&args),
         Command::Profile(ProfileCommand::Latency(args)) => curves::measure(CurveSelection::Latency, &args),

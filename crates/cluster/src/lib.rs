@@ -5,7 +5,8 @@
 //! - [`leader`]: one of several controllers leads;
 //! - [`controller`]: from chains, servers and reports to instances;
 //! - [`agent`]: instances of a server are applied to its data plane, and their state is reported;
-//! - [`ingress`]: prefixes and flows to instances, by an OpenFlow switch. Without Kubernetes.
+//! - [`ingress`]: prefixes and flows to instances, by an OpenFlow switch. Without Kubernetes;
+//! - [`rack_ingress`]: the ingress with chains and instances from the API server.
 
 #![forbid(unsafe_code)]
 
@@ -15,6 +16,7 @@ mod figures;
 pub mod ingress;
 pub mod leader;
 mod notices;
+pub mod rack_ingress;
 pub mod resources;
 mod watching;
 

@@ -3,6 +3,7 @@
 use crate::serve::ServeArgs;
 use crate::values;
 use clap::Args;
+use tailwater_cluster::ingress::Endpoint;
 use tailwater_net::Nanos;
 
 /// Help text of `tailwater controller`.
@@ -24,6 +25,17 @@ from the API server. When that is away, the server goes on with what it has.
 Examples:
   tailwater agent server.yaml
   tailwater agent server.yaml --name node-7 --heartbeat 500ms
+
+Exit codes: 0 ended on request, 1 failed, 2 wrong input.";
+
+/// Help text of `tailwater ingress`.
+pub const INGRESS_EXAMPLES: &str = "\
+Steers the packets of a rack's chains to their instances, by the rules of an OpenFlow 1.3 switch such as
+Open vSwitch. Rules of others stay. When this program ends, its rules stay in force.
+
+Examples:
+  tailwater ingress --switch unix:/run/openvswitch/br0.mgmt
+  tailwater ingress --switch tcp:192.0.2.1:6653 --uplinks 1,2 --unmatched drop
 
 Exit codes: 0 ended on request, 1 failed, 2 wrong input.";
 
@@ -73,7 +85,47 @@ pub struct AgentArgs {
     /// Time between signs of life
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = values::duration)]
     pub heartbeat: Nanos,
+    /// Name of the switch's port that leads to this server, for the ingress
+    #[arg(long, value_name = "PORT", default_value = "")]
+    pub switch_port: String,
     /// The server
     #[command(flatten)]
     pub serve: ServeArgs,
+}
+
+/// Arguments of `tailwater ingress`.
+#[derive(Debug, Args)]
+pub struct IngressArgs {
+    /// OpenFlow connection of the switch: `unix:PATH` or `tcp:ADDRESS:PORT`
+    #[arg(long, value_name = "ENDPOINT")]
+    pub switch: Endpoint,
+    /// Number of this ingress among those of the switch, in the cookies of its rules
+    #[arg(long, value_name = "N", default_value = "0")]
+    pub owner: u8,
+    /// Switch ports that packets from servers go to [default: the switch's normal processing]
+    #[arg(long, value_name = "PORTS", value_delimiter = ',')]
+    pub uplinks: Vec<u32>,
+    /// Packets that no chain matches: dropped, left to the switch's normal processing, or to rules of others
+    #[arg(long, value_name = "drop|normal|leave", default_value = "normal")]
+    pub unmatched: UnmatchedPackets,
+    /// Most rules in the switch
+    #[arg(long, value_name = "N", default_value = "65536")]
+    pub table: usize,
+    /// Longest IPv4 prefix of a row
+    #[arg(long, value_name = "BITS", default_value = "24", value_parser = clap::value_parser!(u8).range(0..=32))]
+    pub prefix_v4: u8,
+    /// Longest IPv6 prefix of a row
+    #[arg(long, value_name = "BITS", default_value = "48", value_parser = clap::value_parser!(u8).range(0..=128))]
+    pub prefix_v6: u8,
+}
+
+/// Treatment of packets that no chain matches.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub enum UnmatchedPackets {
+    /// They are dropped.
+    Drop,
+    /// The switch's normal processing.
+    Normal,
+    /// Rules of others.
+    Leave,
 }

@@ -4,13 +4,16 @@ mod args;
 mod reader;
 mod server;
 
-pub use args::{AGENT_EXAMPLES, AgentArgs, CONTROLLER_EXAMPLES, ControllerArgs, DEFINITIONS_EXAMPLES};
+pub use args::{
+    AGENT_EXAMPLES, AgentArgs, CONTROLLER_EXAMPLES, ControllerArgs, DEFINITIONS_EXAMPLES, INGRESS_EXAMPLES, IngressArgs,
+};
 
 use crate::control::yaml::to_yaml;
 use crate::error::CliError;
 use crate::output::{complain, print};
 use crate::serve::{Serving, serve_with};
 use crate::signals::stop_on_signals;
+use args::UnmatchedPackets;
 use reader::ProfileReader;
 use server::ProfiledServer;
 use std::pin::pin;
@@ -20,14 +23,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tailwater_cluster::agent::{self, AgentConfig, ControlSocket};
 use tailwater_cluster::controller::{self, ControllerConfig};
+use tailwater_cluster::ingress::{FromServers, OpenFlowSwitch, SessionConfig, SteeringConfig, Unmatched};
 use tailwater_cluster::leader::ElectionConfig;
+use tailwater_cluster::rack_ingress::{self, RackIngressConfig};
 use tailwater_cluster::resources::{self, ServerStatus};
 use tailwater_cluster::{Client, Notices};
 use tailwater_net::Nanos;
 use tailwater_placement::rack::{RackOptions, TailwaterScaling};
+use tailwater_policy::server::IngressConfig;
 use tailwater_profile::profiles::Machine;
 use tokio::runtime::{Builder, Runtime};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::time::sleep;
 
 /// Name of the election.
@@ -109,7 +115,10 @@ pub fn agent(args: &AgentArgs) -> Result<ExitCode, CliError> {
             heartbeat: duration(args.heartbeat),
             period: Duration::from_millis(500),
             refresh: Duration::from_secs(30),
-            facts: facts(&serving),
+            facts: ServerStatus {
+                switch_port: args.switch_port.clone(),
+                ..facts(&serving)
+            },
         };
         complain("notice", &format!("agent of server {}", config.server));
         let socket = serving.socket.to_owned();
@@ -123,6 +132,52 @@ pub fn agent(args: &AgentArgs) -> Result<ExitCode, CliError> {
         runtime.block_on(until_stopped(serving.stop, run));
         // A request that the server does not answer must not hold up the end.
         runtime.shutdown_background();
+    })
+}
+
+/// Runs an ingress until it is stopped.
+///
+/// # Errors
+/// There is no API server, or an argument is wrong.
+pub fn ingress(args: &IngressArgs) -> Result<ExitCode, CliError> {
+    let stop = stop_on_signals()?;
+    let runtime = runtime()?;
+    let config = RackIngressConfig {
+        steering: SteeringConfig {
+            owner: args.owner,
+            from_servers: match args.uplinks.is_empty() {
+                true => FromServers::Normal,
+                false => FromServers::Ports(args.uplinks.clone()),
+            },
+            unmatched: match args.unmatched {
+                UnmatchedPackets::Drop => Unmatched::Drop,
+                UnmatchedPackets::Normal => Unmatched::Normal,
+                UnmatchedPackets::Leave => Unmatched::Leave,
+            },
+            table: args.table,
+            lost_after: None,
+            ..SteeringConfig::default()
+        },
+        mapping: IngressConfig {
+            prefix_v4: args.prefix_v4,
+            prefix_v6: args.prefix_v6,
+            threshold: u16::MAX,
+            table: args.table,
+            flow_hash: true,
+            rebalance: true,
+            scale_in: false,
+        },
+    };
+    runtime.block_on(async {
+        let client = client().await?;
+        let switch = OpenFlowSwitch::start(args.switch.clone(), SessionConfig::default());
+        let (_reports, received) = mpsc::channel(1);
+        complain("notice", &format!("ingress of switch {}", args.switch));
+        until_stopped(&stop, |stop| {
+            rack_ingress::run(client, config, switch, received, warnings(), stop)
+        })
+        .await;
+        Ok(ExitCode::SUCCESS)
     })
 }
 

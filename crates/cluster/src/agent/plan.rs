@@ -165,7 +165,7 @@ pub fn status(
         rate: figures.map(|figures| rate_text(figures.offered)),
         figures,
         // The ingress writes it.
-        rows: None,
+        steered: None,
     }
 }
 

@@ -19,7 +19,8 @@ pub mod view;
 pub mod writes;
 
 pub use chains::{ChainFacts, ChainReader, DocumentReader};
-pub use objects::Objects;
+pub(crate) use objects::sorted;
+pub use objects::{Objects, full_name};
 
 use crate::leader::{ElectionConfig, campaign};
 use crate::notices::Notices;

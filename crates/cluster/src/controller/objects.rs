@@ -53,7 +53,7 @@ impl Watches {
 }
 
 /// Sorts by namespace and name, so that equal states lead to equal decisions.
-pub(super) fn sorted<K: ResourceExt>(mut objects: Vec<Arc<K>>) -> Vec<Arc<K>> {
+pub(crate) fn sorted<K: ResourceExt>(mut objects: Vec<Arc<K>>) -> Vec<Arc<K>> {
     objects.sort_by_cached_key(|object| (object.namespace(), object.name_any()));
     objects
 }

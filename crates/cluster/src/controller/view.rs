@@ -96,8 +96,8 @@ impl Views {
         let phase = match status.phase {
             _ if is_leaving => {
                 let lasted = lasting(&name);
-                let is_empty = match status.rows {
-                    Some(rows) => rows == 0,
+                let is_empty = match status.steered {
+                    Some(steered) => !steered,
                     None => figures.offered < QUIET,
                 };
                 // The object goes when the agent is done with it.

@@ -109,9 +109,9 @@ pub struct InstanceStatus {
     /// Packets per second in the last window, such as `1.20 Mpps`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate: Option<String>,
-    /// Rows of the ingress that lead to it, written by the ingress.
+    /// Packets are steered to it; written by the ingress.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub rows: Option<u64>,
+    pub steered: Option<bool>,
     /// The same figures as in `p99` and `rate`, for programs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub figures: Option<InstanceFigures>,

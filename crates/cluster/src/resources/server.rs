@@ -59,6 +59,9 @@ pub struct ServerStatus {
     /// Machine that profiles must be of.
     #[serde(default)]
     pub machine: String,
+    /// Name of the switch's port that leads to it, by which the ingress sends packets; empty without an ingress.
+    #[serde(default)]
+    pub switch_port: String,
     /// Names of its ports.
     #[serde(default)]
     pub ports: Vec<String>,

@@ -117,6 +117,7 @@ fn longer_rows_win_and_matches_decide_first() {
 #[test]
 fn rows_are_written_within_the_parts_of_a_match() {
     let matching = Match {
+        macs: Vec::new(),
         destinations: vec![net("10.0.0.0/8"), net("192.0.2.0/24"), net("2001:db8::/32")],
         sources: vec![net("172.16.0.0/12"), net("fd00::/8")],
         protocols: vec![6, 17],
@@ -286,6 +287,7 @@ proptest! {
             let address = |last: u8| Ipv4Addr::new(10, 0, 0, last);
             let protocol = if tcp { 6 } else { 17 };
             let key = tailwater_api::chain::MatchKey {
+                mac: [0; 6],
                 ip: Some((address(source).into(), address(destination).into(), protocol)),
                 vlan: None,
             };

@@ -1,0 +1,187 @@
+//! From objects to inputs of the ingress: chains and their instances. Decides only.
+
+use crate::controller::Objects;
+use crate::controller::chains::Chains;
+use crate::controller::full_name;
+use crate::ingress::{ChainReport, ChainRoute, Input, PortReference, Readiness, Server, ServerReport};
+use crate::resources::{ChainInstance, InstancePhase};
+use kube::ResourceExt;
+use std::collections::{BTreeMap, HashMap};
+use tailwater_net::ethernet::MacAddress;
+use tailwater_policy::server::{IngressConfig, ServerCounters, ServerNumber};
+
+/// Signs of life of a server's agent, with the counters of its instances.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct AgentReport {
+    /// Name of the server.
+    pub server: String,
+    /// Counters of its instances, by namespace and name.
+    pub instances: Vec<(String, ServerCounters)>,
+}
+
+/// Instances as the ingress knows them: to it each is a server of its own.
+#[derive(Debug)]
+pub struct Feed {
+    mapping: IngressConfig,
+    /// Numbers of instances, by namespace and name.
+    numbers: BTreeMap<String, ServerNumber>,
+    sent: BTreeMap<ServerNumber, Server>,
+    routes: BTreeMap<String, ChainRoute>,
+    /// Instances of each server, with the names of their chains.
+    on: HashMap<String, Vec<(String, String)>>,
+}
+
+impl Feed {
+    /// Nothing is known yet.
+    pub fn new(mapping: IngressConfig) -> Feed {
+        Feed {
+            mapping,
+            numbers: BTreeMap::new(),
+            sent: BTreeMap::new(),
+            routes: BTreeMap::new(),
+            on: HashMap::new(),
+        }
+    }
+
+    /// Returns the name of an instance by its number.
+    pub fn name_of(&self, number: ServerNumber) -> Option<&str> {
+        self.numbers
+            .iter()
+            .find(|(_, of)| **of == number)
+            .map(|(name, _)| &**name)
+    }
+
+    /// Names of all instances, with their numbers.
+    pub fn instances(&self) -> impl Iterator<Item = (&str, ServerNumber)> {
+        self.numbers.iter().map(|(name, number)| (&**name, *number))
+    }
+
+    /// Returns the inputs by which the ingress learns what has changed. Instances come before the chains that have them,
+    /// and leave after them.
+    pub fn update(&mut self, objects: &Objects, chains: &Chains) -> Vec<Input> {
+        let ports: HashMap<String, (&str, bool)> = objects
+            .servers
+            .iter()
+            .map(|server| {
+                let status = server.status.as_ref();
+                let is_lost = status.is_some_and(|status| status.conditions.iter().any(is_lost));
+                let port = status.map(|status| &*status.switch_port).unwrap_or_default();
+                (server.name_any(), (port, is_lost))
+            })
+            .collect();
+        let mut inputs = Vec::new();
+        let mut servers = BTreeMap::new();
+        let mut of_chain: BTreeMap<String, Vec<(ServerNumber, u16)>> = BTreeMap::new();
+        self.numbers
+            .retain(|name, _| objects.instances.iter().any(|one| full_name(&**one) == *name));
+        self.on.clear();
+        for instance in &objects.instances {
+            let Some((port, is_lost)) = ports.get(&instance.spec.server).filter(|(port, _)| !port.is_empty()) else {
+                continue;
+            };
+            let Ok(mac) = instance.spec.mac.parse::<MacAddress>() else {
+                continue;
+            };
+            let name = full_name(&**instance);
+            let Some(number) = self.number(&name) else { continue };
+            let readiness = readiness(instance, *is_lost);
+            let server = Server {
+                number,
+                mac: mac.0,
+                port: PortReference::Name((*port).to_owned()),
+                readiness,
+            };
+            let chain = format!("{}/{}", instance.namespace().unwrap_or_default(), instance.spec.chain);
+            self.on
+                .entry(instance.spec.server.clone())
+                .or_default()
+                .push((name, chain.clone()));
+            of_chain.entry(chain).or_default().push((number, cores(instance)));
+            if self.sent.get(&number) != Some(&server) {
+                inputs.push(Input::Server(server.clone()));
+            }
+            servers.insert(number, server);
+        }
+        let mut routes = BTreeMap::new();
+        for (name, servers) in of_chain {
+            let Some((facts, _)) = chains.enforced(&name) else {
+                continue;
+            };
+            let route = ChainRoute {
+                name: name.clone(),
+                matching: facts.match_.clone(),
+                servers,
+                mapping: self.mapping,
+            };
+            if self.routes.get(&name) != Some(&route) {
+                inputs.push(Input::Chain(route.clone()));
+            }
+            routes.insert(name, route);
+        }
+        let gone = self.routes.keys().filter(|name| !routes.contains_key(*name));
+        inputs.extend(gone.map(|name| Input::ChainRemoved(name.clone())));
+        let gone = self.sent.keys().filter(|number| !servers.contains_key(number));
+        inputs.extend(gone.map(|number| Input::ServerRemoved(*number)));
+        self.routes = routes;
+        self.sent = servers;
+        inputs
+    }
+
+    /// Returns what a report of a server's agent says of each of its instances.
+    pub fn report(&self, report: &AgentReport) -> Vec<Input> {
+        let on = self.on.get(&report.server).map(Vec::as_slice).unwrap_or_default();
+        let inputs = on.iter().filter_map(|(instance, chain)| {
+            let number = *self.numbers.get(instance)?;
+            let counters = report.instances.iter().find(|(name, _)| name == instance);
+            let chains = counters.map(|(_, counters)| ChainReport {
+                chain: chain.clone(),
+                counters: *counters,
+                dedicated: 1,
+                classes: Vec::new(),
+            });
+            Some(Input::Report(ServerReport {
+                server: number,
+                chains: chains.into_iter().collect(),
+            }))
+        });
+        inputs.collect()
+    }
+
+    /// Number of an instance; a new one gets the lowest that is free. `None` if there are too many.
+    fn number(&mut self, name: &str) -> Option<ServerNumber> {
+        if let Some(number) = self.numbers.get(name) {
+            return Some(*number);
+        }
+        // One that has been told to the ingress is free when the ingress has been told that it is gone.
+        let is_free = |number: &ServerNumber| {
+            !self.sent.contains_key(number) && !self.numbers.values().any(|taken| taken == number)
+        };
+        let number = (0..=ServerNumber::MAX).find(is_free)?;
+        self.numbers.insert(name.to_owned(), number);
+        Some(number)
+    }
+}
+
+fn is_lost(condition: &crate::resources::Condition) -> bool {
+    condition.name == "Ready" && condition.reason == "Lost"
+}
+
+fn readiness(instance: &ChainInstance, is_lost: bool) -> Readiness {
+    let phase = instance.status.as_ref().map(|status| status.phase).unwrap_or_default();
+    let is_leaving = instance.spec.draining || instance.metadata.deletion_timestamp.is_some();
+    match phase {
+        _ if is_lost => Readiness::NotReady,
+        InstancePhase::Running | InstancePhase::Draining if is_leaving => Readiness::Draining,
+        InstancePhase::Running => Readiness::Ready,
+        _ => Readiness::NotReady,
+    }
+}
+
+fn cores(instance: &ChainInstance) -> u16 {
+    let cores = instance
+        .status
+        .as_ref()
+        .map(|status| &*status.cores)
+        .unwrap_or_default();
+    cores.split(',').filter(|core| !core.is_empty()).count().max(1) as u16
+}
