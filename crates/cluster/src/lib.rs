@@ -6,6 +6,7 @@
 //! - [`controller`]: from chains, servers and reports to instances;
 //! - [`agent`]: instances of a server are applied to its data plane, and their state is reported;
 //! - [`ingress`]: prefixes and flows to instances, by an OpenFlow switch. Without Kubernetes;
+//! - [`reports`]: signs of life and counters from agents to the ingress;
 //! - [`rack_ingress`]: the ingress with chains and instances from the API server.
 
 #![forbid(unsafe_code)]
@@ -17,6 +18,7 @@ pub mod ingress;
 pub mod leader;
 mod notices;
 pub mod rack_ingress;
+pub mod reports;
 pub mod resources;
 mod watching;
 
