@@ -3,6 +3,8 @@
 use crate::serve::ServeArgs;
 use crate::values;
 use clap::Args;
+use std::net::SocketAddr;
+use std::path::PathBuf;
 use tailwater_cluster::ingress::Endpoint;
 use tailwater_net::Nanos;
 
@@ -85,6 +87,15 @@ pub struct AgentArgs {
     /// Time between signs of life
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = values::duration)]
     pub heartbeat: Nanos,
+    /// Addresses of the ingress, with ports, for signs of life
+    #[arg(long, value_name = "ADDRESS:PORT", value_delimiter = ',')]
+    pub report_to: Vec<String>,
+    /// Time between signs of life for the ingress
+    #[arg(long, value_name = "TIME", default_value = "50ms", value_parser = values::duration)]
+    pub report_every: Nanos,
+    /// Security of the connection to the ingress
+    #[command(flatten)]
+    pub security: SecurityArgs,
     /// Name of the switch's port that leads to this server, for the ingress
     #[arg(long, value_name = "PORT", default_value = "")]
     pub switch_port: String,
@@ -93,9 +104,29 @@ pub struct AgentArgs {
     pub serve: ServeArgs,
 }
 
+/// Security of the rack's own connections.
+#[derive(Debug, Args)]
+pub struct SecurityArgs {
+    /// Folder with ca.crt, tls.crt and tls.key: both ends show a certificate of that authority
+    #[arg(long, value_name = "FOLDER")]
+    pub tls: Option<PathBuf>,
+    /// Connections of the rack without TLS, on networks that are secured otherwise
+    #[arg(long, conflicts_with = "tls")]
+    pub insecure: bool,
+}
+
 /// Arguments of `tailwater ingress`.
 #[derive(Debug, Args)]
 pub struct IngressArgs {
+    /// Address for agents' signs of life [default: only leases and the switch's ports tell that servers live]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub listen: Option<SocketAddr>,
+    /// Time without a sign of life after which a server has no packets any more
+    #[arg(long, value_name = "TIME", default_value = "300ms", value_parser = values::duration)]
+    pub lost_after: Nanos,
+    /// Security of the agents' connections
+    #[command(flatten)]
+    pub security: SecurityArgs,
     /// OpenFlow connection of the switch: `unix:PATH` or `tcp:ADDRESS:PORT`
     #[arg(long, value_name = "ENDPOINT")]
     pub switch: Endpoint,

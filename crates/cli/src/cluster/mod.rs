@@ -13,7 +13,7 @@ use crate::error::CliError;
 use crate::output::{complain, print};
 use crate::serve::{Serving, serve_with};
 use crate::signals::stop_on_signals;
-use args::UnmatchedPackets;
+use args::{SecurityArgs, UnmatchedPackets};
 use reader::ProfileReader;
 use server::ProfiledServer;
 use std::pin::pin;
@@ -21,17 +21,19 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use tailwater_cluster::agent::{self, AgentConfig, ControlSocket};
+use tailwater_cluster::agent::{self, AgentConfig, ControlSocket, ReportsConfig};
 use tailwater_cluster::controller::{self, ControllerConfig};
 use tailwater_cluster::ingress::{FromServers, OpenFlowSwitch, SessionConfig, SteeringConfig, Unmatched};
 use tailwater_cluster::leader::ElectionConfig;
 use tailwater_cluster::rack_ingress::{self, RackIngressConfig};
+use tailwater_cluster::reports::{self, ReportLimits, Security};
 use tailwater_cluster::resources::{self, ServerStatus};
 use tailwater_cluster::{Client, Notices};
 use tailwater_net::Nanos;
 use tailwater_placement::rack::{RackOptions, TailwaterScaling};
 use tailwater_policy::server::IngressConfig;
 use tailwater_profile::profiles::Machine;
+use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{mpsc, watch};
 use tokio::time::sleep;
@@ -106,6 +108,10 @@ pub fn controller(args: &ControllerArgs) -> Result<ExitCode, CliError> {
 pub fn agent(args: &AgentArgs) -> Result<ExitCode, CliError> {
     let runtime = runtime()?;
     let client = runtime.block_on(client())?;
+    let reports_security = match args.report_to.is_empty() {
+        true => Security::None,
+        false => security(&args.security, "--report-to")?,
+    };
     let named = args.name.clone().or_else(|| std::env::var("NODE_NAME").ok());
     let name = named.unwrap_or_else(host_name);
     serve_with(&args.serve, move |serving| {
@@ -115,6 +121,11 @@ pub fn agent(args: &AgentArgs) -> Result<ExitCode, CliError> {
             heartbeat: duration(args.heartbeat),
             period: Duration::from_millis(500),
             refresh: Duration::from_secs(30),
+            reports: ReportsConfig {
+                to: args.report_to.clone(),
+                period: duration(args.report_every),
+                security: reports_security,
+            },
             facts: ServerStatus {
                 switch_port: args.switch_port.clone(),
                 ..facts(&serving)
@@ -155,7 +166,7 @@ pub fn ingress(args: &IngressArgs) -> Result<ExitCode, CliError> {
                 UnmatchedPackets::Leave => Unmatched::Leave,
             },
             table: args.table,
-            lost_after: None,
+            lost_after: args.listen.map(|_| args.lost_after),
             ..SteeringConfig::default()
         },
         mapping: IngressConfig {
@@ -171,7 +182,19 @@ pub fn ingress(args: &IngressArgs) -> Result<ExitCode, CliError> {
     runtime.block_on(async {
         let client = client().await?;
         let switch = OpenFlowSwitch::start(args.switch.clone(), SessionConfig::default());
-        let (_reports, received) = mpsc::channel(1);
+        let (reports, received) = mpsc::channel(1024);
+        if let Some(address) = args.listen {
+            let security = security(&args.security, "--listen")?;
+            let wrong = |error| CliError::Input(format!("--listen {address}: {error}"));
+            let listener = TcpListener::bind(address).await.map_err(wrong)?;
+            tokio::spawn(reports::serve(
+                listener,
+                security,
+                ReportLimits::default(),
+                reports,
+                warnings(),
+            ));
+        }
         complain("notice", &format!("ingress of switch {}", args.switch));
         until_stopped(&stop, |stop| {
             rack_ingress::run(client, config, switch, received, warnings(), stop)
@@ -179,6 +202,17 @@ pub fn ingress(args: &IngressArgs) -> Result<ExitCode, CliError> {
         .await;
         Ok(ExitCode::SUCCESS)
     })
+}
+
+/// Security of the connections that an option asks for.
+fn security(args: &SecurityArgs, option: &str) -> Result<Security, CliError> {
+    match (&args.tls, args.insecure) {
+        (Some(folder), _) => Ok(Security::Mutual(folder.clone())),
+        (None, true) => Ok(Security::None),
+        (None, false) => Err(CliError::Input(format!(
+            "{option}: expected --tls FOLDER with the rack's certificates, or --insecure on a network that is secured otherwise"
+        ))),
+    }
 }
 
 /// What a server offers.

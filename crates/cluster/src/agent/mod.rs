@@ -6,6 +6,7 @@
 
 mod local;
 mod plan;
+mod reporting;
 mod socket;
 
 pub use local::{LocalChain, LocalCondition, LocalError, LocalPhase, LocalServer};
@@ -14,6 +15,7 @@ pub use socket::ControlSocket;
 
 use crate::figures::differs;
 use crate::notices::Notices;
+use crate::reports::{AgentReport, Security};
 use crate::resources::{
     ChainInstance, DRAIN_FINALIZER, InstanceStatus, Profile, RackServer, ServerSpec, ServerStatus, set_condition,
 };
@@ -53,6 +55,29 @@ pub struct AgentConfig {
     pub refresh: Duration,
     /// What the server offers.
     pub facts: ServerStatus,
+    /// Signs of life for the ingress.
+    pub reports: ReportsConfig,
+}
+
+/// Signs of life of an agent for the ingress.
+#[derive(Clone, Debug)]
+pub struct ReportsConfig {
+    /// Addresses with ports. All that a name stands for get reports.
+    pub to: Vec<String>,
+    /// Time between them.
+    pub period: Duration,
+    /// Security of the connections.
+    pub security: Security,
+}
+
+impl Default for ReportsConfig {
+    fn default() -> ReportsConfig {
+        ReportsConfig {
+            to: Vec::new(),
+            period: Duration::from_millis(50),
+            security: Security::None,
+        }
+    }
 }
 
 /// Runs the agent until `stop` is set. `connect` makes connections to the server, of which there are two: changes do not
@@ -68,7 +93,13 @@ pub async fn run<S: LocalServer + 'static>(
     let changed = Arc::new(Notify::new());
     let selected = watcher::Config::default().fields(&format!("spec.server={}", config.server));
     let (instances, watching) = watch_into(Api::all(client.clone()), selected, &changed, &notices);
+    let (figures, reported_figures) = watch::channel(AgentReport {
+        server: config.server.clone(),
+        instances: Vec::new(),
+    });
+    let reporting = reporting::run(config.reports.clone(), reported_figures, notices.clone());
     let agent = Agent {
+        figures,
         client: client.clone(),
         config: Arc::clone(&config),
         instances,
@@ -81,6 +112,7 @@ pub async fn run<S: LocalServer + 'static>(
     let mut ending = stop.clone();
     tokio::select! {
         () = watching => {}
+        () = reporting => {}
         () = heartbeat(client, config, notices) => {}
         () = agent.run(&changed, stop) => {}
         _ = ending.wait_for(|stop| *stop) => {}
@@ -157,6 +189,7 @@ async fn renew(api: &Api<Lease>, config: &AgentConfig) -> kube::Result<()> {
 }
 
 struct Agent<S> {
+    figures: watch::Sender<AgentReport>,
     client: Client,
     config: Arc<AgentConfig>,
     instances: Watched<ChainInstance>,
@@ -176,6 +209,8 @@ impl<S: LocalServer + 'static> Agent<S> {
         while !*stop.borrow() {
             let began = Instant::now();
             if let Some(chains) = self.chains().await {
+                let instances = chains.iter().filter_map(reporting::of_chain).collect();
+                self.figures.send_modify(|report| report.instances = instances);
                 let instances = self.instances.all();
                 if changing.as_ref().is_none_or(tokio::task::JoinHandle::is_finished) {
                     let steps = steps(&instances, &chains, &self.attempts(), Timestamp::now());

@@ -4,20 +4,13 @@ use crate::controller::Objects;
 use crate::controller::chains::Chains;
 use crate::controller::full_name;
 use crate::ingress::{ChainReport, ChainRoute, Input, PortReference, Readiness, Server, ServerReport};
+use crate::reports::AgentReport;
 use crate::resources::{ChainInstance, InstancePhase};
 use kube::ResourceExt;
 use std::collections::{BTreeMap, HashMap};
+use tailwater_net::Nanos;
 use tailwater_net::ethernet::MacAddress;
 use tailwater_policy::server::{IngressConfig, ServerCounters, ServerNumber};
-
-/// Signs of life of a server's agent, with the counters of its instances.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct AgentReport {
-    /// Name of the server.
-    pub server: String,
-    /// Counters of its instances, by namespace and name.
-    pub instances: Vec<(String, ServerCounters)>,
-}
 
 /// Instances as the ingress knows them: to it each is a server of its own.
 #[derive(Debug)]
@@ -132,10 +125,15 @@ impl Feed {
         let on = self.on.get(&report.server).map(Vec::as_slice).unwrap_or_default();
         let inputs = on.iter().filter_map(|(instance, chain)| {
             let number = *self.numbers.get(instance)?;
-            let counters = report.instances.iter().find(|(name, _)| name == instance);
-            let chains = counters.map(|(_, counters)| ChainReport {
+            let reported = report.instances.iter().find(|one| is_named(&one.name, instance));
+            let chains = reported.map(|reported| ChainReport {
                 chain: chain.clone(),
-                counters: *counters,
+                counters: ServerCounters {
+                    offered: reported.offered,
+                    processed: reported.processed,
+                    busy: Nanos(reported.busy_nanos),
+                    late: reported.late,
+                },
                 dedicated: 1,
                 classes: Vec::new(),
             });
@@ -160,6 +158,12 @@ impl Feed {
         self.numbers.insert(name.to_owned(), number);
         Some(number)
     }
+}
+
+/// Compares the name of an instance on its server with its namespace and name.
+fn is_named(local: &str, instance: &str) -> bool {
+    let (namespace, name) = instance.split_once('/').unwrap_or_default();
+    local.strip_prefix(namespace).and_then(|rest| rest.strip_prefix("--")) == Some(name)
 }
 
 fn is_lost(condition: &crate::resources::Condition) -> bool {

@@ -8,12 +8,13 @@
 
 mod feed;
 
-pub use feed::{AgentReport, Feed};
+pub use feed::Feed;
 
 use crate::controller::chains::Chains;
 use crate::controller::{DocumentReader, Objects};
 use crate::ingress::{self, Input, LossCause, Output, SteeringConfig, Switch};
 use crate::notices::Notices;
+use crate::reports::AgentReport;
 use crate::resources::ChainInstance;
 use crate::watching::watch_into;
 use kube::api::{Patch, PatchParams};
@@ -25,12 +26,14 @@ use std::sync::Arc;
 use std::time::Duration;
 use tailwater_policy::server::{IngressConfig, ServerNumber};
 use tokio::sync::{Notify, mpsc, watch};
-use tokio::time::{interval, timeout};
+use tokio::time::{interval, sleep, timeout};
 
 /// Most messages that wait between the ingress and this part.
 const WAITING: usize = 4096;
 /// Interval at which objects are looked at though nothing has changed.
 const LOOK: Duration = Duration::from_secs(5);
+/// Wait after a request to the API server has failed.
+const RETRY: Duration = Duration::from_secs(1);
 /// Longest time of a request to the API server.
 const REQUEST: Duration = Duration::from_secs(5);
 
@@ -80,7 +83,8 @@ pub async fn run(
             let _ = ending.wait_for(|stop| *stop).await;
         };
         let steering = tokio::spawn(ingress::run(config.steering, known, switch, to_ingress, to_owner, end));
-        let mut steered = Steered::new(client.clone(), notices.clone());
+        let (steered, to_tell) = watch::channel(Steered::new());
+        let telling = tokio::spawn(tell(client.clone(), to_tell, notices.clone()));
         let mut look = interval(LOOK);
         loop {
             let next: Vec<Input> = tokio::select! {
@@ -90,7 +94,7 @@ pub async fn run(
                 output = outputs.recv() => match output {
                     None => break,
                     Some(output) => {
-                        steered.note(&feed, &output);
+                        note(&feed, &output, &steered, &notices);
                         Vec::new()
                     }
                 },
@@ -100,9 +104,14 @@ pub async fn run(
                     break;
                 }
             }
-            steered.tell(&feed).await;
+            steered.send_if_modified(|steered| {
+                let before = steered.len();
+                steered.retain(|name, _| feed.instances().any(|(known, _)| known == name));
+                steered.len() != before
+            });
         }
         let _ = steering.await;
+        telling.abort();
     };
     let watching = futures::future::join3(watch_chains, watch_instances, watch_servers);
     let mut ending = stop.clone();
@@ -122,68 +131,70 @@ fn update(feed: &mut Feed, read: &mut Chains, objects: &Objects) -> Vec<Input> {
     feed.update(objects, read)
 }
 
-/// What instances' statuses say of the ingress: packets are steered to them, or not.
-struct Steered {
-    client: Client,
-    notices: Notices,
-    /// By instance's number, as the ingress has told.
-    now: BTreeMap<ServerNumber, bool>,
-    told: BTreeMap<String, bool>,
+/// Whether packets are steered to instances, by namespace and name.
+type Steered = BTreeMap<String, bool>;
+
+/// Takes an output of the ingress.
+fn note(feed: &Feed, output: &Output, steered: &watch::Sender<Steered>, notices: &Notices) {
+    let set = |number: ServerNumber, is_steered: bool| {
+        if let Some(name) = feed.name_of(number) {
+            steered.send_modify(|steered| drop(steered.insert(name.to_owned(), is_steered)));
+        }
+    };
+    match output {
+        Output::ServerUsable(server) => set(*server, true),
+        Output::ServerDrained(server) => set(*server, false),
+        Output::ServerLost { server, cause } => {
+            set(*server, false);
+            let why = match cause {
+                LossCause::PortDown => "its switch port is down, or does not exist",
+                LossCause::Silent => "its server is silent",
+                LossCause::NotReady => "it is not ready any more",
+            };
+            let name = feed.name_of(*server).unwrap_or("that is gone");
+            notices.warn(&format!("instance {name} has no packets: {why}"));
+        }
+        Output::Disconnected { reason } => notices.warn(&format!("the switch is away: {reason}")),
+        Output::Problem(problem) => notices.warn(&problem.to_string()),
+        _ => {}
+    }
 }
 
-impl Steered {
-    fn new(client: Client, notices: Notices) -> Steered {
-        Steered {
-            client,
-            notices,
-            now: BTreeMap::new(),
-            told: BTreeMap::new(),
-        }
-    }
-
-    /// Takes an output of the ingress.
-    fn note(&mut self, feed: &Feed, output: &Output) {
-        let name = |number| feed.name_of(number).unwrap_or("an instance that is gone").to_owned();
-        match output {
-            Output::ServerUsable(server) => drop(self.now.insert(*server, true)),
-            Output::ServerDrained(server) => drop(self.now.insert(*server, false)),
-            Output::ServerLost { server, cause } => {
-                self.now.insert(*server, false);
-                let why = match cause {
-                    LossCause::PortDown => "its switch port is down, or does not exist",
-                    LossCause::Silent => "its server is silent",
-                    LossCause::NotReady => "it is not ready any more",
-                };
-                self.notices
-                    .warn(&format!("instance {} has no packets: {why}", name(*server)));
-            }
-            Output::Disconnected { reason } => self.notices.warn(&format!("the switch is away: {reason}")),
-            Output::Problem(problem) => self.notices.warn(&problem.to_string()),
-            _ => {}
-        }
-    }
-
-    /// Writes what has changed.
-    async fn tell(&mut self, feed: &Feed) {
-        let known: BTreeMap<&str, ServerNumber> = feed.instances().collect();
-        self.told.retain(|name, _| known.contains_key(&**name));
-        self.now.retain(|number, _| known.values().any(|known| known == number));
-        for (name, number) in known {
-            let Some(steered) = self.now.get(&number).copied() else {
-                continue;
-            };
-            if self.told.get(name) == Some(&steered) {
+/// Writes into instances' statuses whether packets are steered to them, beside the steering, which must not wait for the
+/// API server.
+async fn tell(client: Client, mut steered: watch::Receiver<Steered>, notices: Notices) {
+    let mut told = Steered::new();
+    loop {
+        let now = steered.borrow_and_update().clone();
+        let mut has_failed = false;
+        for (name, is_steered) in &now {
+            if told.get(name) == Some(is_steered) {
                 continue;
             }
             let (namespace, short) = name.split_once('/').unwrap_or_default();
-            let api: Api<ChainInstance> = Api::namespaced(self.client.clone(), namespace);
-            let patch = Patch::Merge(json!({"status": {"steered": steered}}));
+            let api: Api<ChainInstance> = Api::namespaced(client.clone(), namespace);
+            let patch = Patch::Merge(json!({"status": {"steered": is_steered}}));
             match timeout(REQUEST, api.patch_status(short, &PatchParams::default(), &patch)).await {
-                Ok(Ok(_)) => drop(self.told.insert(name.to_owned(), steered)),
+                Ok(Ok(_)) => {}
                 Ok(Err(kube::Error::Api(status))) if status.code == 404 => {}
-                Ok(Err(error)) => self.notices.warn(&format!("instance {name}: {error}")),
-                Err(_) => self.notices.warn("no answer of the API server"),
+                Ok(Err(error)) => {
+                    notices.warn(&format!("instance {name}: {error}"));
+                    has_failed = true;
+                    continue;
+                }
+                Err(_) => {
+                    notices.warn("no answer of the API server");
+                    has_failed = true;
+                    break;
+                }
             }
+            told.insert(name.clone(), *is_steered);
+        }
+        told.retain(|name, _| now.contains_key(name));
+        if has_failed {
+            sleep(RETRY).await;
+        } else if steered.changed().await.is_err() {
+            return;
         }
     }
 }

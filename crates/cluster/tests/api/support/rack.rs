@@ -12,7 +12,9 @@ use std::time::{Duration, Instant};
 use tailwater_api::chain::{ChainDocument, DESCRIPTION};
 use tailwater_api::document::Document;
 use tailwater_cluster::Notices;
-use tailwater_cluster::agent::{self, AgentConfig, LocalChain, LocalCondition, LocalError, LocalPhase, LocalServer};
+use tailwater_cluster::agent::{
+    self, AgentConfig, LocalChain, LocalCondition, LocalError, LocalPhase, LocalServer, ReportsConfig,
+};
 use tailwater_cluster::controller::{self, ChainFacts, ChainReader, ControllerConfig, DocumentReader};
 use tailwater_cluster::leader::ElectionConfig;
 use tailwater_cluster::resources::{Chain, ChainInstance, InstanceFigures, InstancePhase, ServerStatus};
@@ -209,6 +211,7 @@ pub fn start_agent_at(pace: Pace, client: &Client, name: &str, cores: u32, serve
             machine: MACHINE.to_owned(),
             ..ServerStatus::default()
         },
+        reports: ReportsConfig::default(),
     };
     let (client, server, notices) = (client.clone(), server.clone(), notices(name));
     let task = tokio::spawn(async move {
