@@ -138,7 +138,9 @@ type Steered = BTreeMap<String, bool>;
 fn note(feed: &Feed, output: &Output, steered: &watch::Sender<Steered>, notices: &Notices) {
     let set = |number: ServerNumber, is_steered: bool| {
         if let Some(name) = feed.name_of(number) {
-            steered.send_modify(|steered| drop(steered.insert(name.to_owned(), is_steered)));
+            steered.send_modify(|steered| {
+                steered.insert(name.to_owned(), is_steered);
+            });
         }
     };
     match output {
