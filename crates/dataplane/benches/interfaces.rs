@@ -65,8 +65,15 @@ fn ip(line: &str) -> bool {
 
 /// Two veth pairs, `in0` and `in1`, `out0` and `out1`, in a network namespace of this process.
 fn set_up() -> bool {
-    // SAFETY: the call passes no memory, and no other thread runs yet.
-    if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
+    // SAFETY: no other thread runs yet; the texts end with a zero byte, and null is permitted for the others.
+    let alone = unsafe {
+        let (none, no_data) = (std::ptr::null(), std::ptr::null());
+        libc::unshare(libc::CLONE_NEWNET | libc::CLONE_NEWNS) == 0
+            && libc::mount(none, c"/".as_ptr(), none, libc::MS_REC | libc::MS_SLAVE, no_data) == 0
+            // DPDK finds interfaces there, of this network namespace.
+            && libc::mount(c"sysfs".as_ptr(), c"/sys".as_ptr(), c"sysfs".as_ptr(), 0, no_data) == 0
+    };
+    if !alone {
         return false;
     }
     let quiet = ["all", "default"].map(|of| format!("/proc/sys/net/ipv6/conf/{of}/disable_ipv6"));

@@ -181,6 +181,63 @@ fn packets_leave_by_the_interface_they_came_from() {
     assert_eq!(count(&report, "delivered"), answered, "{report}");
 }
 
+/// A chain between interfaces has an external function behind further ones: a bridge in a namespace.
+#[test]
+fn external_functions_have_interfaces_beside_the_chains() {
+    if skipped(&[]) {
+        return;
+    }
+    let (mut hosts, folder) = (quiet_hosts(), Folder::new());
+    let function = hosts.add_function();
+    hosts.must_on(function, "ip link add between type bridge mcast_snooping 0");
+    for interface in ["in0", "out0"] {
+        hosts.must_on(function, &format!("ip link set {interface} master between"));
+    }
+    hosts.must_on(function, "ip link set between up");
+    // The kernel opens a bridge's port once it has seen the link.
+    wait_for(|| {
+        let state = |port: &str| {
+            hosts
+                .on(function, &format!("cat /sys/class/net/{port}/brport/state"))
+                .stdout
+        };
+        ["in0", "out0"].iter().all(|port| state(port) == b"3\n")
+    });
+    answer(&hosts, 1, HOSTS[1], 1);
+    let external = "{name: fw, external: {port: interface=fn-in, returnPort: interface=fn-out, timeout: 2s}}";
+    let chain = folder.spec("chain.yaml", &format!("[{external}, {{accounting: }}]"), "");
+    let line = [
+        "--output",
+        "json",
+        "--both-ways",
+        "--duration",
+        "3m",
+        "--port",
+        PORTS[0],
+        "--port",
+        PORTS[1],
+    ];
+    let program = tailwater();
+    let start = [program.get_program().to_str().unwrap(), "run", chain.to_str().unwrap()];
+    let mut running = hosts.start(2, &[&start[..], &line].concat());
+    wait_for(|| {
+        running.assert_runs();
+        let shown = hosts.on(2, "ip -d link show");
+        text(&shown.stdout).matches("promiscuity 1").count() == 4
+    });
+    let answered = Conversation::start(&hosts, &[HOSTS[1]], 5, 300).finish();
+    let report = running.stop();
+    assert_identity(&report);
+    let external = &report["externals"][0];
+    assert_eq!(external["returned"], 2 * answered, "{report}");
+    assert_eq!(external["not_returned"], 0, "{report}");
+    assert_eq!(
+        count(&report, "delivered"),
+        2 * answered + external["own"].as_u64().unwrap(),
+        "{report}"
+    );
+}
+
 /// The kernel takes VLAN tags out of frames that it receives.
 #[test]
 fn tagged_frames_keep_their_tags() {
