@@ -164,7 +164,11 @@ fn processes_take_over_interfaces_under_load() {
         assert_eq!(report["ports"][0]["lost"], 0, "{report}");
         program = next;
         await_chains(&folder, &mut program, 3);
-        wait_for(|| client(&folder, &["events"]).is_some_and(|events| events.contains("TookOver")));
+        wait_for(|| {
+            let events = client(&folder, &["events"]).unwrap_or_default();
+            let took = events.lines().find(|line| line.contains("TookOver"));
+            took.inspect(|line| println!("{line}")).is_some()
+        });
     }
     let before = conversation.answered();
     wait_for(|| conversation.answered() > before + 200);
