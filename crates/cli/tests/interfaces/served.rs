@@ -205,6 +205,11 @@ fn a_take_over_that_fails_leaves_the_interfaces_to_the_running_server() {
     wait_for(|| conversation.answered() > before + 200);
     let answered = conversation.stop();
     program.assert_runs();
+    for state in ["down", "up"] {
+        hosts.must_on(2, &format!("ip link set port1 {state}"));
+        let expected = format!("port north: port interface=port1: link {state}");
+        wait_for(|| client(&folder, &["events"]).is_some_and(|events| events.contains(&expected)));
+    }
     let report = program.stop();
     assert_books(&report, 2 * answered);
 }
