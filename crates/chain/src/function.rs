@@ -38,6 +38,7 @@ use std::sync::Arc;
 /// | [`timer`](NetworkFunction::timer) | [`FlowTimer`] | handles flows while they have no packets |
 /// | [`lifetimes`](NetworkFunction::lifetimes) | [`Lifetimes`] | decides on idle timeouts |
 /// | [`durable`](NetworkFunction::durable) | [`DurableState`] | has flow state that can be stored externally |
+/// | [`portable`](NetworkFunction::portable) | [`DurableState`] | has flow state that can pass to another process |
 /// | [`remote`](NetworkFunction::remote) | [`RemoteFunction`] | is the proxy of a function in another process |
 ///
 /// A function has a capability always or never, since its chain is built accordingly.
@@ -175,6 +176,12 @@ pub trait NetworkFunction: Send {
     /// Capability to store flow state externally.
     fn durable(&mut self) -> Option<&mut dyn DurableState> {
         None
+    }
+
+    /// Capability to pass flow state to a process that takes over from this one. State that can be stored externally
+    /// can.
+    fn portable(&mut self) -> Option<&mut dyn DurableState> {
+        self.durable()
     }
 
     /// Isolated function for which this one is the proxy.

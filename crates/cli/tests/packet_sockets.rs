@@ -42,7 +42,7 @@ fn route(hosts: &Hosts, function: usize) {
 
 /// Lets the kernel of a function's namespace forward frames unchanged.
 fn bridge(hosts: &Hosts, function: usize) {
-    hosts.must_on(function, "ip link add between type bridge");
+    hosts.must_on(function, "ip link add between type bridge mcast_snooping 0");
     for interface in ["in0", "out0", "between"] {
         if interface != "between" {
             hosts.must_on(function, &format!("ip link set {interface} master between"));

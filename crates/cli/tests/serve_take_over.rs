@@ -300,7 +300,7 @@ fn a_take_over_is_refused_before_anything_stops() {
     folder.chain(
         "walled",
         "10.0.0.0/17",
-        "{firewall: {zones: {all: {prefixes: any}}, rules: [allow tcp, allow udp]}}",
+        "{policer: {limits: [{per: flow, rate: 100Mbps, burst: 64000}]}}",
     );
     let nobody = end(take_over(&folder, &[]));
     let error = String::from_utf8_lossy(&nobody.stderr).into_owned();
@@ -320,7 +320,7 @@ fn a_take_over_is_refused_before_anything_stops() {
         error
     };
     let error = refused(&[]);
-    let expected = "--take-over would lose the state of function firewall of chain walled; add --lose-state to accept";
+    let expected = "--take-over would lose the state of function policer of chain walled; add --lose-state to accept";
     assert!(error.contains(expected), "{error}");
     // Other traffic.
     let path = folder.0.join("server.yaml");

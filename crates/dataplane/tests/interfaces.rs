@@ -44,9 +44,12 @@ fn within_namespace(task: impl FnOnce() + Send + 'static) {
     thread.join().unwrap();
 }
 
+/// An odd number, so that a flow's packets would not alternate as sockets do.
+const FLOWS: u32 = 39;
+
 /// Frame of a flow, with its number.
 fn frame(number: u32) -> Vec<u8> {
-    let flow = (number % 40) as u16;
+    let flow = (number % FLOWS) as u16;
     let key = FlowKey::v4(
         [10, 0, 0, 1].into(),
         [192, 0, 2, 80].into(),
@@ -216,10 +219,10 @@ fn flows_come_in_order_to_their_buckets_worker_without_an_allocation() {
         for (worker, numbers) in numbers.iter().enumerate() {
             let mut last = HashMap::new();
             for number in numbers {
-                assert_eq!(*owners.entry(number % 40).or_insert(worker), worker);
-                let before = last.insert(number % 40, *number);
+                assert_eq!(*owners.entry(number % FLOWS).or_insert(worker), worker);
+                let before = last.insert(number % FLOWS, *number);
                 assert!(
-                    before.is_none_or(|before| before + 40 == *number),
+                    before.is_none_or(|before| before + FLOWS == *number),
                     "{before:?} {number}"
                 );
             }

@@ -8,6 +8,7 @@ use tailwater_chain::batch::Batch;
 use tailwater_chain::buffer::BufferPool;
 use tailwater_chain::chain::{Chain, TransferState};
 use tailwater_functions::build::ChainBuilder;
+use tailwater_functions::firewall::FirewallTable;
 use tailwater_functions::spec::ChainSpec;
 use tailwater_net::builder::FrameBuilder;
 use tailwater_net::parse::parse;
@@ -160,7 +161,10 @@ fn each_function_says_what_passes_over() {
     );
     for (functions, expected) in [
         ("[forward: {}]", none),
-        ("[firewall: {zones: {all: {prefixes: any}}, rules: [allow tcp]}]", local),
+        (
+            "[firewall: {zones: {all: {prefixes: any}}, rules: [allow tcp]}]",
+            portable(1, FirewallTable::STATE_BYTES),
+        ),
         ("[policer: {limits: [{per: flow, rate: 1Mbps, burst: 1600}]}]", local),
     ] {
         assert_eq!(state(functions), [expected], "{functions}");

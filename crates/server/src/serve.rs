@@ -1,5 +1,6 @@
 //! A server from its start to its end.
 
+mod retry;
 mod start;
 
 pub use start::{Served, Start};
@@ -14,6 +15,7 @@ use crate::profiling::{ProfileQueue, Progress};
 use crate::request::{Command, Request};
 use crate::state::{LockedState, Paths, now};
 use crate::status::Snapshot;
+use retry::FolderRetry;
 use start::{LateStore, Successors};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -103,8 +105,8 @@ pub fn serve_observed(
     let mut watcher = FolderWatcher::new(config.spec.chains.clone());
     // A server without a chain is of no use, unless the control API brings some. One that has taken over has chains.
     let lenient = taken.is_some() || config.spec.watch && !manager.configuration().chains.is_empty();
-    let mut queue = ProfileQueue::default();
-    start_files(&mut manager, &mut queue, lenient, stop)?;
+    let (mut queue, mut retry) = (ProfileQueue::default(), FolderRetry::default());
+    start_files(&mut manager, &mut queue, (lenient, &mut retry), stop)?;
     let (control, publish) = start_control(config, commands)?;
     *publisher.lock().unwrap_or_else(PoisonError::into_inner) = Some(publish);
     let mut successors = Successors::bind(&config.paths, &mut manager);
@@ -118,18 +120,22 @@ pub fn serve_observed(
         take_requests(&mut manager, &mut queue, &requests);
         if config.spec.watch && Instant::now() >= next_watch {
             next_watch = Instant::now() + WATCH_PERIOD;
-            if watcher.poll() {
+            let is_changed = watcher.poll();
+            if is_changed {
+                retry.restart();
+            }
+            if is_changed || retry.is_due(Instant::now()) {
                 match manager.measures() {
                     true => queue.add_files(),
                     // A rejected change is reported as an event.
-                    false => drop(apply_files(&mut manager, true)),
+                    false => drop(apply_files(&mut manager, (true, &mut retry))),
                 }
             }
         }
         manager.observe(now());
         queue.add_drifted(manager.take_drifted(now()));
         if let Progress::Files(ready) = queue.step(&mut manager, now()) {
-            drop(apply_profiled(&mut manager, ready, true));
+            drop(apply_profiled(&mut manager, ready, (true, &mut retry)));
         }
         if successors.poll(&mut manager, &mut served) {
             break;
@@ -169,17 +175,20 @@ fn start_control(
 }
 
 /// Applies the chains of the specification's files and folders. With `lenient`, the last generation stays if they are
-/// wrong, and an event says so.
-fn apply_files<M: Machine, S: Store>(manager: &mut Manager<M, S>, lenient: bool) -> Result<(), ServeError> {
+/// wrong, and an event says so. If a step failed, they are tried again.
+fn apply_files<M: Machine, S: Store>(
+    manager: &mut Manager<M, S>,
+    (lenient, retry): (bool, &mut FolderRetry),
+) -> Result<(), ServeError> {
     let read = read_all(&manager.server().chains).map_err(ServeError::Spec);
-    let applied = read.and_then(|manifests| Ok(manager.apply_listed(&manifests, now())?));
+    let applied = read.and_then(|manifests| Ok(manager.apply_listed(&manifests, now()).map(drop)?));
+    let wait = retry.note(&applied, Instant::now());
     match applied {
-        Ok(_) => Ok(()),
         Err(error) if lenient => {
-            reject_files(manager, &error);
+            reject_files(manager, &error, wait);
             Ok(())
         }
-        Err(error) => Err(error),
+        applied => applied,
     }
 }
 
@@ -188,16 +197,16 @@ fn apply_files<M: Machine, S: Store>(manager: &mut Manager<M, S>, lenient: bool)
 fn start_files<M: Machine, S: Store>(
     manager: &mut Manager<M, S>,
     queue: &mut ProfileQueue,
-    lenient: bool,
+    (lenient, retry): (bool, &mut FolderRetry),
     stop: &AtomicBool,
 ) -> Result<(), ServeError> {
     if !manager.measures() {
-        return apply_files(manager, lenient);
+        return apply_files(manager, (lenient, retry));
     }
     queue.add_files();
     while !stop.load(Ordering::Relaxed) {
         match queue.step(manager, now()) {
-            Progress::Files(ready) => return apply_profiled(manager, ready, lenient),
+            Progress::Files(ready) => return apply_profiled(manager, ready, (lenient, retry)),
             Progress::Done => {}
             Progress::Waits => {
                 std::thread::sleep(TICK);
@@ -212,20 +221,23 @@ fn start_files<M: Machine, S: Store>(
 fn apply_profiled<M: Machine, S: Store>(
     manager: &mut Manager<M, S>,
     ready: Result<(), ServeError>,
-    lenient: bool,
+    (lenient, retry): (bool, &mut FolderRetry),
 ) -> Result<(), ServeError> {
     match ready {
-        Ok(()) => apply_files(manager, lenient),
+        Ok(()) => apply_files(manager, (lenient, retry)),
         Err(error) if lenient => {
-            reject_files(manager, &error);
+            reject_files(manager, &error, None);
             Ok(())
         }
         Err(error) => Err(error),
     }
 }
 
-fn reject_files<M: Machine, S: Store>(manager: &mut Manager<M, S>, error: &ServeError) {
-    let message = format!("files of chains rejected, keeping the current configuration: {error}");
+/// Reports that files were rejected, and when they are tried again, if they are.
+fn reject_files<M: Machine, S: Store>(manager: &mut Manager<M, S>, error: &ServeError, again: Option<Duration>) {
+    let again = again.filter(|_| manager.server().watch);
+    let again = again.map_or(String::new(), |wait| format!("; tried again in {} s", wait.as_secs()));
+    let message = format!("files of chains rejected, keeping the current configuration: {error}{again}");
     manager.report(Severity::Warning, "Rejected", &message, now());
 }
 

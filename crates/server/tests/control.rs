@@ -285,6 +285,34 @@ fn chains_of_files_and_watched_folders_are_applied() {
     assert!(!exists(&folder.socket()));
 }
 
+/// A step that fails for a passing reason is tried again, although the files stay the same.
+#[test]
+fn files_of_watched_folders_whose_steps_fail_are_tried_again() {
+    let folder = Folder::new();
+    let chains = folder.0.join("chains");
+    fs::create_dir(&chains).unwrap();
+    fs::write(chains.join("edge.yaml"), edge("1ms")).unwrap();
+    let fields = format!("  chains: [{}]\n  watch: true\n", chains.display());
+    let serving = Serving::start(folder.config(&fields, Limits::default()));
+    let mut client = serving.client();
+    wait_for(&mut client, "edge", Phase::Running);
+    serving.machine.state().fail_after = Some(0);
+    let core = yaml("core", "192.168.0.0/16", "[forward: {}]", "1ms");
+    fs::write(chains.join("core.yaml"), core).unwrap();
+    let mut found = None;
+    let on_event = |event: Option<message::Event>| {
+        found = event.filter(|event| event.reason == "Rejected").or(found.take());
+        true
+    };
+    wait_for(&mut client, "core", Phase::Running);
+    client
+        .events(message::EventsRequest::default(), PERIOD, on_event)
+        .unwrap();
+    let message = found.expect("an event").message;
+    let expected = "cannot start chain \"core\": injected failure of start core; tried again in 1 s";
+    assert!(message.ends_with(expected), "{message}");
+}
+
 /// Group of readers in the test below; no group of this machine.
 const READERS: u32 = 61_234;
 

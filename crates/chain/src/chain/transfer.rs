@@ -102,8 +102,8 @@ impl Chain {
         let stages = self.stages.iter_mut();
         let functions = stages.map(|Stage { name, function, .. }| {
             let bytes = function.state_bytes();
-            let durable = function.durable().map(|durable| durable.format_version());
-            let state = match durable {
+            let version = function.portable().map(|portable| portable.format_version());
+            let state = match version {
                 _ if function.remote().is_some() => TransferState::Local,
                 _ if function.can_restart() => TransferState::None,
                 Some(version) if passes => TransferState::Portable { version, bytes },
@@ -187,8 +187,8 @@ impl Chain {
                     out.push(u8::from(is_seen));
                     let at = out.len();
                     out.extend_from_slice(table.state(member, state));
-                    if let (true, Some(durable)) = (is_seen, self.stages[*stage].function.durable()) {
-                        durable.to_durable(&mut out[at..], origin);
+                    if let (true, Some(portable)) = (is_seen, self.stages[*stage].function.portable()) {
+                        portable.to_durable(&mut out[at..], origin);
                     }
                 }
             }
@@ -245,8 +245,9 @@ impl Chain {
                     }
                     let to = &mut states[start + state.start..start + state.end];
                     to.copy_from_slice(part);
-                    if let Some(durable) = self.stages[*stage].function.durable() {
-                        durable.restore_durable(to, origin);
+                    if let Some(portable) = self.stages[*stage].function.portable() {
+                        portable.restore_durable(to, origin);
+                        portable.open_imported(&key, to);
                     }
                     let version = start + version..start + version + size_of::<u32>();
                     states[version].copy_from_slice(&SHOWN_BEFORE.to_ne_bytes());

@@ -40,8 +40,8 @@ pub trait FlowTimer {
     fn on_timer(&mut self, key: &FlowKey, state: &mut [u8], now: Nanos);
 }
 
-/// Flow state that is meaningful outside this process and can be stored externally (`spec.state`). Without this
-/// capability, another instance decides about the flow anew.
+/// Flow state that is meaningful outside this process: it can be stored externally (`spec.state`), or pass to a process
+/// that takes over. Without this capability, another instance decides about the flow anew.
 ///
 /// Stored bytes may come from another instance or an untrusted writer: whatever they hold, they must not endanger
 /// memory other than the function's own.
@@ -66,6 +66,12 @@ pub trait DurableState {
     fn resume(&mut self, packet: &Packet, flow: &mut NewFlow<'_>) -> bool {
         let _ = (packet, flow);
         true
+    }
+
+    /// Opens what belongs to a flow of another process, whose state is restored: entries of the function's tables, for
+    /// example. If the flow table has no slot, the flow ends at once.
+    fn open_imported(&mut self, key: &FlowKey, state: &mut [u8]) {
+        let (_, _) = (key, state);
     }
 
     /// Adds the keys of candidate companions, one of which `new_flow` will open if this flow is new. Redis is queried

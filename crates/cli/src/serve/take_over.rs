@@ -51,7 +51,10 @@ impl Beginning {
     /// They are described in an unknown way.
     pub(super) fn sockets(&mut self, port: &str) -> Result<Option<PassedSockets>, CliError> {
         match &mut self.0 {
-            Start::Alone(_) => Ok(None),
+            Start::Alone(_) => {
+                let _ = port;
+                Ok(None)
+            }
             #[cfg(feature = "control")]
             Start::TakeOver(predecessor) => {
                 let descriptors = predecessor.take_descriptors(port);

@@ -61,11 +61,16 @@ fn signal(program: &Program, name: &str) {
 
 /// All datagrams are answered, in order, through translations in both directions, with checksums that the sender has
 /// left to a device.
-fn all_are_answered(functions: &str, cores: &str, drops: u64) {
+fn all_are_answered(functions: &str, cores: &str, more: impl Fn(&Folder) -> Vec<String>) {
     let (hosts, folder) = (quiet_hosts(), Folder::new());
+    let more = more(&folder);
+    let more: Vec<&str> = ["--cores", cores]
+        .into_iter()
+        .chain(more.iter().map(String::as_str))
+        .collect();
     answer(&hosts, 1, HOSTS[1], 1);
     let before = [0, 1].map(|host| hosts.counted(host)[0]);
-    let mut program = between(&hosts, &folder.spec("chain.yaml", functions, ""), &["--cores", cores]);
+    let mut program = between(&hosts, &folder.spec("chain.yaml", functions, ""), &more);
     let answered = Conversation::start(&hosts, &[HOSTS[1]], 20, 3000).finish();
     let sent = [0, 1].map(|host| hosts.counted(host)[0] - before[host]);
     let report = program.stop();
@@ -75,7 +80,7 @@ fn all_are_answered(functions: &str, cores: &str, drops: u64) {
     assert_eq!(count(&report, "offered"), 2 * answered, "{report}");
     assert_eq!(
         (count(&report, "lost"), count(&report, "dropped_by_nf")),
-        (0, drops),
+        (0, 0),
         "{report}"
     );
     let workers = cores.split(',').count();
@@ -108,7 +113,7 @@ const NAT: &str = "[{acl: {default: allow, rules: [{action: deny, protocol: udp,
 #[test]
 fn packets_cross_in_both_directions_on_one_core() {
     if !skipped(&[]) {
-        all_are_answered(NAT, "0", 0);
+        all_are_answered(NAT, "0", |_| Vec::new());
     }
 }
 
@@ -117,8 +122,32 @@ fn packets_cross_in_both_directions_on_one_core() {
 #[test]
 fn two_cores_share_interfaces() {
     if !skipped(&[]) && has_two_cores() {
-        all_are_answered(NAT, "0,1", 0);
+        all_are_answered(NAT, "0,1", |_| Vec::new());
     }
+}
+
+/// An auxiliary core sends packets of the core that has received them.
+#[test]
+fn an_auxiliary_core_processes_packets_of_interfaces() {
+    if skipped(&[]) || !has_two_cores() {
+        return;
+    }
+    // Measuring one would take longer than the run.
+    let profile = "apiVersion: tailwater.dev/v1alpha1\nkind: CapacityProfile\nchain: test\nconfiguration: \"0\"\n\
+                   machine: elsewhere\nsloNanoseconds: 250000000\nepochNanoseconds: 125000000\n\
+                   frontier: [[1, 80], [40, 40]]\nrates: [[10, 1000000], [1000, 400000]]\n";
+    all_are_answered("[{accounting: }, {forward: }]", "0", |folder| {
+        let profile = folder.write("measured.yaml", profile);
+        let more = [
+            "--auxiliary",
+            "1",
+            "--policy",
+            "netblaze",
+            "--profile",
+            profile.to_str().unwrap(),
+        ];
+        more.map(str::to_owned).to_vec()
+    });
 }
 
 /// A port of one interface sends packets back to where they came from.
@@ -181,6 +210,63 @@ fn packets_leave_by_the_interface_they_came_from() {
     assert_eq!(count(&report, "delivered"), answered, "{report}");
 }
 
+/// A chain between interfaces has an external function behind further ones: a bridge in a namespace.
+#[test]
+fn external_functions_have_interfaces_beside_the_chains() {
+    if skipped(&[]) {
+        return;
+    }
+    let (mut hosts, folder) = (quiet_hosts(), Folder::new());
+    let function = hosts.add_function();
+    hosts.must_on(function, "ip link add between type bridge mcast_snooping 0");
+    for interface in ["in0", "out0"] {
+        hosts.must_on(function, &format!("ip link set {interface} master between"));
+    }
+    hosts.must_on(function, "ip link set between up");
+    // The kernel opens a bridge's port once it has seen the link.
+    wait_for(|| {
+        let state = |port: &str| {
+            hosts
+                .on(function, &format!("cat /sys/class/net/{port}/brport/state"))
+                .stdout
+        };
+        ["in0", "out0"].iter().all(|port| state(port) == b"3\n")
+    });
+    answer(&hosts, 1, HOSTS[1], 1);
+    let external = "{name: fw, external: {port: interface=fn-in, returnPort: interface=fn-out, timeout: 2s}}";
+    let chain = folder.spec("chain.yaml", &format!("[{external}, {{accounting: }}]"), "");
+    let line = [
+        "--output",
+        "json",
+        "--both-ways",
+        "--duration",
+        "3m",
+        "--port",
+        PORTS[0],
+        "--port",
+        PORTS[1],
+    ];
+    let program = tailwater();
+    let start = [program.get_program().to_str().unwrap(), "run", chain.to_str().unwrap()];
+    let mut running = hosts.start(2, &[&start[..], &line].concat());
+    wait_for(|| {
+        running.assert_runs();
+        let shown = hosts.on(2, "ip -d link show");
+        text(&shown.stdout).matches("promiscuity 1").count() == 4
+    });
+    let answered = Conversation::start(&hosts, &[HOSTS[1]], 5, 300).finish();
+    let report = running.stop();
+    assert_identity(&report);
+    let external = &report["externals"][0];
+    assert_eq!(external["returned"], 2 * answered, "{report}");
+    assert_eq!(external["not_returned"], 0, "{report}");
+    assert_eq!(
+        count(&report, "delivered"),
+        2 * answered + external["own"].as_u64().unwrap(),
+        "{report}"
+    );
+}
+
 /// The kernel takes VLAN tags out of frames that it receives.
 #[test]
 fn tagged_frames_keep_their_tags() {
@@ -228,7 +314,7 @@ fn a_link_that_goes_down_and_up_is_reported_and_goes_on() {
             program.said().contains(&format!("port interface=port1: {news}"))
         });
         if state == "down" {
-            // Of these no one hears.
+            // These are lost.
             let sent = hosts.within(0, || {
                 let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
                 (0..50).for_each(|_| drop(socket.send_to(b"lost", (HOSTS[1], 7))));
@@ -240,7 +326,7 @@ fn a_link_that_goes_down_and_up_is_reported_and_goes_on() {
     let report = program.stop();
     assert_identity(&report);
     assert_eq!(count(&report, "offered"), 2 * answered + 50, "{report}");
-    // Not the first ones after it.
+    // None of those that followed once the link was up.
     assert_eq!(count(&report, "lost"), 50, "{report}");
     assert!(report["ports"][1]["link"]["changes"].as_u64() >= Some(1), "{report}");
 }

@@ -164,7 +164,11 @@ fn processes_take_over_interfaces_under_load() {
         assert_eq!(report["ports"][0]["lost"], 0, "{report}");
         program = next;
         await_chains(&folder, &mut program, 3);
-        wait_for(|| client(&folder, &["events"]).is_some_and(|events| events.contains("TookOver")));
+        wait_for(|| {
+            let events = client(&folder, &["events"]).unwrap_or_default();
+            let took = events.lines().find(|line| line.contains("TookOver"));
+            took.inspect(|line| println!("{line}")).is_some()
+        });
     }
     let before = conversation.answered();
     wait_for(|| conversation.answered() > before + 200);
@@ -201,6 +205,11 @@ fn a_take_over_that_fails_leaves_the_interfaces_to_the_running_server() {
     wait_for(|| conversation.answered() > before + 200);
     let answered = conversation.stop();
     program.assert_runs();
+    for state in ["down", "up"] {
+        hosts.must_on(2, &format!("ip link set port1 {state}"));
+        let expected = format!("port north: port interface=port1: link {state}");
+        wait_for(|| client(&folder, &["events"]).is_some_and(|events| events.contains(&expected)));
+    }
     let report = program.stop();
     assert_books(&report, 2 * answered);
 }

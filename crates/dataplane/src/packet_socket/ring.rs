@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 const IN_FRONT: usize = 96;
 /// Size of the parts in which the kernel allocates a ring: a multiple of the page size of any machine.
 const BLOCK: usize = 64 << 10;
-/// Most bytes of a ring, whoever requests it.
+/// Most bytes of any ring.
 const MOST_BYTES: usize = 1 << 30;
 
 /// Sizes of a ring. Slots are powers of two, so that blocks are full.

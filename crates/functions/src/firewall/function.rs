@@ -14,7 +14,9 @@ use super::tcp::{Phase, Segment, SegmentVerdict, Tcp};
 use bytemuck::Zeroable;
 use std::sync::Arc;
 use tailwater_chain::batch::{Batch, MAX_BATCH, Packet, Verdict};
-use tailwater_chain::function::{FlowEnds, FlowStates, FunctionProperties, Lifetimes, NetworkFunction, NewFlow};
+use tailwater_chain::function::{
+    DurableState, FlowEnds, FlowStates, FunctionProperties, Lifetimes, NetworkFunction, NewFlow,
+};
 use tailwater_chain::live::Version;
 use tailwater_chain::region::write_in_order;
 use tailwater_net::icmp::{quoted, v4, v6};
@@ -71,7 +73,7 @@ const HEAD: usize = 128;
 /// Stateful firewall: allows or drops connections by rules between zones, and tracks their packets.
 #[derive(Debug)]
 pub struct Firewall {
-    table: Arc<FirewallTable>,
+    pub(super) table: Arc<FirewallTable>,
     cached_rules: Arc<Version<RuleSet>>,
     /// Action for each packet whose flow is new, by index in the batch.
     by_index: Box<[Action; MAX_BATCH]>,
@@ -558,6 +560,11 @@ impl NetworkFunction for Firewall {
 
     fn lifetimes(&self) -> Option<Arc<dyn Lifetimes>> {
         Some(Arc::clone(&self.table) as Arc<dyn Lifetimes>)
+    }
+
+    // Not `durable`: connections of another machine have passed another firewall's rules.
+    fn portable(&mut self) -> Option<&mut dyn DurableState> {
+        Some(self)
     }
 }
 

@@ -13,6 +13,7 @@ mod shared_tables;
 mod spec;
 mod table;
 mod tcp;
+mod transfer;
 
 pub use function::Firewall;
 pub use kind::KIND;

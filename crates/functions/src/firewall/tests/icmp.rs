@@ -7,7 +7,7 @@ use tailwater_net::icmp::{v4, v6};
 const ROUTER: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 9);
 
 /// Returns a router's error about a packet, addressed to `to`.
-fn error_about(packet: &[u8], to: Ipv4Addr, kind: u8) -> Vec<u8> {
+pub(super) fn error_about(packet: &[u8], to: Ipv4Addr, kind: u8) -> Vec<u8> {
     let key = FlowKey::v4(ROUTER, to, protocol::ICMP, 0, 0);
     let quote = &packet[14..(14 + 28).min(packet.len())];
     let frame = FrameBuilder::new(&key).icmp(kind, 1, [0; 4]).payload(quote);

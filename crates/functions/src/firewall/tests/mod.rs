@@ -10,6 +10,7 @@ mod behaviour;
 mod icmp;
 mod rules;
 mod tcp;
+mod transfer;
 
 pub(super) fn seconds(seconds: u64) -> Nanos {
     Nanos::from_secs(seconds)
