@@ -78,6 +78,7 @@ pub fn controller(args: &ControllerArgs) -> Result<ExitCode, CliError> {
         period: Duration::from_secs(1),
         pause: Duration::from_millis(50),
         drain: self::duration(args.drain),
+        peak: self::duration(args.peak),
         options: RackOptions {
             lost_after: args.lost_after,
             moves: args.moves.into(),
