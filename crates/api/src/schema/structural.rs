@@ -83,8 +83,7 @@ impl Context<'_> {
     /// are too many nodes for rules, or if a field has no type, so that rules do not know it.
     fn add_conditions(self, schema: &mut Value, of: &Map) {
         let is_untyped = |name: &&str| of.field(name).is_some_and(|field| matches!(field.ty, Type::OneOf(_)));
-        let is_for_rules =
-            |fields: &[&str]| self.nodes <= MOST_EVALUATIONS && !fields.iter().any(|name| is_untyped(&name));
+        let is_for_rules = |fields: &[&str]| self.nodes <= MOST_EVALUATIONS && !fields.iter().any(is_untyped);
         let (mut rules, mut alternatives) = (Vec::new(), Vec::new());
         for rule in of.rules {
             match is_for_rules(rule.fields()) {

@@ -166,12 +166,13 @@ fn wrong_paths_and_kinds_are_one_line() {
     for (arguments, expected) in [
         (
             &["explain-spec", "chain.spec.slo.latncy"][..],
-            "Chain.spec.slo: expected one of the fields latency, network, percentile, throughput, found \"latncy\"; did \
-             you mean \"latency\"?",
+            "Chain.spec.slo: expected one of the fields latency, network, percentile, throughput, found \
+             \"latncy\"; did you mean \"latency\"?",
         ),
         (
             &["explain-spec", "chain.spek"],
-            "Chain: expected one of the fields apiVersion, kind, metadata, spec, found \"spek\"; did you mean \"spec\"?",
+            "Chain: expected one of the fields apiVersion, kind, metadata, spec, found \"spek\"; did you mean \
+             \"spec\"?",
         ),
         (
             &["explain-spec", "chain.spec.cores.first"],
