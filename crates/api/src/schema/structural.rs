@@ -128,11 +128,9 @@ impl Context<'_> {
         match field.default.filter(|_| with_default && is_checked) {
             Some(default) => schema["default"] = literal(default),
             // Without a default, an empty field counts as absent, as in files.
-            None if !field.required && is_checked => {
+            // The API server finds no null among the words of an `enum`.
+            None if !field.required && is_checked && schema.get("enum").is_none() => {
                 schema["nullable"] = true.into();
-                if let Some(words) = schema.get_mut("enum").and_then(Value::as_array_mut) {
-                    words.push(Value::Null);
-                }
             }
             None => {}
         }
