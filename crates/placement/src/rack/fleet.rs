@@ -296,18 +296,23 @@ impl<'v> Fleet<'v> {
     }
 
     /// Returns a place among the servers that are `allowed`: of used ones with the least room that suffices, else of an
-    /// empty one.
-    pub fn find(&mut self, request: &Request<'_>, allowed: &dyn Fn(usize) -> bool) -> Option<(usize, Vec<u32>)> {
+    /// empty one. Ends after the prediction has refused it on `most` servers.
+    pub fn find(
+        &mut self,
+        request: &Request<'_>,
+        most: usize,
+        allowed: &dyn Fn(usize) -> bool,
+    ) -> Option<(usize, Vec<u32>)> {
         match (request.cores, request.promise, request.exclusive) {
             (0, ..) => None,
             (_, None, false) => self.fewest_chains(request, allowed),
-            _ => self.fullest(request, allowed),
+            _ => self.fullest(request, most, allowed),
         }
     }
 
     /// Puts the instance where [`find`](Self::find) finds a place.
-    pub fn place(&mut self, request: &Request<'_>, allowed: &dyn Fn(usize) -> bool) -> Option<Found> {
-        let (server, cores) = self.find(request, allowed)?;
+    pub fn place(&mut self, request: &Request<'_>, most: usize, allowed: &dyn Fn(usize) -> bool) -> Option<Found> {
+        let (server, cores) = self.find(request, most, allowed)?;
         Some(self.put(request, server, cores))
     }
 
@@ -338,7 +343,13 @@ impl<'v> Fleet<'v> {
         Some((server, self.servers[server].cores_for(request, None)?))
     }
 
-    fn fullest(&mut self, request: &Request<'_>, allowed: &dyn Fn(usize) -> bool) -> Option<(usize, Vec<u32>)> {
+    fn fullest(
+        &mut self,
+        request: &Request<'_>,
+        most: usize,
+        allowed: &dyn Fn(usize) -> bool,
+    ) -> Option<(usize, Vec<u32>)> {
+        let predicted = self.work.predicted;
         let mut candidates: Vec<(bool, Key)> = Vec::new();
         let mut refused = BTreeSet::new();
         let machines: Vec<&'v str> = self.machines.keys().copied().collect();
@@ -376,6 +387,9 @@ impl<'v> Fleet<'v> {
                 Some(cores) => return Some((server, cores)),
                 None if empty => _ = refused.insert(class),
                 None => {}
+            }
+            if self.work.predicted - predicted >= most as u64 {
+                return None;
             }
         }
         None

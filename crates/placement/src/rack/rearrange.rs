@@ -135,7 +135,7 @@ pub fn consolidated(view: &RackView, options: &RackOptions) -> Rearrangement {
             };
             let moved = format!("{name}+");
             let request = group.request(&moved, slot.rate, slot.exclusive);
-            let Some((server, cores)) = round.fleet.find(&request, &allowed) else {
+            let Some((server, cores)) = round.fleet.find(&request, 8, &allowed) else {
                 return false;
             };
             undo.entry(server).or_insert_with(|| round.fleet.occupants(server));

@@ -120,7 +120,7 @@ impl<'o> World<'o> {
                 RackAction::Drain { instance, reason } => {
                     let at = names[instance];
                     self.view.instances[at].phase = InstancePhase::Draining;
-                    self.live[at].left = self.options.drain;
+                    self.live[at].left = self.options.drain + 1;
                     report.retired += u64::from(*reason == DrainReason::Idle);
                 }
                 RackAction::Delete { instance, .. } => deleted.push(names[instance]),
@@ -200,7 +200,7 @@ impl<'o> World<'o> {
         self.live.push(Live {
             chain,
             server,
-            left: self.options.start,
+            left: self.options.start + 1,
             cost: 0.0,
             offered: 0.0,
         });
