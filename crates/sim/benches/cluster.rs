@@ -4,7 +4,7 @@
 //! ```sh
 //! cargo bench -p tailwater-sim --bench cluster -- [--servers 1000] [--chains 1000] [--load 0.33] [--seconds 3600]
 //!     [--seeds 11,12,13] [--policies tailwater,tailwater-unmoved,quadrant,static-peak]
-//!     [--margin 0.1] [--peak 1] [--band 0.1] [--hold 60] [--moves 16] [--alpha 0.7] [--beta 0.9]
+//!     [--margin 0] [--peak 0] [--band 0.2] [--hold 20] [--moves 16] [--alpha 0.7] [--beta 0.9]
 //! ```
 //!
 //! `--load` is the mean load as a part of all cores. `tailwater-unmoved` is Tailwater's policy without consolidation.

@@ -29,8 +29,8 @@ impl Default for RackOptions {
         RackOptions {
             lost_after: Nanos::from_secs(3),
             moves: 16,
-            hold: Nanos::from_secs(60),
-            band: 0.1,
+            hold: Nanos::from_secs(20),
+            band: 0.2,
         }
     }
 }

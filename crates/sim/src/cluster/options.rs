@@ -47,7 +47,7 @@ pub struct ClusterOptions {
     pub start: u64,
     /// Seconds until a drained instance has no flows.
     pub drain: u64,
-    /// Second in which servers fail for good, and their share; none at 0.
+    /// Second in which servers fail for good, and their share of those with instances; none at 0.
     pub failure: (u64, f64),
     /// Least number of servers of every `redundant`-th chain is 2; none at 0.
     pub redundant: usize,
@@ -61,7 +61,7 @@ pub struct ClusterOptions {
 
 impl ClusterOptions {
     /// Returns an hour on a rack of this many servers of 16 cores with a chain for each, loaded by a third on average,
-    /// that loses a tenth of its servers after half an hour.
+    /// that loses a tenth of the used servers after half an hour.
     pub fn new(servers: usize, policy: ClusterPolicy) -> Self {
         ClusterOptions {
             servers,

@@ -282,11 +282,11 @@ pub fn simulate_cluster(options: &ClusterOptions) -> Result<ClusterReport, Traff
     Ok(report)
 }
 
-/// Lets servers fail. Returns the chains that are affected.
+/// Lets servers with instances fail. Returns the chains that are affected.
 fn fail(world: &mut World<'_>, options: &ClusterOptions, report: &mut ClusterReport) -> Vec<(usize, u64)> {
     let mut draws = Draws::new(options.seed ^ 0x5eed);
-    let mut left: Vec<usize> = (0..options.servers).collect();
-    let number = (options.servers as f64 * options.failure.1) as usize;
+    let mut left = world.used();
+    let number = (left.len() as f64 * options.failure.1).ceil() as usize;
     let mut affected = Vec::new();
     for _ in 0..number {
         let server = left.swap_remove(draws.below(left.len()));

@@ -78,6 +78,13 @@ impl<'o> World<'o> {
         }
     }
 
+    /// Returns the servers with instances.
+    pub fn used(&self) -> Vec<usize> {
+        (0..self.on_server.len())
+            .filter(|server| !self.on_server[*server].is_empty())
+            .collect()
+    }
+
     /// A server stops, and reports no more. Returns the chains that have instances there.
     pub fn fail(&mut self, server: usize) -> Vec<usize> {
         self.works[server] = false;
