@@ -17,6 +17,8 @@ const BATCH: f64 = 32.0;
 /// Rounding of loads and of times, by which the bound is wider than the prediction.
 const LOAD_ROUNDING: f64 = 1e-9;
 const TIME_ROUNDING: u64 = 4;
+/// Used servers whose prediction may refuse an instance before empty ones are tried.
+pub(super) const FEW: usize = 8;
 /// Steps of a core's share in the index.
 const STEPS: f64 = 1024.0;
 
@@ -296,7 +298,7 @@ impl<'v> Fleet<'v> {
     }
 
     /// Returns a place among the servers that are `allowed`: of used ones with the least room that suffices, else of an
-    /// empty one. Ends after the prediction has refused it on `most` servers.
+    /// empty one. Ends after the prediction of `most` used servers has refused it.
     pub fn find(
         &mut self,
         request: &Request<'_>,
@@ -349,8 +351,7 @@ impl<'v> Fleet<'v> {
         most: usize,
         allowed: &dyn Fn(usize) -> bool,
     ) -> Option<(usize, Vec<u32>)> {
-        let predicted = self.work.predicted;
-        let mut candidates: Vec<(bool, Key)> = Vec::new();
+        let mut candidates: Vec<Key> = Vec::new();
         let mut refused = BTreeSet::new();
         let machines: Vec<&'v str> = self.machines.keys().copied().collect();
         // Used servers of all machines come first.
@@ -359,37 +360,44 @@ impl<'v> Fleet<'v> {
             let Some((least, used)) = least.zip(self.machines.get(machine)) else {
                 continue;
             };
-            candidates.extend(used.used.range((least, 0, 0)..).map(|key| (false, *key)));
+            candidates.extend(used.used.range((least, 0, 0)..).copied());
         }
         candidates.sort_unstable();
-        for machine in &machines {
-            if self.least_free(request, machine).is_some() {
-                let empty = self.machines[machine].empty.iter();
-                candidates.extend(empty.map(|&server| (true, (0, 0, server))));
+        let mut used = candidates.into_iter().filter(|key| allowed(key.2)).peekable();
+        // Some used servers, then empty ones, then the rest of the used ones.
+        let (mut tried, first) = (self.work.predicted, FEW.min(most) as u64);
+        while let Some((_, _, server)) = used.next_if(|_| self.work.predicted - tried < first) {
+            if let Some(cores) = self.exact(request, server) {
+                return Some((server, cores));
             }
         }
-        for (empty, (_, _, server)) in candidates {
-            if !allowed(server) {
-                continue;
-            }
+        let empty = machines
+            .iter()
+            .filter(|machine| self.least_free(request, machine).is_some());
+        let empty: Vec<usize> = empty
+            .flat_map(|machine| self.machines[machine].empty.iter().copied())
+            .collect();
+        for server in empty.into_iter().filter(|server| allowed(*server)) {
             // Empty servers of the same size refuse the same.
             let view = self.servers[server].view;
-            let class = (
+            let size = (
                 &view.machine,
                 view.cores.len(),
                 view.cache_bytes,
                 view.headroom.to_bits(),
             );
-            if empty && refused.contains(&class) {
+            if refused.contains(&size) {
                 continue;
             }
-            match self.exact(request, server) {
-                Some(cores) => return Some((server, cores)),
-                None if empty => _ = refused.insert(class),
-                None => {}
+            if let Some(cores) = self.exact(request, server) {
+                return Some((server, cores));
             }
-            if self.work.predicted - predicted >= most as u64 {
-                return None;
+            refused.insert(size);
+        }
+        tried = self.work.predicted;
+        while let Some((_, _, server)) = used.next_if(|_| self.work.predicted - tried < most as u64 - first) {
+            if let Some(cores) = self.exact(request, server) {
+                return Some((server, cores));
             }
         }
         None

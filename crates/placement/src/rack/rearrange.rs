@@ -4,6 +4,7 @@
 //! if it saves enough servers ([`Saving`]).
 
 use super::controller::RackOptions;
+use super::fleet::FEW;
 use super::round::Round;
 use super::view::{InstancePhase, InstanceView, RackView, ServerState};
 use crate::improve::Saving;
@@ -135,7 +136,7 @@ pub fn consolidated(view: &RackView, options: &RackOptions) -> Rearrangement {
             };
             let moved = format!("{name}+");
             let request = group.request(&moved, slot.rate, slot.exclusive);
-            let Some((server, cores)) = round.fleet.find(&request, 8, &allowed) else {
+            let Some((server, cores)) = round.fleet.find(&request, FEW, &allowed) else {
                 return false;
             };
             undo.entry(server).or_insert_with(|| round.fleet.occupants(server));
