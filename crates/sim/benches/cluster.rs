@@ -142,8 +142,8 @@ fn main() {
             let mut of: Vec<f64> = values.iter().map(|values| values[at]).collect();
             of.sort_by(f64::total_cmp);
             println!(
-                "{{\"name\": \"cluster/{}x{}/{name}/{figure}\", \"value\": {:.4}, \"unit\": \"{unit}\", \"min\": {:.4}, \
-                 \"max\": {:.4}, \"runs\": {}}}",
+                "{{\"name\": \"cluster/{}x{}/{name}/{figure}\", \"value\": {:.4}, \"unit\": \"{unit}\", \
+                 \"min\": {:.4}, \"max\": {:.4}, \"runs\": {}}}",
                 arguments.servers,
                 arguments.chains,
                 of[of.len() / 2],

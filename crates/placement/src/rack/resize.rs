@@ -1,7 +1,6 @@
 //! Capacity of a chain: more of it at once, less of it after a while.
 
 use super::actions::{CreateReason, DrainReason, ResizeReason};
-use super::fleet::FEW;
 use super::round::{Group, Round};
 use super::scaling::ChainCapacity;
 use super::view::RackThroughput;
@@ -13,6 +12,9 @@ use tailwater_net::Nanos;
 const PARTS: [f64; 6] = [1.0, 0.9, 0.75, 0.5, 0.25, 0.125];
 /// Smallest part of a chain's rate for which an instance is created or enlarged, if it misses more.
 const PIECE: f64 = 1.0 / 16.0;
+
+/// Servers that may refuse a part before the next smaller one is tried.
+const FEW: usize = 4;
 
 /// State of a chain between rounds.
 #[derive(Clone, Debug, Default)]

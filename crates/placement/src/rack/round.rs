@@ -1,8 +1,8 @@
 //! State of a round: the instances of each chain that count, and the actions so far.
 
 use super::actions::{CreateReason, DeleteReason, DrainReason, NewInstance, RackAction, ResizeReason};
-use super::controller::RackOptions;
 use super::fleet::{Fleet, Request};
+use super::options::RackOptions;
 use super::view::{ChainView, InstancePhase, InstanceView, RackView, ServerState};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use tailwater_net::Nanos;
@@ -263,8 +263,8 @@ impl<'a, 'v> Round<'a, 'v> {
         free.next().unwrap_or_else(|| chain.to_owned())
     }
 
-    /// Creates an instance of a chain, with a rate or exclusive, on one of the `allowed` servers. Returns `false` if none
-    /// takes it, or `most` of them refuse it.
+    /// Creates an instance of a chain, with a rate or exclusive, on one of the `allowed` servers. Returns `false` if
+    /// none takes it, or `most` of the used ones refuse it.
     pub fn create(
         &mut self,
         group: &mut Group<'_>,

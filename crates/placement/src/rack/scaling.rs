@@ -36,9 +36,10 @@ pub trait ScalingPolicy: Send {
 }
 
 /// Tailwater's policy: as much as the chain is offered, with a margin for bursts. How much of a core that takes within
-/// the objective is predicted at placement. By default, the room for growth of the [controller](super::RackOptions::band)
-/// is the only margin: in the simulated hour of `docs/lab/cluster.md`, others cost more cores than they saved late
-/// seconds.
+/// the objective is predicted at placement.
+///
+/// By default, the only margin is the controller's [room for growth](super::RackOptions::band). In simulated quarters of
+/// an hour, with which the defaults were chosen, margins on top of it took more cores and kept objectives as often.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TailwaterScaling {
     /// Margin over the demand, as a share of it.

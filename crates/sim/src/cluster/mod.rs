@@ -16,8 +16,8 @@
 //! moves with flows, links and switches, auxiliary cores. The ingress shares load exactly.
 //!
 //! [`oracle`](ClusterReport::oracle_core_seconds): each second, the least cores that hold the objectives of that
-//! second's load: the sum over chains of their load on a core with all of the cache, by the highest load at which a core
-//! keeps their objective. This is a lower bound: on any core, the load is at most that of its strictest chain.
+//! second's load: the sum over chains of their load on a core with all of the cache, by the highest load at which a
+//! core keeps their objective. This is a lower bound: on any core, the load is at most that of its strictest chain.
 
 mod load;
 mod options;
