@@ -1,6 +1,7 @@
 //! The controller: a round from a view to a plan, and what it remembers in between.
 
 use super::actions::RackPlan;
+use super::options::RackOptions;
 use super::rearrange::{Rearranged, Rearrangement, evaluated};
 use super::resize::ChainMemory;
 use super::round::{Group, Round};
@@ -8,32 +9,6 @@ use super::scaling::{ChainLoad, ScalingPolicy};
 use super::view::{RackThroughput, RackView};
 use crate::improve::Saving;
 use std::collections::BTreeMap;
-use tailwater_net::Nanos;
-
-/// Limits of a [`RackController`].
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct RackOptions {
-    /// Time without a report after which the instances of a server count as lost.
-    pub lost_after: Nanos,
-    /// Maximum number of moves at a time: instances with a replacement, of which one is not yet deleted.
-    pub moves: usize,
-    /// Time in which less must have sufficed all along before a chain gets less.
-    pub hold: Nanos,
-    /// Share by which a chain on demand gets more than it needs when it grows, and from which on it shrinks: 0 to below
-    /// 1.
-    pub band: f64,
-}
-
-impl Default for RackOptions {
-    fn default() -> Self {
-        RackOptions {
-            lost_after: Nanos::from_secs(3),
-            moves: 16,
-            hold: Nanos::from_secs(60),
-            band: 0.1,
-        }
-    }
-}
 
 /// Controller of a rack. Its state is times for hysteresis and the rest of a better plan: a new controller goes on from
 /// the same view where another one stopped, only later.
