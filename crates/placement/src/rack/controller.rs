@@ -39,7 +39,7 @@ impl<P: ScalingPolicy> RackController<P> {
         self.round += 1;
         let options = self.options;
         let (mut round, mut groups) = Round::new(&options, view);
-        self.remember(&mut groups);
+        self.remember(&round, &mut groups);
         let mut shortages = Vec::with_capacity(groups.len());
         for group in &mut groups {
             let memory = self.chains.entry(group.chain.name.clone()).or_default();
@@ -90,11 +90,23 @@ impl<P: ScalingPolicy> RackController<P> {
     }
 
     /// Updates the state of chains, and sorts them: those that have lost instances first, then by their promise.
-    fn remember(&mut self, groups: &mut [Group<'_>]) {
+    fn remember(&mut self, round: &Round<'_, '_>, groups: &mut [Group<'_>]) {
         let mut before = std::mem::take(&mut self.chains);
         for group in &mut *groups {
             let mut memory = before.remove(&group.chain.name).unwrap_or_default();
             memory.recovering |= group.has_lost;
+            memory
+                .failed
+                .retain(|_, at| round.now.saturating_sub(*at) < self.options.retry);
+            let failed = group.failed_on.iter();
+            memory
+                .failed
+                .extend(failed.map(|&server| (round.fleet.servers[server].view.name.clone(), round.now)));
+            group.avoided = memory
+                .failed
+                .keys()
+                .filter_map(|name| round.fleet.named(name))
+                .collect();
             self.chains.insert(group.chain.name.clone(), memory);
         }
         let is_recovering = |group: &Group<'_>| self.chains.get(&group.chain.name).is_some_and(|one| one.recovering);

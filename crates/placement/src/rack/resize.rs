@@ -5,7 +5,7 @@ use super::round::{Group, Round};
 use super::scaling::ChainCapacity;
 use super::view::RackThroughput;
 use crate::admit::{Nearest, Reason};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use tailwater_net::Nanos;
 
 /// Parts of a missing rate that are tried, one after the other.
@@ -23,6 +23,8 @@ pub(super) struct ChainMemory {
     low: Option<(Nanos, f64)>,
     /// Instances were lost, and not all are placed anew.
     pub recovering: bool,
+    /// Servers on which an instance failed, and when.
+    pub failed: BTreeMap<String, Nanos>,
     /// Explanation of the last refusal: requested rate, number of the round.
     pub explained: Option<(f64, u64, Reason, Vec<Nearest>)>,
 }

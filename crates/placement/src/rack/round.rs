@@ -31,6 +31,10 @@ pub(super) struct Group<'v> {
     pub ready_rate: f64,
     /// Instances were lost in this round.
     pub has_lost: bool,
+    /// Servers on which instances failed in this round.
+    pub failed_on: BTreeSet<usize>,
+    /// Servers that get none, since one failed there not long ago.
+    pub avoided: BTreeSet<usize>,
 }
 
 /// A round's decisions so far.
@@ -105,6 +109,8 @@ impl<'a, 'v> Round<'a, 'v> {
             observed: Vec::new(),
             ready_rate: 0.0,
             has_lost: false,
+            failed_on: BTreeSet::new(),
+            avoided: BTreeSet::new(),
         };
         let mut groups: Vec<Group<'v>> = view.chains.iter().map(group).collect();
         let mut chains: HashMap<&str, usize> = HashMap::new();
@@ -191,6 +197,7 @@ impl<'a, 'v> Round<'a, 'v> {
                 self.delete(&instance.name, DeleteReason::Failed);
                 if let Some(group) = group {
                     group.has_lost = true;
+                    group.failed_on.insert(server);
                 }
             }
             (InstancePhase::Drained, _) => self.delete(&instance.name, DeleteReason::Drained),
@@ -277,7 +284,8 @@ impl<'a, 'v> Round<'a, 'v> {
             Some(_) => rate,
             None => 0.0,
         };
-        let Some(found) = self.fleet.place(&group.request(&name, rate, exclusive), most, allowed) else {
+        let allowed = |server: usize| allowed(server) && !group.avoided.contains(&server);
+        let Some(found) = self.fleet.place(&group.request(&name, rate, exclusive), most, &allowed) else {
             return false;
         };
         self.actions.push(RackAction::Create(NewInstance {
