@@ -3,8 +3,8 @@
 use std::time::Duration;
 use tailwater_api::chain::Match;
 use tailwater_cluster::ingress::{
-    ChainReport, ChainRoute, FromServers, Input, OpenFlowSwitch, Output, PortReference, Readiness, Server, ServerReport,
-    SessionConfig, SteeringConfig, Unmatched, run,
+    ChainReport, ChainRoute, FromServers, Input, OpenFlowSwitch, Output, PortReference, Readiness, Server,
+    ServerReport, SessionConfig, SteeringConfig, Unmatched, run,
 };
 use tailwater_net::Nanos;
 use tailwater_policy::server::{IngressConfig, ServerCounters, ServerNumber};

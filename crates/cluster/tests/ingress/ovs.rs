@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 
 /// Returns `true` and prints the reason if a test cannot be run here.
 pub fn skipped(programs: &[&str]) -> bool {
-    let programs = ["ovs-vswitchd", "ovsdb-server", "ovs-vsctl", "ovs-ofctl"].iter().chain(programs);
+    let programs = ["ovs-vswitchd", "ovsdb-server", "ovs-vsctl", "ovs-ofctl"]
+        .iter()
+        .chain(programs);
     let is_missing = |program: &&&str| {
         let found = Command::new("sh")
             .args(["-c", &format!("PATH=$PATH:/usr/sbin:/sbin command -v {program}")])
@@ -89,7 +91,10 @@ impl Ovs {
 
     /// Sends a command to the switch daemon.
     pub fn appctl(&self, line: &str) -> String {
-        self.must(&format!("ovs-appctl -t {} {line}", self.folder.join("switch.ctl").display()))
+        self.must(&format!(
+            "ovs-appctl -t {} {line}",
+            self.folder.join("switch.ctl").display()
+        ))
     }
 
     /// Changes rules as another owner.

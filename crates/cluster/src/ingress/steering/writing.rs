@@ -42,9 +42,9 @@ pub(super) struct Writing {
 }
 
 impl Writing {
-    /// Returns the number of the next write that will have what is wanted now.
-    pub fn next_id(&self) -> u64 {
-        self.last_id + 1
+    /// Returns the number of the write that has what is wanted now: the one in progress, or the next.
+    pub fn covering_id(&self) -> u64 {
+        self.last_id + u64::from(self.is_due)
     }
 }
 
