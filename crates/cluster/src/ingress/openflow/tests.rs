@@ -363,6 +363,14 @@ proptest! {
         if bytes.len() > 2 {
             (bytes[0], bytes[1]) = (4, kind);
         }
-        let _ = Message::decode(&bytes);
+        if let Ok((transaction, message)) = Message::decode(&bytes) {
+            // Actions of others' rules are not kept: after one round nothing changes.
+            let mut written = Vec::new();
+            message.encode(transaction, &mut written);
+            let once = Message::decode(&written).unwrap();
+            let mut again = Vec::new();
+            once.1.encode(transaction, &mut again);
+            prop_assert_eq!(Message::decode(&again).unwrap(), once);
+        }
     }
 }

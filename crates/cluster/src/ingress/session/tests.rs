@@ -132,7 +132,8 @@ impl ScriptedSwitch {
             }
             Message::BundleAdd { change, .. } => self.bundle.push(change),
             Message::FlowMod(change) => {
-                if !self.add(&change) {
+                let is_added = self.add(&change);
+                if !is_added {
                     say(Message::Error(ErrorMessage::TABLE_FULL));
                 }
             }

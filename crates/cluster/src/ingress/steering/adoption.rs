@@ -26,6 +26,7 @@ impl Steering {
         self.write_lost();
         self.switch = Some(SwitchView {
             is_connected: true,
+            has_new_ports: true,
             ports: ports.into_iter().map(|port| (port.number, port)).collect(),
             max_rules: usize::try_from(max_rules).unwrap_or(usize::MAX),
             learnt_room: None,

@@ -66,6 +66,8 @@ struct ServerState {
 #[derive(Debug)]
 struct SwitchView {
     is_connected: bool,
+    /// Ports, or servers, have changed since the servers' ports were last looked up.
+    has_new_ports: bool,
     ports: HashMap<PortNumber, PortDescription>,
     max_rules: usize,
     /// Room that was found where the switch refused rules.
@@ -197,11 +199,13 @@ impl Steering {
             SwitchEvent::PacketIn(packet) => self.packet_in(packet),
             SwitchEvent::Port(port) => {
                 if let Some(switch) = &mut self.switch {
+                    switch.has_new_ports = true;
                     switch.ports.insert(port.number, port);
                 }
             }
             SwitchEvent::PortRemoved(number) => {
                 if let Some(switch) = &mut self.switch {
+                    switch.has_new_ports = true;
                     switch.ports.remove(&number);
                 }
             }
@@ -329,6 +333,9 @@ impl Steering {
     /// Takes a new or changed server.
     fn set_server(&mut self, server: Server) {
         let heard = self.now;
+        if let Some(switch) = &mut self.switch {
+            switch.has_new_ports = true;
+        }
         if let Some(&index) = self.numbers.get(&server.number) {
             let state = &mut self.servers[index];
             if !state.is_member {
@@ -384,10 +391,11 @@ impl Steering {
     }
 
     fn review_servers(&mut self) {
-        let Some(switch) = &self.switch else { return };
+        let Some(switch) = &mut self.switch else { return };
+        let looks_up = switch.is_connected && std::mem::take(&mut switch.has_new_ports);
         let mut changed = Vec::new();
         for (index, state) in self.servers.iter_mut().enumerate() {
-            if switch.is_connected {
+            if looks_up {
                 let port = match &state.server.port {
                     PortReference::Number(number) => switch.ports.get(number),
                     PortReference::Name(name) => switch.ports.values().find(|port| port.name == *name),
