@@ -1,4 +1,5 @@
-//! Packets through an Open vSwitch between network namespaces: they reach the server that their row names. Requires root.
+//! Packets through an Open vSwitch between network namespaces: they reach the server that their row names. Requires
+//! root.
 
 use super::live::{Ingress, UPLINK, chain, config, mac, server};
 use super::ovs::{Ovs, skipped};

@@ -9,8 +9,8 @@ use super::numbers::{
 use super::wire::{OpenFlowError, Reader, set_length};
 use crate::ingress::rule::{FlowMatch, FlowRule};
 
-/// Returns `true` if the sender of a hello speaks OpenFlow 1.3: by its bitmap of versions, or without one by the version
-/// in its header.
+/// Returns `true` if the sender of a hello speaks OpenFlow 1.3: by its bitmap of versions, or without one by the
+/// version in its header.
 pub(super) fn read_hello(version: u8, reader: &mut Reader<'_>) -> Result<bool, OpenFlowError> {
     while !reader.is_empty() {
         let (kind, mut body) = reader.element(true, "hello.element")?;

@@ -1,8 +1,7 @@
 //! Rules that a switch has: rows of an earlier ingress are taken over, and refused ones given up.
 
 use super::chain::{self, Index, Stage};
-use super::packets::WaitingPacket;
-use super::{Output, Row, Steering, SteeringProblem, SwitchView};
+use super::{Output, Row, Steering, SteeringProblem, SwitchView, WaitingPacket};
 use crate::ingress::openflow::{ErrorMessage, FlowStatistics, PacketIn};
 use crate::ingress::rows::{RuleSet, is_owned, row_of};
 use crate::ingress::rule::{Action, MacAddress, PortNumber};

@@ -305,8 +305,8 @@ impl Chain {
         });
     }
 
-    /// Ends all moves: those whose row is wanted already are complete, others are off. Returns both. The mapper can then
-    /// decide anew.
+    /// Ends all moves: those whose row is wanted already are complete, others are off. Returns both. The mapper can
+    /// then decide anew.
     pub fn abort(&mut self) -> (Vec<Move>, Vec<Move>) {
         let moves = std::mem::take(&mut self.moves);
         self.differs = true;

@@ -12,6 +12,7 @@ mod adoption;
 mod chain;
 mod moving;
 mod packets;
+mod progress;
 mod types;
 mod writing;
 
@@ -25,7 +26,7 @@ use super::rows::{MAX_PARTS, Mark, Ranks, Row, RuleSet, chain_identity, parts_of
 use super::rule::{FlowMatch, MacAddress, PortNumber};
 use super::switch::{SwitchCommand, SwitchEvent};
 use chain::{Chain, Index, Stage};
-use packets::WaitingPacket;
+use progress::Writing;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use tailwater_api::chain::ambiguity;
 use tailwater_net::Nanos;
@@ -79,6 +80,17 @@ struct SwitchView {
     foreign_rules: BTreeMap<(u16, FlowMatch), u64>,
 }
 
+/// Packet that waits for its row.
+#[derive(Debug)]
+struct WaitingPacket {
+    server: Index,
+    /// Cookie of the rule that sent it.
+    cookie: u64,
+    frame: Vec<u8>,
+    /// Number of the write that has its row.
+    write: u64,
+}
+
 /// Core of the ingress.
 #[derive(Debug)]
 pub struct Steering {
@@ -88,7 +100,7 @@ pub struct Steering {
     chains: BTreeMap<String, Chain>,
     ranks: Ranks,
     switch: Option<SwitchView>,
-    writing: writing::Writing,
+    writing: Writing,
     waiting: VecDeque<WaitingPacket>,
     waiting_bytes: usize,
     dropped: u64,
@@ -115,7 +127,7 @@ impl Steering {
             chains: BTreeMap::new(),
             ranks: Ranks::default(),
             switch: None,
-            writing: writing::Writing::default(),
+            writing: Writing::default(),
             waiting: VecDeque::new(),
             waiting_bytes: 0,
             dropped: 0,

@@ -1,7 +1,7 @@
 //! Packets of new prefixes: they wait for their rows, and go out behind them.
 
 use super::chain::Index;
-use super::{Mark, Steering, Step};
+use super::{Mark, Steering, Step, WaitingPacket};
 use crate::ingress::openflow::PacketIn;
 use crate::ingress::rows::{parts_of, rules_of_row};
 use crate::ingress::rule::Action;
@@ -11,17 +11,6 @@ use tailwater_net::parse::{Network, parse};
 /// Packets, and bytes of them, that wait for their rows at most. Others are dropped.
 pub(super) const WAITING_PACKETS: usize = 1024;
 const WAITING_BYTES: usize = 1 << 20;
-
-/// Packet that waits for its row.
-#[derive(Debug)]
-pub(super) struct WaitingPacket {
-    pub server: Index,
-    /// Cookie of the rule that sent it.
-    pub cookie: u64,
-    pub frame: Vec<u8>,
-    /// Number of the write that has its row.
-    pub write: u64,
-}
 
 impl Steering {
     /// Takes a packet that a rule sent here: its prefix is new.

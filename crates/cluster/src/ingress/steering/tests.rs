@@ -1,5 +1,8 @@
 //! The steering loop with a modelled switch: losses, drains, moves, adoption, refusals.
 
+mod property;
+mod rig;
+
 use super::super::diff::apply;
 use super::super::openflow::{ErrorMessage, FlowMod, FlowStatistics, PacketIn};
 use super::super::rule::{Action, FlowRule, MaskedAddress};
@@ -7,243 +10,9 @@ use super::super::switch::SwitchState;
 use super::packets::WAITING_PACKETS;
 use super::*;
 use proptest::prelude::*;
+use rig::{MILLI, Rig, config, frame, route, server};
 use tailwater_api::chain::Match;
 use tailwater_policy::server::{ClassLoad, FlowClass, IngressConfig, ServerCounters};
-
-const MILLI: u64 = 1_000_000;
-
-/// Ingress, and a switch that applies bundles when the test says so.
-struct Rig {
-    steering: Steering,
-    now: Nanos,
-    table: RuleSet,
-    room: usize,
-    /// Writes that the switch has not answered.
-    writes: VecDeque<(u64, Vec<FlowMod>)>,
-    packets: Vec<(Action, Vec<u8>)>,
-    outputs: Vec<Output>,
-    reads: usize,
-}
-
-fn config() -> SteeringConfig {
-    SteeringConfig {
-        owner: 1,
-        from_servers: FromServers::Ports(vec![100]),
-        unmatched: Unmatched::Drop,
-        table: 1000,
-        transfer: Nanos::from_millis(500),
-        audit: None,
-        ..SteeringConfig::default()
-    }
-}
-
-fn server(number: ServerNumber, readiness: Readiness) -> Server {
-    Server {
-        number,
-        mac: [2, 0, 0, 0, 0, number as u8],
-        port: PortReference::Number(number.into()),
-        readiness,
-    }
-}
-
-fn route(name: &str, prefix: &str, rebalance: bool) -> ChainRoute {
-    ChainRoute {
-        name: name.to_owned(),
-        matching: Match {
-            destinations: vec![prefix.parse().unwrap()],
-            ..Match::default()
-        },
-        servers: vec![(1, 4), (2, 4), (3, 4)],
-        mapping: IngressConfig {
-            prefix_v4: 24,
-            prefix_v6: 48,
-            threshold: 0,
-            table: 0,
-            flow_hash: true,
-            rebalance,
-            scale_in: false,
-        },
-    }
-}
-
-/// Frame of a UDP packet to an address.
-fn frame(destination: &str) -> Vec<u8> {
-    let destination: std::net::Ipv4Addr = destination.parse().unwrap();
-    let mut frame = vec![0; 42];
-    frame[12..15].copy_from_slice(&[8, 0, 0x45]);
-    frame[17] = 28;
-    (frame[22], frame[23]) = (64, 17);
-    frame[26..30].copy_from_slice(&[192, 0, 2, 1]);
-    frame[30..34].copy_from_slice(&destination.octets());
-    frame[39] = 8;
-    frame
-}
-
-impl Rig {
-    fn new(config: SteeringConfig, chains: &[ChainRoute]) -> Rig {
-        let now = Nanos::from_secs(1);
-        let mut rig = Rig {
-            steering: Steering::new(config, now),
-            now,
-            table: RuleSet::new(),
-            room: 1000,
-            writes: VecDeque::new(),
-            packets: Vec::new(),
-            outputs: Vec::new(),
-            reads: 0,
-        };
-        for number in 1..=3 {
-            rig.input(Input::Server(server(number, Readiness::Ready)));
-        }
-        for chain in chains {
-            rig.input(Input::Chain(chain.clone()));
-        }
-        rig
-    }
-
-    /// New rig that is connected and has written its rules.
-    fn connected(config: SteeringConfig, chains: &[ChainRoute]) -> Rig {
-        let mut rig = Rig::new(config, chains);
-        rig.connect();
-        rig.settle();
-        rig.outputs.clear();
-        rig
-    }
-
-    fn rules(&self) -> Vec<FlowStatistics> {
-        let statistics = |rule: &FlowRule| FlowStatistics {
-            rule: rule.clone(),
-            packets: 0,
-            bytes: 0,
-        };
-        self.table.values().map(statistics).collect()
-    }
-
-    fn connect(&mut self) {
-        let port = |number| PortDescription {
-            number,
-            name: format!("s{number}"),
-            is_up: true,
-        };
-        self.writes.clear();
-        self.event(SwitchEvent::Connected(SwitchState {
-            datapath: 1,
-            ports: (1..=3).map(port).collect(),
-            rules: self.rules(),
-            max_rules: self.room as u32,
-        }));
-    }
-
-    fn steps(&mut self) {
-        while let Some(step) = self.steering.step() {
-            match step {
-                Step::Output(output) => self.outputs.push(output),
-                Step::Switch(SwitchCommand::Write { id, bundles }) => {
-                    assert!(self.writes.is_empty(), "one write at a time");
-                    assert_eq!(bundles.len(), 1);
-                    self.writes.push_back((id, bundles.into_iter().flatten().collect()));
-                }
-                Step::Switch(SwitchCommand::PacketOut { action, frame }) => self.packets.push((action, frame)),
-                Step::Switch(SwitchCommand::Read) => self.reads += 1,
-            }
-        }
-    }
-
-    fn input(&mut self, input: Input) {
-        self.steering.input(self.now, input);
-        self.steps();
-    }
-
-    fn event(&mut self, event: SwitchEvent) {
-        self.steering.switch_event(self.now, event);
-        self.steps();
-    }
-
-    /// Lets the switch apply the next write, if it has room.
-    fn answer(&mut self) -> Vec<FlowMod> {
-        let Some((id, changes)) = self.writes.pop_front() else {
-            return Vec::new();
-        };
-        let mut after = self.table.clone();
-        apply(&mut after, &changes);
-        if after.len() > self.room {
-            let error = ErrorMessage::TABLE_FULL;
-            self.event(SwitchEvent::WriteFailed { id, error });
-        } else {
-            self.table = after;
-            self.event(SwitchEvent::Written { id });
-        }
-        while self.reads > 0 {
-            self.reads -= 1;
-            self.event(SwitchEvent::Rules(self.rules()));
-        }
-        changes
-    }
-
-    /// Lets the switch apply everything.
-    fn settle(&mut self) {
-        for _ in 0..100 {
-            if self.writes.is_empty() {
-                return;
-            }
-            self.answer();
-        }
-        panic!("writes never end");
-    }
-
-    /// Lets milliseconds pass, in steps of ten, in which all servers but these report.
-    fn pass(&mut self, milliseconds: u64, silent: &[ServerNumber]) {
-        for _ in 0..milliseconds.div_ceil(10) {
-            self.now += Nanos(10 * MILLI);
-            for number in (1..=3).filter(|number| !silent.contains(number)) {
-                self.input(Input::Report(ServerReport {
-                    server: number,
-                    chains: Vec::new(),
-                }));
-            }
-            self.steering.tick(self.now);
-            self.steps();
-        }
-    }
-
-    /// Returns the server that an address's packets go to by the switch's rules, or 0 if to the ingress.
-    fn server_of(&self, destination: &str) -> Option<ServerNumber> {
-        let address: std::net::Ipv4Addr = destination.parse().unwrap();
-        let rule = self.table.values().rev().find(|rule| {
-            let matching = &rule.matching;
-            matching.in_port.is_none()
-                && matching.destination.is_none_or(|destination| match destination {
-                    MaskedAddress::V4 { value, mask } => address.to_bits() & mask == value,
-                    MaskedAddress::V6 { .. } => false,
-                })
-        });
-        match rule?.action {
-            Action::Server { mac, port } => {
-                assert_eq!(u32::from(mac[5]), port);
-                Some(port as ServerNumber)
-            }
-            Action::Controller => Some(0),
-            _ => None,
-        }
-    }
-
-    /// Lets a packet come by the default row.
-    fn packet_in(&mut self, destination: &str) {
-        let default = self.table.values().find(|rule| rule.action == Action::Controller);
-        let cookie = default.expect("a default row to the ingress").cookie;
-        self.event(SwitchEvent::PacketIn(PacketIn {
-            cookie,
-            in_port: Some(100),
-            frame: frame(destination),
-        }));
-    }
-
-    fn takes(&mut self, is_it: impl Fn(&Output) -> bool) -> usize {
-        let before = self.outputs.len();
-        self.outputs.retain(|output| !is_it(output));
-        before - self.outputs.len()
-    }
-}
 
 fn is_written(output: &Output) -> bool {
     matches!(output, Output::MoveWritten(_))
@@ -533,7 +302,11 @@ fn the_balancer_moves_rows_of_an_overloaded_server_and_their_rules_follow() {
         rig.pass(600, &[]);
         rig.settle();
     }
-    assert_eq!(rig.takes(|output| matches!(output, Output::MoveEnded { moved, .. } if moved.cause == MoveCause::Lost && moved.from == 2)), 0);
+    let is_lost = |output: &Output| match output {
+        Output::MoveEnded { moved, .. } => moved.cause == MoveCause::Lost && moved.from == 2,
+        _ => false,
+    };
+    assert_eq!(rig.takes(is_lost), 0);
     assert!((0..100).all(|host| rig.server_of(&format!("10.{host}.0.1")) == Some(3)));
 }
 
@@ -751,74 +524,4 @@ fn nothing_happens_without_servers_and_names_of_ports_are_followed() {
     rig.pass(100, &[1]);
     rig.settle();
     assert_eq!(rig.server_of("10.0.0.1"), Some(2));
-}
-
-proptest! {
-    /// Whatever happens to servers, every prefix has a rule to a server that can have rows, if there is one, once all is
-    /// written; it is never without a rule; and its server changes only for a reason.
-    #[test]
-    fn every_prefix_always_has_a_server(
-        events in proptest::collection::vec((0_u8..8, 1_u16..4, 0_u8..6), 1..40),
-        rebalance in any::<bool>(),
-        per_bundle in 1_usize..6,
-    ) {
-        let config = SteeringConfig { per_bundle, transfer: Nanos::from_millis(20), ..config() };
-        let mut rig = Rig::connected(config, &[route("edge", "10.0.0.0/8", rebalance)]);
-        let mut known: BTreeMap<u8, ServerNumber> = BTreeMap::new();
-        let mut is_up = [true; 4];
-        let mut readiness = [Readiness::Ready; 4];
-        for (event, number, prefix) in events {
-            let index = usize::from(number);
-            let place = format!("10.0.{prefix}.1");
-            match event {
-                0 if rig.server_of(&place) == Some(0) => rig.packet_in(&place),
-                1 => {
-                    readiness[index] = Readiness::Draining;
-                    rig.input(Input::Server(server(number, readiness[index])));
-                }
-                2 => {
-                    readiness[index] = Readiness::NotReady;
-                    rig.input(Input::Server(server(number, readiness[index])));
-                }
-                3 => {
-                    readiness[index] = Readiness::Ready;
-                    rig.input(Input::Server(server(number, readiness[index])));
-                }
-                4 | 5 => {
-                    is_up[index] = event == 5;
-                    let port = PortDescription { number: number.into(), name: String::new(), is_up: is_up[index] };
-                    rig.event(SwitchEvent::Port(port));
-                }
-                6 => {
-                    rig.answer();
-                }
-                _ => rig.pass(30, &[]),
-            }
-            for prefix in known.keys() {
-                let at = rig.server_of(&format!("10.0.{prefix}.1"));
-                prop_assert!(at.is_some_and(|at| at != 0), "prefix {} has no server", prefix);
-            }
-            for prefix in 0..6 {
-                if let Some(server @ 1..) = rig.server_of(&format!("10.0.{prefix}.1")) {
-                    known.insert(prefix, server);
-                }
-            }
-        }
-        for _ in 0..60 {
-            rig.pass(40, &[]);
-            rig.settle();
-        }
-        let can = |number: usize| is_up[number] && readiness[number] == Readiness::Ready;
-        if (1..4).any(can) {
-            for prefix in known.keys() {
-                let at = rig.server_of(&format!("10.0.{prefix}.1")).unwrap();
-                prop_assert!(can(usize::from(at)), "prefix {} is at server {}", prefix, at);
-            }
-        }
-        // The rules are those of the rows, and stay as they are.
-        let before = rig.table.clone();
-        rig.pass(100, &[]);
-        rig.settle();
-        prop_assert_eq!(before, rig.table);
-    }
 }
