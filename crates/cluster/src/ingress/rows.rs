@@ -232,9 +232,9 @@ pub enum Mark {
         /// Source bits of the row.
         source: (u8, u8),
     },
-    /// What comes from a server.
+    /// Packets that come from a server.
     FromServer,
-    /// What no chain matches.
+    /// Packets that no chain matches.
     Unmatched,
 }
 

@@ -224,7 +224,7 @@ impl Session {
                 self.next_list();
             }
             SwitchCommand::PacketOut { action, frame } => {
-                // What does not fit would wait longer than the packet is worth.
+                // One that does not fit would wait longer than the packet is worth.
                 if self.outbox.len() < MAX_UNREAD {
                     self.send(&Message::PacketOut { action, frame });
                 }

@@ -17,7 +17,7 @@ pub(super) struct InFlight {
 /// State of writing.
 #[derive(Debug, Default)]
 pub(super) struct Writing {
-    /// What is wanted may differ from what is there.
+    /// `true` if the wanted rules may differ from those of the switch.
     pub is_due: bool,
     pub in_flight: Option<InFlight>,
     /// Number of the last write.
