@@ -279,13 +279,14 @@ impl Steering {
         if std::mem::take(&mut self.writing.is_table_full) {
             return self.table_is_full();
         }
-        // Another owner may have left the place of a rule.
-        self.writing.is_due = true;
         let differs = |key| before.get(key).map(|rule| &rule.action) != present.get(key).map(|rule| &rule.action);
         let keys: BTreeSet<_> = before.keys().chain(present.keys()).collect();
         let changed = keys.into_iter().filter(|key| differs(*key)).count();
-        if changed > 0 && self.now >= self.writing.retry_at {
-            self.output(Output::Problem(SteeringProblem::Tampered { rules: changed }));
+        if changed > 0 {
+            self.writing.is_due = true;
+            if self.now >= self.writing.retry_at {
+                self.output(Output::Problem(SteeringProblem::Tampered { rules: changed }));
+            }
         }
     }
 }
