@@ -11,7 +11,7 @@ MINUTES ?= 10
 check test quick: export CMAKE_TOOLCHAIN_FILE := $(CURDIR)/tools/highs-for-tests.cmake
 # Cargo itself uses all cores; two of them would wait for each other's lock.
 .NOTPARALLEL:
-.PHONY: help deps build release demo test quick mutants soak chaos loom check bench bench-chains bench-counts bench-cluster bench-flows bench-functions bench-ids bench-changes bench-isolation bench-ports bench-peers bench-external bench-papers bench-compare bench-scaling bench-sim bench-start bench-socket bench-state bench-live-vs-sim bench-profile bench-contention bench-placement bench-prediction bench-serve clean
+.PHONY: help deps build release images rack demo test quick mutants soak chaos loom check bench bench-chains bench-counts bench-cluster bench-flows bench-functions bench-ids bench-changes bench-isolation bench-ports bench-peers bench-external bench-papers bench-compare bench-scaling bench-sim bench-start bench-socket bench-state bench-live-vs-sim bench-profile bench-contention bench-placement bench-prediction bench-serve clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -26,6 +26,18 @@ build: ## the `tailwater` program and libtailwater_nf, optimised
 release: ## the program with the solver of `place --optimal` in it, packed as target/tailwater-VERSION-MACHINE.tar.gz; builds HiGHS first, which takes minutes
 	@tools/deps.sh build milp
 	@tools/release.sh
+
+images: ## the program as a container image for a rack on Kubernetes, without a registry: target/tailwater-VERSION.image.tar
+	@tools/deps.sh build check
+	@cargo build --release --locked -p tailwater --features cluster
+	@version=$$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1); \
+		tools/image.py target/release/tailwater tailwater:$$version target/tailwater-$$version.image.tar
+
+rack: ## as root: three servers in network namespaces, a switch, a real API server; one thing after another fails, and a table tells what arrived
+	@tools/deps.sh build check test cluster
+	@tools/kubernetes/build.sh
+	@cargo build --release --locked -p tailwater --features cluster
+	@tools/rack/rack.py target/release/tailwater
 
 # The demo needs none of the optional features, whose dependencies take long to build. A chain of one's own may need them.
 demo: ## bursts on one core, and with an auxiliary core by two policies: a table and charts; then six chains on one core; CHAIN=file and TRAFFIC=file run a chain of your own

@@ -108,12 +108,12 @@ pub fn controller(args: &ControllerArgs) -> Result<ExitCode, CliError> {
 /// # Errors
 /// As `tailwater serve`; or there is no API server.
 pub fn agent(args: &AgentArgs) -> Result<ExitCode, CliError> {
-    let runtime = runtime()?;
-    let client = runtime.block_on(client())?;
     let reports_security = match args.report_to.is_empty() {
         true => Security::None,
         false => security(&args.security, "--report-to")?,
     };
+    let runtime = runtime()?;
+    let client = runtime.block_on(client())?;
     let named = args.name.clone().or_else(|| std::env::var("NODE_NAME").ok());
     let name = named.unwrap_or_else(host_name);
     serve_with(&args.serve, move |serving| {
@@ -181,12 +181,15 @@ pub fn ingress(args: &IngressArgs) -> Result<ExitCode, CliError> {
             scale_in: false,
         },
     };
+    let listening = match args.listen {
+        Some(address) => Some((address, security(&args.security, "--listen")?)),
+        None => None,
+    };
     runtime.block_on(async {
         let client = client().await?;
         let switch = OpenFlowSwitch::start(args.switch.clone(), SessionConfig::default());
         let (reports, received) = mpsc::channel(1024);
-        if let Some(address) = args.listen {
-            let security = security(&args.security, "--listen")?;
+        if let Some((address, security)) = listening {
             let wrong = |error| CliError::Input(format!("--listen {address}: {error}"));
             let listener = TcpListener::bind(address).await.map_err(wrong)?;
             tokio::spawn(reports::serve(
