@@ -26,6 +26,7 @@ FLOORS = """
     isolation cache-agent
     dataplane sim
     profile doctor server
+    cluster
     cli
 """
 FLOOR_OF = {crate: floor for floor, crates in enumerate(FLOORS.split("\n")) for crate in crates.split()}

@@ -2,9 +2,9 @@
 """A rack on one machine: three servers in network namespaces, an Open vSwitch between, a real API server, Redis.
 
 Real programs: `tailwater controller`, `agent` and `ingress`. A client sends datagrams of many flows, which a chain with
-address translation forwards to a sink. Then the server that has the packets is killed: the ingress sends its flows to
-another one, which finds their bindings in Redis. Prints what it saw, and exits with 1 if a flow did not recover or has
-another binding.
+address translation forwards to a sink. Meanwhile one thing after another fails. When a server is killed, the ingress sends its
+flows to another one, which finds their bindings in Redis. Prints a table of what arrived, and exits with 1 if a gap was
+too long, a flow did not recover, or a flow got another binding.
 
 Needs root, Open vSwitch, Redis, etcd, openssl, and the API server that `tools/kubernetes/build.sh` builds.
 
@@ -132,19 +132,20 @@ class Rack:
             "switch",
         )
         self.until("the switch's database runs", (folder / "db.sock").exists)
-        environment = {**os.environ, "OVS_RUNDIR": str(folder)}
-        self.start(
-            "ovs-vswitchd",
-            ["ovs-vswitchd", f"unix:{folder}/db.sock", "--no-chdir", f"--unixctl={folder}/switch.ctl"],
-            "switch",
-            environment,
-        )
+        self.start_switch()
         line = f"ovs-vsctl --timeout=20 --db=unix:{folder}/db.sock add-br br0 -- set bridge br0 datapath_type=netdev "
         line += "fail-mode=secure protocols=OpenFlow13"
         for number, name in enumerate(["client", "sink", *SERVERS], 1):
             line += f" -- add-port br0 p-{name} -- set interface p-{name} ofport_request={number}"
         sh(line)
         self.until("the switch listens", (folder / "br0.mgmt").exists)
+
+    def start_switch(self):
+        folder = self.folder
+        (folder / "switch.ctl").unlink(missing_ok=True)
+        environment = {**os.environ, "OVS_RUNDIR": str(folder)}
+        arguments = ["ovs-vswitchd", f"unix:{folder}/db.sock", "--no-chdir", f"--unixctl={folder}/switch.ctl"]
+        self.start("ovs-vswitchd", arguments, "switch", environment)
 
     # The programs.
 
@@ -161,15 +162,8 @@ class Rack:
             ["etcd", "--listen-client-urls=http://127.0.0.1:12379", "--advertise-client-urls=http://127.0.0.1:12379",
              "--listen-peer-urls=http://127.0.0.1:12380", "--data-dir=etcd", "--unsafe-no-fsync"],
         )  # fmt: skip
-        self.start(
-            "kube-apiserver",
-            [str(programs[-1]), "--etcd-servers=http://127.0.0.1:12379", "--secure-port=16443", f"--bind-address={CONTROL}",
-             "--cert-dir=certificates", "--authorization-mode=RBAC", "--token-auth-file=tokens",
-             "--service-account-issuer=https://tailwater.test", "--service-account-key-file=accounts.key",
-             "--service-account-signing-key-file=accounts.key", "--service-cluster-ip-range=10.96.0.0/16",
-             "--disable-admission-plugins=ServiceAccount", "--endpoint-reconciler-type=none"],
-        )  # fmt: skip
-        self.until("the API server is ready", lambda: self.get("/readyz") == "ok")
+        self.api = programs[-1]
+        self.start_api_server()
         kubeconfig = {
             "apiVersion": "v1", "kind": "Config", "current-context": "rack",
             "clusters": [{"name": "rack", "cluster": {
@@ -178,6 +172,17 @@ class Rack:
             "contexts": [{"name": "rack", "context": {"cluster": "rack", "user": "admin"}}],
         }  # fmt: skip
         (self.folder / "kubeconfig").write_text(json.dumps(kubeconfig))
+
+    def start_api_server(self):
+        self.start(
+            "kube-apiserver",
+            [str(self.api), "--etcd-servers=http://127.0.0.1:12379", "--secure-port=16443", f"--bind-address={CONTROL}",
+             "--cert-dir=certificates", "--authorization-mode=RBAC", "--token-auth-file=tokens",
+             "--service-account-issuer=https://tailwater.test", "--service-account-key-file=accounts.key",
+             "--service-account-signing-key-file=accounts.key", "--service-cluster-ip-range=10.96.0.0/16",
+             "--disable-admission-plugins=ServiceAccount", "--endpoint-reconciler-type=none"],
+        )  # fmt: skip
+        self.until("the API server is ready", lambda: self.get("/readyz") == "ok")
 
     def request(self, method, path, body=None, kind="application/json"):
         context = ssl.create_default_context()
@@ -212,15 +217,24 @@ class Rack:
             self.request("PATCH", path, document.encode(), "application/apply-patch+yaml")
             self.until(f"{name} can be used", lambda: '"Established","status":"True"' in self.get(path.split("?")[0]))
         self.request("POST", "/api/v1/namespaces", {"metadata": {"name": "tailwater"}})
-        self.start("redis", ["redis-server", "--port", "16379", "--bind", CONTROL, "--save", "", "--protected-mode", "no"])
+        self.start_redis()
         for name in ("first", "second"):
-            arguments = ["controller", "--identity", name, "--lease", "3s", "--lost-after", "3s", "--drain", "5s"]
-            self.start(f"controller-{name}", [self.program, *arguments], None, self.environment())
+            self.start_controller(name)
+        self.start_ingress()
+        for name in SERVERS:
+            self.agent(name)
+
+    def start_redis(self):
+        self.start("redis", ["redis-server", "--port", "16379", "--bind", CONTROL, "--save", "", "--protected-mode", "no"])
+
+    def start_controller(self, name):
+        arguments = ["controller", "--identity", name, "--lease", "3s", "--lost-after", "3s", "--drain", "5s"]
+        self.start(f"controller-{name}", [self.program, *arguments], None, self.environment())
+
+    def start_ingress(self):
         endpoint = f"unix:{self.folder}/br0.mgmt"
         arguments = ["ingress", "--switch", endpoint, "--listen", f"{CONTROL}:17443", "--insecure", "--lost-after", "400ms"]
         self.start("ingress", [self.program, *arguments, "--unmatched", "normal"], None, self.environment())
-        for name in SERVERS:
-            self.agent(name)
 
     def agent(self, name):
         core = len(os.sched_getaffinity(0)) - 1
@@ -300,47 +314,114 @@ def steered(rack):
     return [one for one in rack.instances() if one.get("status", {}).get("steered")]
 
 
+def busiest(rack):
+    """Name of the server that has the packets; empty if no load is known."""
+    rates = {one["spec"]["server"]: one.get("status", {}).get("figures", {}).get("offered", 0) for one in rack.instances()}
+    name = max(rates, key=rates.get, default="")
+    return name if name and rates[name] > 0 else ""
+
+
+def failures(rack):
+    """What fails, one after another: name, what is done, and longest allowed gap in seconds."""
+
+    def restart_switch():
+        rack.kill("ovs-vswitchd")
+        time.sleep(0.5)
+        rack.start_switch()
+
+    def restart_redis():
+        rack.kill("redis")
+        time.sleep(0.5)
+        rack.start_redis()
+
+    def away(names, start):
+        for name in names:
+            rack.kill(name)
+        time.sleep(3)
+        start()
+
+    def drain():
+        name = busiest(rack)
+        path = f"/apis/tailwater.dev/v1alpha1/rackservers/{name}"
+        patch = {"spec": {"unschedulable": True}}
+        rack.request("PATCH", path, patch, "application/merge-patch+json")
+        rack.until("the server is empty", lambda: all(one["spec"]["server"] != name for one in rack.instances()))
+        patch = {"spec": {"unschedulable": False}}
+        rack.request("PATCH", path, patch, "application/merge-patch+json")
+
+    def kill_server():
+        name = busiest(rack)
+        rack.kill(f"agent-{name.removeprefix('server-')}")
+        rack.dead = name
+
+    def server_returns():
+        rack.agent(rack.dead.removeprefix("server-"))
+        rack.until("it is ready", lambda: len(ready_servers(rack)) == 3)
+
+    return [
+        ("nothing", lambda: time.sleep(2), 0.5),
+        ("the leading controller is killed", lambda: away(["controller-first"], lambda: rack.start_controller("first")), 0.5),
+        ("the API server is away for 3 s", lambda: away(["kube-apiserver"], rack.start_api_server), 0.5),
+        ("the ingress is killed, and away for 3 s", lambda: away(["ingress"], rack.start_ingress), 0.5),
+        ("Redis restarts without its data", restart_redis, 1),
+        ("a server is emptied for maintenance", drain, 0.5),
+        ("the switch restarts without its rules", restart_switch, 5),
+        ("a server is killed", kill_server, 1),
+        ("it comes back", server_returns, 0.5),
+    ]
+
+
 def traffic(rack, arguments):
-    """Sends, kills the server that has the packets, and tells what happened. Returns True if something is wrong."""
+    """Sends, lets things fail, and tells what happened. Returns True if something is wrong."""
     sink = rack.folder / "received"
     rack.start("sink", [sys.executable, str(HERE / "sink.py"), str(sink)], "sink")
     rack.until("the sink listens", sink.exists)
     rack.start("client", [sys.executable, str(HERE / "client.py"), str(arguments.flows), str(arguments.rate)], "client")
     rack.until("packets of all flows arrive", lambda: len({flow for _, flow, _, _ in received(sink)}) == arguments.flows)
-    time.sleep(2)
-
-    def busiest():
-        rates = {one["spec"]["server"]: one.get("status", {}).get("figures", {}).get("offered", 0) for one in rack.instances()}
-        name = max(rates, key=rates.get, default="")
-        return name if name and rates[name] > 0 else ""
-
-    rack.until("the load of the servers is known", busiest)
-    victim = busiest()
-    killed = time.time()
-    rack.kill(f"agent-{victim.removeprefix('server-')}")
-    print(f"killed {victim}, which had the packets")
-    rack.until("packets arrive again", lambda: any(at > killed + 1 for at, *_ in received(sink)))
-    time.sleep(3)
+    rack.until("the load of the servers is known", lambda: busiest(rack))
+    phases = []
+    for what, fail, longest in failures(rack):
+        began = time.time()
+        fail()
+        rack.until("packets arrive again", lambda: any(at > time.time() - 0.5 for at, *_ in received(sink)))
+        rack.until("two instances have packets again", lambda: len(steered(rack)) == 2)
+        recovered = time.time() - began
+        time.sleep(2)
+        phases.append((what, began, time.time(), recovered, longest))
     rack.kill("client", signal.SIGTERM)
     time.sleep(0.5)
-    packets = list(received(sink))
+    return told(list(received(sink)), phases, arguments)
+
+
+def told(packets, phases, arguments):
+    """Prints what happened in each phase. Returns True if something is wrong."""
     arrivals = sorted(at for at, *_ in packets)
-    gaps = [(later - earlier, earlier) for earlier, later in zip(arrivals, arrivals[1:]) if later > killed - 0.1]
-    gap, since = max(gaps)
-    sources, moved, lost = {}, 0, 0
-    numbers = {}
-    for _, flow, number, source in packets:
-        moved += sources.setdefault(flow, source) != source
-        numbers.setdefault(flow, set()).add(number)
-    after = {flow for at, flow, *_ in packets if at > killed + gap + 0.5}
-    for seen in numbers.values():
-        lost += max(seen) - min(seen) + 1 - len(seen)
-    print(f"no packet arrived for {gap * 1e3:.0f} ms, from {(since - killed) * 1e3:.0f} ms after the kill")
-    print(f"{len(packets)} packets arrived, {lost} were lost; {len(after)} of {arguments.flows} flows go on afterwards")
-    print(f"{moved} packets came from another external address and port than the first of their flow")
-    took = rack.until("two instances have packets again", lambda: len(steered(rack)) == 2)
-    print(f"two instances have packets again {time.time() - killed:.1f} s after the kill")
-    return len(after) != arguments.flows or moved > 0 or gap > 1
+    numbers, sources = {}, {}
+    # A packet's time is that of its number, by the flow's packets around it.
+    missing = []
+    for at, flow, number, source in packets:
+        before = numbers.get(flow)
+        if before and number > before[1] + 1:
+            lost = number - before[1] - 1
+            missing += [before[0] + (at - before[0]) * (one + 1) / (lost + 1) for one in range(lost)]
+        numbers[flow] = (at, number)
+    is_wrong = False
+    print(f"{'':42} {'longest gap':>12} {'lost':>6} {'of':>7} {'other bindings':>15} {'flows':>6} {'whole again':>12}")
+    for what, began, ended, recovered, longest in phases:
+        of_phase = [packet for packet in packets if began <= packet[0] < ended]
+        times = [at for at in arrivals if began - 0.1 <= at < ended]
+        gap = max((later - earlier for earlier, later in zip(times, times[1:])), default=ended - began)
+        lost = sum(began <= at < ended for at in missing)
+        moved = 0
+        for _, flow, _, source in of_phase:
+            moved += sources.get(flow, source) != source
+            sources[flow] = source
+        flows = len({flow for at, flow, *_ in of_phase if at > ended - 1.5})
+        print(
+            f"{what:42} {gap * 1e3:9.0f} ms {lost:6} {len(of_phase) + lost:7} {moved:15} {flows:6} {recovered:10.1f} s"
+        )
+        is_wrong |= gap > longest or flows != arguments.flows or moved > 0
+    return is_wrong
 
 
 if __name__ == "__main__":

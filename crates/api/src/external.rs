@@ -42,8 +42,8 @@ pub static FIELDS: Map = Map {
         Field::new(
             "missing",
             Type::Words(&["lost", "dropped"]),
-            "Accounting of packets that do not return: a firewall drops some, a router should not. Lost packets miss the \
-             objective.",
+            "Accounting of packets that do not return: a firewall drops some, a router should not. Lost packets \
+             miss the objective.",
         )
         .or("lost"),
         Field::new("own", PacketAction::TYPE, "Packets that the function originates.").or("pass"),

@@ -43,7 +43,7 @@ static FIELDS: Map = Map {
             },
             "Permitted share of switching in a packet's time, percent.",
         )
-        .or("3"),
+        .otherwise("3"),
         Field::new("without", Type::List(&DEFENCES, 1, MOST), "Defences left out.").otherwise("none"),
         Field::new(
             "except",

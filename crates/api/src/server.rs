@@ -9,8 +9,8 @@ mod table;
 
 pub use admission::{AdmissionSpec, MeasureSpec, Unprofiled};
 pub use cache::CacheSpec;
-pub use ports::{MAX_PORTS, PortSource, ServerPort, TrafficSpec};
-pub use table::SCHEMA;
+pub use ports::{PortSource, ServerPort, TrafficSpec};
+pub use table::{MAX_PORTS, SCHEMA};
 
 use crate::document::{Document, Metadata};
 use crate::error::SpecError;
@@ -18,20 +18,13 @@ use crate::located::{Fields, Located};
 use crate::values::{line, size};
 use paths::{LONGEST_PATH, path};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
+use table::{BUFFERS, KIND, LONGEST_NAME, MAX_CHAINS};
 
 /// Description of a server spec in errors.
 pub const DESCRIPTION: &str = "a server spec";
-/// `kind` of server specs.
-const KIND: &str = "Server";
-/// Maximum number of entries of `chains`.
-const MAX_CHAINS: usize = 1024;
 /// Longest path of a Unix socket in bytes: `sun_path` without its final zero.
 const LONGEST_SOCKET: usize = 107;
-/// Longest name of a policy or group in bytes.
-const LONGEST_NAME: usize = 64;
-const BUFFERS: RangeInclusive<u64> = 1 << 20..=64 << 30;
 const BUFFERS_SIZE: &str = "a size from 1MiB to 64GiB, such as 64MiB";
 
 /// Server: its resources, and the chains that it starts with.

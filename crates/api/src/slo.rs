@@ -29,13 +29,17 @@ pub static SLO: Map = Map {
         Field::new(
             "network",
             Type::Duration(Nanos::ZERO, Nanos(LATENCY.end().0 - 1)),
-            "Part of `latency` spent in the network before and behind this server; less than `latency`. The rest is the \
-             objective on this server.",
+            "Part of `latency` spent in the network before and behind this server; less than `latency`. The \
+             rest is the objective on this server.",
         )
         .or("0us"),
-        Field::new("percentile", PERCENTILE, "Percentage of packets that must meet the latency.")
-            .or("99")
-            .example("99.9"),
+        Field::new(
+            "percentile",
+            PERCENTILE,
+            "Percentage of packets that must meet the latency.",
+        )
+        .or("99")
+        .example("99.9"),
         Field::new("throughput", Type::Rate, "Traffic the chain must carry.")
             .otherwise("none")
             .example("2Mpps"),

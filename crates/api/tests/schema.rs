@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use tailwater_api::document::Document;
-use tailwater_api::schema::samples::{Expected, samples};
+use tailwater_api::schema::samples::{Expected, defaults, samples};
 use tailwater_api::schema::{Child, Field, Foreign, FunctionSchema, Map, Type, children, find, structural_schema};
 use tailwater_api::server::{DESCRIPTION, SCHEMA, ServerSpec};
 use tailwater_api::{chain, server};
@@ -34,6 +34,24 @@ fn the_parser_of_servers_agrees_with_the_tables() {
         })
         .collect();
     assert!(differences.is_empty(), "{}", differences.join("\n"));
+}
+
+#[test]
+fn defaults_of_the_tables_are_those_of_the_parser() {
+    let mut compared = 0;
+    for same in defaults(&SCHEMA, &[]) {
+        let parse = |text: &str| {
+            let document = Document::parse(text, "sample", DESCRIPTION);
+            document
+                .and_then(|document| ServerSpec::new(&document, Path::new("/")))
+                .ok()
+        };
+        if let (Some(with), Some(without)) = (parse(&same.with), parse(&same.without)) {
+            assert_eq!(with, without, "{}", same.path);
+            compared += 1;
+        }
+    }
+    assert!(compared >= 10, "only {compared} defaults");
 }
 
 fn each_field(map: &'static Map, visit: &mut dyn FnMut(&'static Map, &'static Field)) {

@@ -16,8 +16,8 @@ use tailwater_placement::rack::{ChainCapacity, ChainLoad, InstancePhase, Instanc
 /// Part of an instance's highest rate below which it has no flows.
 const IDLE: f64 = 1e-6;
 
-/// Quadrant's thresholds, equation 4 and idle reclaim as a scaling policy. Objectives and highest rates are those of the
-/// chains.
+/// Quadrant's thresholds, equation 4 and idle reclaim as a scaling policy. Objectives and highest rates are those of
+/// the chains.
 #[derive(Clone, Copy, Debug)]
 pub struct QuadrantScaling {
     config: QuadrantConfig,
@@ -98,8 +98,8 @@ pub struct QuadrantFlows {
 }
 
 impl QuadrantFlows {
-    /// Moves `rates`, in packets per second by instance, on by a step in which `total` is offered and `shed` leaves each
-    /// instance. Flows for which no instance has room are spread evenly.
+    /// Moves `rates`, in packets per second by instance, on by a step in which `total` is offered and `shed` leaves
+    /// each instance. Flows for which no instance has room are spread evenly.
     ///
     /// # Panics
     /// If there is no instance, or `shed` has another length.

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::PathBuf;
 use tailwater_api::chain::SCHEMA;
-use tailwater_api::schema::samples::{Expected, samples};
+use tailwater_api::schema::samples::{Expected, defaults, samples};
 use tailwater_functions::registry;
 use tailwater_functions::spec::ChainSpec;
 
@@ -41,8 +41,8 @@ const NOT_REACHED: &[(&str, &str)] = &[
 ];
 
 /// Folder with the file that samples name.
-fn folder() -> PathBuf {
-    let folder = std::env::temp_dir().join(format!("tailwater-schema-{}", std::process::id()));
+fn folder(test: &str) -> PathBuf {
+    let folder = std::env::temp_dir().join(format!("tailwater-{test}-{}", std::process::id()));
     fs::create_dir_all(&folder).expect("a folder");
     let rules = "@0.0.0.0/0 0.0.0.0/0 0 : 65535 0 : 65535 0x00/0x00\n";
     fs::write(folder.join("file.txt"), rules).expect("a file");
@@ -51,7 +51,7 @@ fn folder() -> PathBuf {
 
 #[test]
 fn the_parser_of_chains_agrees_with_the_tables() {
-    let folder = folder();
+    let folder = folder("schema");
     let samples = samples(&SCHEMA, &registry::schemas());
     assert!(samples.len() > 2000, "only {} samples", samples.len());
     let mut differences = Vec::new();
@@ -71,4 +71,25 @@ fn the_parser_of_chains_agrees_with_the_tables() {
         samples.len(),
         differences.join("\n")
     );
+}
+
+#[test]
+fn defaults_of_the_tables_are_those_of_the_parser() {
+    let folder = folder("defaults");
+    let (mut compared, mut differences) = (0, Vec::new());
+    for same in defaults(&SCHEMA, &registry::schemas()) {
+        let parse = |text: &str| ChainSpec::parse(text, "sample", &folder);
+        // Some defaults need other fields, such as a rule that leads to a branch.
+        let (Ok(with), Ok(without)) = (parse(&same.with), parse(&same.without)) else {
+            continue;
+        };
+        compared += 1;
+        let config = |spec: &ChainSpec| spec.functions.iter().map(|f| f.config.clone()).collect::<Vec<_>>();
+        if with.settings != without.settings || config(&with) != config(&without) {
+            differences.push(format!("{}\n    {}", same.path, same.with));
+        }
+    }
+    fs::remove_dir_all(&folder).expect("a folder");
+    assert!(differences.is_empty(), "{}", differences.join("\n"));
+    assert!(compared > 150, "only {compared} defaults");
 }

@@ -82,6 +82,11 @@
 //!
 //! [`oracle`](mod@oracle) bounds the cores that any policy needs for the same packets, with proofs.
 //!
+//! # Racks for hours
+//!
+//! [`flow_level`] simulates the same mappers with rates and backlogs instead of packets, [`cluster`] the decisions of a
+//! rack's controller on a thousand servers.
+//!
 //! # Not simulated
 //!
 //! - Caches and memory, beyond the effects contained in the costs.
@@ -117,6 +122,7 @@
 #![forbid(unsafe_code)]
 
 mod chain;
+pub mod cluster;
 mod engine;
 pub mod flow_level;
 pub mod oracle;

@@ -1,7 +1,7 @@
 //! The tables of fields agree with the parser of racks.
 
 use std::path::Path;
-use tailwater_api::schema::samples::{Expected, samples};
+use tailwater_api::schema::samples::{Expected, defaults, samples};
 use tailwater_sim::spec::{RackSpec, SCHEMA};
 
 /// Paths of values that must meet conditions that tables cannot express, and the conditions.
@@ -34,4 +34,17 @@ fn the_parser_of_racks_agrees_with_the_tables() {
         })
         .collect();
     assert!(differences.is_empty(), "{}", differences.join("\n"));
+}
+
+#[test]
+fn defaults_of_the_tables_are_those_of_the_parser() {
+    let mut compared = 0;
+    for same in defaults(&SCHEMA, &[]) {
+        let parse = |text: &str| RackSpec::parse(text, "sample", Path::new("no-such-folder")).ok();
+        if let (Some(with), Some(without)) = (parse(&same.with), parse(&same.without)) {
+            assert_eq!(format!("{with:?}"), format!("{without:?}"), "{}", same.path);
+            compared += 1;
+        }
+    }
+    assert!(compared > 30, "only {compared} defaults");
 }

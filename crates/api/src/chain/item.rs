@@ -19,7 +19,8 @@ pub static BESIDE: Map = Map {
             Type::Words(&["hold", "bypass", "drop"]),
             "With isolation: treatment of packets while the function's process is replaced.",
         )
-        .or("drop"),
+        // Some functions have no process and refuse the field, so it is not set for all.
+        .otherwise("drop"),
     ],
     ..Map::PLAIN
 };

@@ -35,13 +35,15 @@ static FIELDS: Map = Map {
         Field::new(
             "match",
             Type::Map(&MATCH),
-            "Traffic of the chain: a packet must match every given list. Without `match` the chain processes all traffic.",
+            "Traffic of the chain: a packet must match every given list. Without `match` the chain processes \
+             all traffic.",
         )
         .otherwise("all traffic"),
         Field::new(
             "functions",
             Type::Functions,
-            "Functions in processing order, at most 16 with those of branches. Each item has exactly one function's key.",
+            "Functions in processing order, at most 16 with those of branches. Each item has exactly one \
+             function's key.",
         )
         .required()
         .example("[{forward: {}}]"),
@@ -70,9 +72,17 @@ static FIELDS: Map = Map {
              `tailwater serve` only.",
         )
         .otherwise("the server's only port"),
-        Field::new("ports", Type::Map(&PORTS), "Ports of `tailwater run`, if the command line names none."),
-        Field::new("state", Type::Map(&STATE), "Stores flow state in Redis, so that it outlives this server.")
-            .otherwise("in memory only"),
+        Field::new(
+            "ports",
+            Type::Map(&PORTS),
+            "Ports of `tailwater run`, if the command line names none.",
+        ),
+        Field::new(
+            "state",
+            Type::Map(&STATE),
+            "Stores flow state in Redis, so that it outlives this server.",
+        )
+        .otherwise("in memory only"),
         Field::new(
             "isolation",
             Type::OneOf(&ISOLATION),

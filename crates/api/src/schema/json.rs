@@ -118,7 +118,7 @@ fn map(of: &Map) -> Value {
 }
 
 /// Conditions of a rule, all of which must hold.
-fn conditions(rule: &Rule) -> Vec<Value> {
+pub(super) fn conditions(rule: &Rule) -> Vec<Value> {
     let each = |fields: &[&str]| -> Vec<Value> { fields.iter().map(|field| json!({"required": [field]})).collect() };
     match rule {
         Rule::ExactlyOne(fields) => vec![json!({"oneOf": each(fields)})],
@@ -145,6 +145,9 @@ fn only(field: &Field) -> Option<Value> {
 
 fn field(field: &Field) -> Value {
     let mut schema = type_schema(&field.ty);
+    if !field.required {
+        allow_null(&mut schema);
+    }
     schema["description"] = field.to_description().into();
     if let Some(default) = field.default {
         schema["default"] = literal(default);
@@ -153,6 +156,25 @@ fn field(field: &Field) -> Value {
         schema["examples"] = json!([literal(example)]);
     }
     schema
+}
+
+/// Accepts an empty value: the parsers treat the field as absent.
+fn allow_null(schema: &mut Value) {
+    if let Some(alternatives) = schema.get_mut("anyOf").and_then(Value::as_array_mut) {
+        alternatives.push(json!({"type": "null"}));
+        return;
+    }
+    let types = match schema.get("type") {
+        Some(Value::Array(types)) => types.clone(),
+        Some(one) => vec![one.clone()],
+        None => return,
+    };
+    if !types.contains(&json!("null")) {
+        schema["type"] = types.into_iter().chain([json!("null")]).collect();
+    }
+    if let Some(words) = schema.get_mut("enum").and_then(Value::as_array_mut) {
+        words.push(Value::Null);
+    }
 }
 
 fn type_schema(ty: &Type) -> Value {
@@ -169,7 +191,7 @@ fn type_schema(ty: &Type) -> Value {
         Type::Any(most) => json!({"type": "string", "maxLength": most}),
         Type::Words(words) => json!({"type": "string", "enum": words}),
         Type::Bool => json!({"type": "boolean"}),
-        Type::True => json!({"type": "boolean", "const": true}),
+        Type::True => json!({"type": "boolean", "enum": [true]}),
         Type::Whole(least, most) => json!({"type": "integer", "minimum": least, "maximum": most}),
         Type::Number {
             least,

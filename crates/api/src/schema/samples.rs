@@ -55,8 +55,28 @@ impl Sample {
     }
 }
 
+/// Two documents that mean the same: one with a field that has its default, and one without it.
+#[derive(Clone, Debug)]
+pub struct Same {
+    /// Path of the field.
+    pub path: String,
+    /// Document with the field.
+    pub with: String,
+    /// Document without the field.
+    pub without: String,
+}
+
 /// Returns the samples of a kind.
 pub fn samples(kind: &Kind, functions: &[FunctionSchema]) -> Vec<Sample> {
+    of_kind(kind, functions).list
+}
+
+/// Returns documents of a kind that mean the same, for each field with a constant default.
+pub fn defaults(kind: &Kind, functions: &[FunctionSchema]) -> Vec<Same> {
+    of_kind(kind, functions).same
+}
+
+fn of_kind<'a>(kind: &Kind, functions: &'a [FunctionSchema]) -> Samples<'a> {
     let document = |spec: Value| {
         json!({
             "apiVersion": API_VERSION,
@@ -68,9 +88,10 @@ pub fn samples(kind: &Kind, functions: &[FunctionSchema]) -> Vec<Sample> {
     let mut samples = Samples {
         functions,
         list: Vec::new(),
+        same: Vec::new(),
     };
     samples.map("spec", kind.spec, &document, 0);
-    samples.list
+    samples
 }
 
 /// Value of this type that a parser accepts by itself.
@@ -159,6 +180,7 @@ fn set(map: &'static Map, object: &mut Value, name: &str, value: Option<Value>) 
 struct Samples<'a> {
     functions: &'a [FunctionSchema],
     list: Vec<Sample>,
+    same: Vec<Same>,
 }
 
 impl Samples<'_> {
@@ -190,6 +212,18 @@ impl Samples<'_> {
                     fields.remove(field.name);
                 }
                 self.add(&path, document(without), Expected::Message("missing".to_owned()));
+            }
+            if let Some(default) = field.default {
+                let with = with(map, field, literal(default));
+                let mut without = with.clone();
+                if let Some(fields) = without.as_object_mut() {
+                    fields.remove(field.name);
+                }
+                self.same.push(Same {
+                    path: path.clone(),
+                    with: document(with).to_string(),
+                    without: document(without).to_string(),
+                });
             }
             let document = |value: Value| document(with(map, field, value));
             self.add(&path, document(value_of(field)), Expected::Accepted);

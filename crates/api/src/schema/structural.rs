@@ -21,6 +21,8 @@ const RULES: &str = "x-kubernetes-validations";
 const MOST_EVALUATIONS: usize = 20_000;
 /// Levels of branches whose functions are checked. Those of deeper ones are left to the parser.
 const CHECKED_LEVELS: usize = 1;
+/// Largest whole number up to which all are exact as floating-point numbers.
+const EXACT: u64 = 1 << 53;
 
 /// Functions of kinds that are not listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,6 +79,33 @@ impl Context<'_> {
         }
     }
 
+    /// Adds the conditions on several fields: as rules, whose messages say what is wrong, or as alternatives if there
+    /// are too many nodes for rules, or if a field has no type, so that rules do not know it.
+    fn add_conditions(self, schema: &mut Value, of: &Map) {
+        let is_untyped = |name: &&str| of.field(name).is_some_and(|field| matches!(field.ty, Type::OneOf(_)));
+        let is_for_rules = |fields: &[&str]| self.nodes <= MOST_EVALUATIONS && !fields.iter().any(is_untyped);
+        let (mut rules, mut alternatives) = (Vec::new(), Vec::new());
+        for rule in of.rules {
+            match is_for_rules(rule.fields()) {
+                true => rules.extend(conditions(rule)),
+                false => alternatives.extend(super::json::conditions(rule)),
+            }
+        }
+        for field in of.fields {
+            let Some(only) = field.only else {
+                continue;
+            };
+            match is_for_rules(&[field.name, only.field()]) {
+                true => rules.push(only_rule(field.name, only)),
+                false => alternatives.push(only_alternatives(field.name, only)),
+            }
+        }
+        if !alternatives.is_empty() {
+            schema["allOf"] = alternatives.into();
+        }
+        self.add_rules(schema, rules);
+    }
+
     fn map(self, of: &Map) -> Value {
         let field = |field: &Field| (field.name.to_owned(), self.field(field, !of.is_conditional(field)));
         let properties: Object<String, Value> = of.fields.iter().map(field).collect();
@@ -87,8 +116,7 @@ impl Context<'_> {
             true => {}
             false => schema["required"] = required.into(),
         }
-        let rules = of.rules.iter().flat_map(conditions);
-        self.add_rules(&mut schema, rules.chain(of.fields.iter().filter_map(only)));
+        self.add_conditions(&mut schema, of);
         schema
     }
 
@@ -97,8 +125,14 @@ impl Context<'_> {
         let mut schema = self.schema(&field.ty);
         schema["description"] = field.to_description().into();
         let is_checked = schema.get(UNCHECKED).is_none();
-        if let Some(default) = field.default.filter(|_| with_default && is_checked) {
-            schema["default"] = literal(default);
+        match field.default.filter(|_| with_default && is_checked) {
+            Some(default) => schema["default"] = literal(default),
+            // Without a default, an empty field counts as absent, as in files.
+            // The API server finds no null among the words of an `enum`.
+            None if !field.required && is_checked && schema.get("enum").is_none() => {
+                schema["nullable"] = true.into();
+            }
+            None => {}
         }
         schema
     }
@@ -120,7 +154,12 @@ impl Context<'_> {
             Type::Bool => json!({"type": "boolean"}),
             Type::True => json!({"type": "boolean", "enum": [true]}),
             Type::Whole(least, most) => {
-                json!({"type": "integer", "format": "int64", "minimum": least, "maximum": most})
+                let mut schema = json!({"type": "integer", "format": "int64", "minimum": least});
+                // The API server reads bounds as floating-point numbers.
+                if *most <= EXACT {
+                    schema["maximum"] = (*most).into();
+                }
+                schema
             }
             Type::Number {
                 least,
@@ -192,21 +231,20 @@ impl Context<'_> {
         let mut item = json!({"type": "object", "properties": properties});
         let kinds: Vec<String> = self.functions.iter().map(|f| format!("has(self.{})", f.name)).collect();
         let kinds = kinds.join(", ");
-        let (rule, message) = match self.foreign {
-            Foreign::Refused => (
-                format!("[{kinds}].exists_one(kind, kind)"),
-                "expected exactly one function in each item",
-            ),
-            Foreign::Allowed => (
-                format!("[{kinds}].filter(kind, kind).size() <= 1"),
-                "expected one function in each item",
-            ),
-        };
-        if self.foreign == Foreign::Allowed {
-            item[UNCHECKED] = true.into();
-        }
         if !self.functions.is_empty() {
-            context.add_rules(&mut item, [(rule, message.to_owned())]);
+            // A function without fields can be empty, which rules do not see.
+            let rule = format!("[{kinds}].filter(kind, kind).size() <= 1");
+            context.add_rules(&mut item, [(rule, "expected one function in each item".to_owned())]);
+        }
+        match self.foreign {
+            Foreign::Refused => {
+                let kinds = self
+                    .functions
+                    .iter()
+                    .map(|function| json!({"required": [function.name]}));
+                item["anyOf"] = kinds.collect();
+            }
+            Foreign::Allowed => item[UNCHECKED] = true.into(),
         }
         list["items"] = item;
         let unique = "self.all(f, !has(f.name) || self.exists_one(g, has(g.name) && g.name == f.name))";
@@ -247,10 +285,8 @@ fn conditions(rule: &Rule) -> Vec<(String, String)> {
     }
 }
 
-/// Condition under which a field is allowed, with its message.
-fn only(field: &Field) -> Option<(String, String)> {
-    let only = field.only?;
-    let name = field.name;
+/// Condition under which a field is allowed, as a rule with its message.
+fn only_rule(name: &str, only: Only) -> (String, String) {
     let equal = |other: &str, value: &str| match literal(value) {
         Value::String(text) => format!("self.{other} == '{text}'"),
         value => format!("self.{other} == {value}"),
@@ -261,5 +297,22 @@ fn only(field: &Field) -> Option<(String, String)> {
         Only::Unless(other, value) => format!("!has(self.{other}) || {}", equal(other, value)),
     };
     let message = format!("expected {name} {}", only.to_words());
-    Some((format!("!has(self.{name}) || {condition}"), message))
+    (format!("!has(self.{name}) || {condition}"), message)
+}
+
+/// Condition under which a field is allowed, as alternatives.
+fn only_alternatives(name: &str, only: Only) -> Value {
+    let without = |name: &str| json!({"not": {"required": [name]}});
+    match only {
+        Only::With(other) => json!({"anyOf": [without(name), {"required": [other]}]}),
+        Only::If(other, value) => json!({"anyOf": [
+            without(name),
+            {"required": [other], "properties": {other: {"enum": [literal(value)]}}},
+        ]}),
+        Only::Unless(other, value) => json!({"anyOf": [
+            without(name),
+            without(other),
+            {"properties": {other: {"enum": [literal(value)]}}},
+        ]}),
+    }
 }

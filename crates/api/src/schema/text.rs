@@ -59,8 +59,8 @@ impl Type {
 }
 
 impl Field {
-    /// Description with what JSON Schema has no word for: ranges of durations and sizes, defaults that are no constants,
-    /// and conditions.
+    /// Description with what JSON Schema has no word for: ranges of durations and sizes, defaults that are no
+    /// constants, and conditions.
     pub(super) fn to_description(self) -> String {
         let mut text = self.doc.to_owned();
         let mut add = |sentence: String| {

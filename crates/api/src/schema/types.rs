@@ -130,6 +130,15 @@ impl Field {
     }
 }
 
+impl Only {
+    /// The other field.
+    pub fn field(&self) -> &'static str {
+        match self {
+            Only::With(field) | Only::If(field, _) | Only::Unless(field, _) => field,
+        }
+    }
+}
+
 /// Condition on several fields of a map.
 #[derive(Clone, Copy, Debug)]
 pub enum Rule {

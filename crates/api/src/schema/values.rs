@@ -32,7 +32,8 @@ macro_rules! texts {
 
 texts! {
     /// RFC 1123 label.
-    LABEL: "a label of lower-case letters, digits and inner dashes", "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", 63, "edge", None;
+    LABEL: "a label of lower-case letters, digits and inner dashes",
+        "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", 63, "edge", None;
     /// Line of text.
     LINE: "a text on one line", "^[^\\n\\r]*$", 4096, "text", None;
     /// Path of a file.
@@ -58,7 +59,8 @@ texts! {
     /// Port from 1 on, or `any`.
     PORT_OR_ANY: "a port, or any", "^any$", 3, "any", Some((1, 65_535));
     /// IP protocol.
-    PROTOCOL: "an IP protocol by name or number", "^(icmp|igmp|tcp|udp|gre|esp|ah|icmpv6|ospf|sctp|[0-9]{1,3})$", 6, "tcp",
+    PROTOCOL: "an IP protocol by name or number",
+        "^(icmp|igmp|tcp|udp|gre|esp|ah|icmpv6|ospf|sctp|[0-9]{1,3})$", 6, "tcp",
         Some((0, 255));
     /// IP protocol or `any`.
     PROTOCOL_OR_ANY: "an IP protocol by name or number, or any",
@@ -67,8 +69,8 @@ texts! {
     MAC: "a MAC address", "^[0-9a-fA-F]{2}([-:][0-9a-fA-F]{2}){5}$", 17, "02:00:00:00:00:01", None;
     /// Device.
     DEVICE: "a PCI address, a DPDK virtual device, or interface=NAME",
-        "^(net_[A-Za-z0-9_]{2,}|([0-9a-fA-F]{4}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\\.[0-7]|interface=)[^\\n\\r\\t ]*$", 4096,
-        "net_af_packet0,iface=veth0", None;
+        "^(net_[A-Za-z0-9_]{2,}|([0-9a-fA-F]{4}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\\.[0-7]|interface=)[^\\n\\r\\t ]*$",
+        4096, "net_af_packet0,iface=veth0", None;
     /// List of cores.
     CORES: "a list of cores", "^ *[0-9]{1,5} *(- *[0-9]{1,5} *)?(, *[0-9]{1,5} *(- *[0-9]{1,5} *)?)*$", 4096, "0,2-3",
         Some((0, 65_535));

@@ -26,15 +26,16 @@ pub(super) static ADMISSION: Map = Map {
         Field::new(
             "profiles",
             Type::Text(&FILE),
-            "File of profiles, or a folder of files `*.curves.yaml`; relative to the spec's folder. With `profile: auto` a \
-             folder, which is created.",
+            "File of profiles, or a folder of files `*.curves.yaml`; relative to the spec's folder. With \
+             `profile: auto` a folder, which is created.",
         )
         .required()
         .example("profiles/"),
         Field::new(
             "profile",
             Type::Words(&["required", "optional", "auto"]),
-            "Chains with a throughput objective and without a profile are refused, run unchecked, or are profiled first.",
+            "Chains with a throughput objective and without a profile are refused, run unchecked, or are \
+             profiled first.",
         )
         .or("required"),
         Field::new(

@@ -1,19 +1,14 @@
 //! Ports of a server: devices, or traffic from a capture or preset.
 
+use super::table::{DURATION, LONGEST, MAX_PORTS};
 use crate::error::SpecError;
 use crate::located::{Fields, Located};
 use crate::port_name::PortName;
 use crate::ports::{PortSetup, PortsSpec, ports_of};
 use crate::values::{Throughput, duration, label, line, throughput};
-use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use tailwater_net::Nanos;
 
-/// Maximum number of ports of a server.
-pub const MAX_PORTS: usize = 64;
-/// Longest name of a file or preset in bytes.
-pub(super) const LONGEST: usize = 4096;
-pub(super) const DURATION: RangeInclusive<Nanos> = Nanos::from_millis(1)..=Nanos::from_secs(86_400);
 /// Fields that only traffic has.
 const OF_TRAFFIC: [&str; 3] = ["rate", "repeat", "duration"];
 

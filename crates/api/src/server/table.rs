@@ -3,10 +3,23 @@
 use super::admission::ADMISSION;
 use super::cache::CACHE;
 use super::paths::LONGEST_PATH;
-use super::ports::{DURATION, LONGEST};
-use super::{BUFFERS, KIND, LONGEST_NAME, MAX_CHAINS, MAX_PORTS};
 use crate::ports::PORTS;
 use crate::schema::{CORES, DEVICE, FILE, Field, Kind, LABEL, METRICS, Map, Rule, Text, Type};
+use std::ops::RangeInclusive;
+use tailwater_net::Nanos;
+
+/// `kind` of server specs.
+pub(super) const KIND: &str = "Server";
+/// Maximum number of entries of `chains`.
+pub(super) const MAX_CHAINS: usize = 1024;
+/// Longest name of a policy or group in bytes.
+pub(super) const LONGEST_NAME: usize = 64;
+pub(super) const BUFFERS: RangeInclusive<u64> = 1 << 20..=64 << 30;
+/// Maximum number of ports of a server.
+pub const MAX_PORTS: usize = 64;
+/// Longest name of a file or preset in bytes.
+pub(super) const LONGEST: usize = 4096;
+pub(super) const DURATION: RangeInclusive<Nanos> = Nanos::from_millis(1)..=Nanos::from_secs(86_400);
 
 /// Schema of the kind.
 pub static SCHEMA: Kind = Kind {

@@ -67,6 +67,9 @@ pub struct ControllerArgs {
     /// Longest time that an instance drains
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = values::duration)]
     pub drain: Nanos,
+    /// Time whose highest load a chain without a throughput objective is given cores for
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = values::duration)]
+    pub peak: Nanos,
     /// Time without need until a chain has fewer instances
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = values::duration)]
     pub hold: Nanos,

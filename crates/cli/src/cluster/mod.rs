@@ -29,6 +29,7 @@ use tailwater_cluster::rack_ingress::{self, RackIngressConfig};
 use tailwater_cluster::reports::{self, ReportLimits, Security};
 use tailwater_cluster::resources::{self, ServerStatus};
 use tailwater_cluster::{Client, Notices};
+use tailwater_functions::registry::schemas;
 use tailwater_net::Nanos;
 use tailwater_placement::rack::{RackOptions, TailwaterScaling};
 use tailwater_policy::server::IngressConfig;
@@ -48,7 +49,7 @@ const TICK: Duration = Duration::from_millis(50);
 /// # Errors
 /// The output cannot be written.
 pub fn definitions() -> Result<ExitCode, CliError> {
-    for definition in resources::definitions() {
+    for definition in resources::definitions(&schemas()) {
         let document = serde_json::to_value(&definition).expect("definitions are plain");
         print(&format!("---\n{}", to_yaml(&document)))?;
     }
@@ -78,6 +79,7 @@ pub fn controller(args: &ControllerArgs) -> Result<ExitCode, CliError> {
         period: Duration::from_secs(1),
         pause: Duration::from_millis(50),
         drain: self::duration(args.drain),
+        peak: self::duration(args.peak),
         options: RackOptions {
             lost_after: args.lost_after,
             moves: args.moves.into(),

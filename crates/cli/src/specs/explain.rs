@@ -139,6 +139,7 @@ fn of_constant(kind: &Kind, field: &str) -> String {
 }
 
 fn of_field(kind: &Kind, path: &[&str], found: &Child, recursive: bool, functions: &[FunctionSchema]) -> String {
+    let path: Vec<&str> = path.iter().map(|part| part.split('[').next().unwrap_or(part)).collect();
     let mut text = format!("KIND:     {}\nFIELD:    {}\n", kind.name, path.join("."));
     let mut line = |name: &str, value: &str| {
         let _ = writeln!(text, "{name:<9} {value}");

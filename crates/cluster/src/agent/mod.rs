@@ -11,11 +11,12 @@ mod socket;
 
 pub use local::{LocalChain, LocalCondition, LocalError, LocalPhase, LocalServer};
 pub use plan::{AgentStep, Attempt, Attempts, Key, key_of, name_of, status, steps};
+pub use reporting::ReportsConfig;
 pub use socket::ControlSocket;
 
 use crate::figures::differs;
 use crate::notices::Notices;
-use crate::reports::{AgentReport, Security};
+use crate::reports::AgentReport;
 use crate::resources::{
     ChainInstance, DRAIN_FINALIZER, InstanceStatus, Profile, RackServer, ServerSpec, ServerStatus, set_condition,
 };
@@ -57,27 +58,6 @@ pub struct AgentConfig {
     pub facts: ServerStatus,
     /// Signs of life for the ingress.
     pub reports: ReportsConfig,
-}
-
-/// Signs of life of an agent for the ingress.
-#[derive(Clone, Debug)]
-pub struct ReportsConfig {
-    /// Addresses with ports. All that a name stands for get reports.
-    pub to: Vec<String>,
-    /// Time between them.
-    pub period: Duration,
-    /// Security of the connections.
-    pub security: Security,
-}
-
-impl Default for ReportsConfig {
-    fn default() -> ReportsConfig {
-        ReportsConfig {
-            to: Vec::new(),
-            period: Duration::from_millis(50),
-            security: Security::None,
-        }
-    }
 }
 
 /// Runs the agent until `stop` is set. `connect` makes connections to the server, of which there are two: changes do not

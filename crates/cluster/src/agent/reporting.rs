@@ -1,9 +1,8 @@
 //! Signs of life for the ingress.
 
-use super::ReportsConfig;
 use super::local::LocalChain;
 use crate::notices::Notices;
-use crate::reports::{AgentReport, InstanceReport, send};
+use crate::reports::{AgentReport, InstanceReport, Security, send};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -16,6 +15,27 @@ use tokio::time::{interval, sleep};
 const LOOK_UP: Duration = Duration::from_secs(2);
 /// Wait after a connection has failed.
 const RETRY: Duration = Duration::from_millis(200);
+
+/// Signs of life of an agent for the ingress.
+#[derive(Clone, Debug)]
+pub struct ReportsConfig {
+    /// Addresses with ports. All that a name stands for get reports.
+    pub to: Vec<String>,
+    /// Time between them.
+    pub period: Duration,
+    /// Security of the connections.
+    pub security: Security,
+}
+
+impl Default for ReportsConfig {
+    fn default() -> ReportsConfig {
+        ReportsConfig {
+            to: Vec::new(),
+            period: Duration::from_millis(50),
+            security: Security::None,
+        }
+    }
+}
 
 /// Figures of a chain that an agent has applied.
 pub(super) fn of_chain(chain: &LocalChain) -> Option<InstanceReport> {

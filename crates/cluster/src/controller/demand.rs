@@ -6,14 +6,16 @@ use tailwater_placement::rack::ChainDemand;
 
 /// Time over which demand is smoothed.
 const SMOOTHING: f64 = 10.0;
-/// Time whose highest demand counts as the peak.
-const PEAK: Nanos = Nanos::from_secs(60);
 /// Time between entries of the peak's history.
 const STEP: Nanos = Nanos::from_secs(1);
 
 /// Demand of all chains.
-#[derive(Debug, Default)]
-pub(super) struct Demands(HashMap<String, Demand>);
+#[derive(Debug)]
+pub(super) struct Demands {
+    /// Time whose highest demand counts as the peak.
+    peak: Nanos,
+    chains: HashMap<String, Demand>,
+}
 
 #[derive(Debug, Default)]
 struct Demand {
@@ -24,23 +26,30 @@ struct Demand {
 }
 
 impl Demands {
+    pub(super) fn new(peak: Nanos) -> Demands {
+        Demands {
+            peak,
+            chains: HashMap::new(),
+        }
+    }
+
     /// Notes what a chain is offered now, and returns its demand.
     pub(super) fn note(&mut self, chain: &str, offered: f64, now: Nanos) -> ChainDemand {
-        if !self.0.contains_key(chain) {
-            self.0.insert(chain.to_owned(), Demand::default());
+        if !self.chains.contains_key(chain) {
+            self.chains.insert(chain.to_owned(), Demand::default());
         }
-        let demand = self.0.get_mut(chain).expect("inserted above");
-        demand.note(offered, now)
+        let demand = self.chains.get_mut(chain).expect("inserted above");
+        demand.note(offered, now, self.peak)
     }
 
     /// Forgets all other chains.
     pub(super) fn retain(&mut self, is_chain: impl Fn(&str) -> bool) {
-        self.0.retain(|chain, _| is_chain(chain));
+        self.chains.retain(|chain, _| is_chain(chain));
     }
 }
 
 impl Demand {
-    fn note(&mut self, offered: f64, now: Nanos) -> ChainDemand {
+    fn note(&mut self, offered: f64, now: Nanos, peak_time: Nanos) -> ChainDemand {
         let part = match self.last {
             None => 1.0,
             Some(last) => 1.0 - (-(now.saturating_sub(last).as_secs_f64()) / SMOOTHING).exp(),
@@ -51,7 +60,11 @@ impl Demand {
             Some((since, peak)) if now.saturating_sub(*since) < STEP => *peak = peak.max(offered),
             _ => self.peaks.push_back((now, offered)),
         }
-        while self.peaks.front().is_some_and(|(at, _)| now.saturating_sub(*at) > PEAK) {
+        while self
+            .peaks
+            .front()
+            .is_some_and(|(at, _)| now.saturating_sub(*at) > peak_time)
+        {
             self.peaks.pop_front();
         }
         ChainDemand {
@@ -68,8 +81,8 @@ mod tests {
 
     #[test]
     fn the_peak_of_the_last_minute_counts() {
-        let mut demands = Demands::default();
         let at = Nanos::from_secs;
+        let mut demands = Demands::new(at(60));
         demands.note("a/web", 100.0, at(0));
         assert_eq!(demands.note("a/web", 900.0, at(1)).peak, 900.0);
         let later = demands.note("a/web", 100.0, at(61));
@@ -81,7 +94,7 @@ mod tests {
     #[test]
     fn the_smoothed_demand_follows_in_the_time_of_smoothing_however_often_it_is_noted() {
         let smoothed = |step_millis: u64| {
-            let mut demands = Demands::default();
+            let mut demands = Demands::new(Nanos::from_secs(60));
             demands.note("web", 0.0, Nanos::ZERO);
             let steps = 10_000 / step_millis;
             let notes = (1..=steps).map(|step| demands.note("web", 1000.0, Nanos::from_millis(step * step_millis)));

@@ -49,6 +49,8 @@ pub struct ControllerConfig {
     pub pause: Duration,
     /// Longest time that an instance drains.
     pub drain: Duration,
+    /// Time whose highest demand a chain on demand is given cores for.
+    pub peak: Duration,
     /// Limits of the policy.
     pub options: RackOptions,
 }
@@ -131,7 +133,7 @@ impl Rounds<'_> {
         let mut term = Term {
             chains: Chains::new(Arc::clone(&self.reader)),
             servers: Servers::new(self.config.options.lost_after),
-            views: Views::new(self.config.drain),
+            views: Views::new(self.config.drain, self.config.peak),
             controller: RackController::new(self.config.options, policy),
             enactor: Enactor::new(self.client.clone(), self.notices.clone()),
         };

@@ -29,10 +29,11 @@ pub struct Views {
 }
 
 impl Views {
-    /// Instances that drain count as drained after `drain`, whatever they do.
-    pub fn new(drain: Duration) -> Views {
+    /// Instances that drain count as drained after `drain`, whatever they do. The highest demand within `peak` is the
+    /// peak.
+    pub fn new(drain: Duration, peak: Duration) -> Views {
         Views {
-            demands: Demands::default(),
+            demands: Demands::new(Nanos(peak.as_nanos() as u64)),
             drain: Nanos(drain.as_nanos() as u64),
             since: HashMap::new(),
         }

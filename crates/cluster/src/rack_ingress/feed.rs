@@ -12,12 +12,17 @@ use tailwater_net::Nanos;
 use tailwater_net::ethernet::MacAddress;
 use tailwater_policy::server::{IngressConfig, ServerCounters, ServerNumber};
 
+/// Instances that one process can know in its life.
+const MOST_NUMBERS: ServerNumber = 4096;
+
 /// Instances as the ingress knows them: to it each is a server of its own.
 #[derive(Debug)]
 pub struct Feed {
     mapping: IngressConfig,
     /// Numbers of instances, by namespace and name.
     numbers: BTreeMap<String, ServerNumber>,
+    next: ServerNumber,
+    is_exhausted: bool,
     sent: BTreeMap<ServerNumber, Server>,
     routes: BTreeMap<String, ChainRoute>,
     /// Instances of each server, with the names of their chains.
@@ -30,6 +35,8 @@ impl Feed {
         Feed {
             mapping,
             numbers: BTreeMap::new(),
+            next: 0,
+            is_exhausted: false,
             sent: BTreeMap::new(),
             routes: BTreeMap::new(),
             on: HashMap::new(),
@@ -145,18 +152,24 @@ impl Feed {
         inputs.collect()
     }
 
-    /// Number of an instance; a new one gets the lowest that is free. `None` if there are too many.
+    /// Number of an instance. Numbers are not used again: rows of an earlier instance could be taken for a new one's.
     fn number(&mut self, name: &str) -> Option<ServerNumber> {
         if let Some(number) = self.numbers.get(name) {
             return Some(*number);
         }
-        // One that has been told to the ingress is free when the ingress has been told that it is gone.
-        let is_free = |number: &ServerNumber| {
-            !self.sent.contains_key(number) && !self.numbers.values().any(|taken| taken == number)
-        };
-        let number = (0..=ServerNumber::MAX).find(is_free)?;
+        if self.next == MOST_NUMBERS {
+            self.is_exhausted = true;
+            return None;
+        }
+        let number = self.next;
+        self.next += 1;
         self.numbers.insert(name.to_owned(), number);
         Some(number)
+    }
+
+    /// Returns `true` if there have been so many instances that a new one has no number. A new ingress has all of them.
+    pub fn is_exhausted(&self) -> bool {
+        self.is_exhausted
     }
 }
 

@@ -99,6 +99,10 @@ pub async fn run(
                     }
                 },
             };
+            if feed.is_exhausted() {
+                notices.warn("there have been too many instances for one ingress: it ends, and a new one goes on");
+                break;
+            }
             for input in next {
                 if inputs.send(input).await.is_err() {
                     break;
@@ -110,6 +114,7 @@ pub async fn run(
                 steered.len() != before
             });
         }
+        drop(inputs);
         let _ = steering.await;
         telling.abort();
     };

@@ -25,6 +25,7 @@ pub use server::{RackServer, ServerSpec, ServerStatus};
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
+use tailwater_api::schema::{Foreign, FunctionSchema, structural_schema};
 
 /// API group of all kinds.
 pub const GROUP: &str = "tailwater.dev";
@@ -37,7 +38,30 @@ pub const CHAIN_LABEL: &str = "tailwater.dev/chain";
 /// Label of instances: the name of their server.
 pub const SERVER_LABEL: &str = "tailwater.dev/server";
 
-/// Definitions of all kinds, for `kubectl apply` and the Helm chart.
-pub fn definitions() -> Vec<CustomResourceDefinition> {
-    vec![Chain::crd(), ChainInstance::crd(), RackServer::crd(), Profile::crd()]
+/// Definitions of all kinds, for `kubectl apply` and the Helm chart. With the schemas of the functions, the API server
+/// checks chains as the parser does; without any, it checks their outline only.
+pub fn definitions(functions: &[FunctionSchema]) -> Vec<CustomResourceDefinition> {
+    let mut chain = Chain::crd();
+    if !functions.is_empty() {
+        check_chains(&mut chain, functions);
+    }
+    vec![chain, ChainInstance::crd(), RackServer::crd(), Profile::crd()]
+}
+
+/// Gives the definition of chains the schema of their files, and the rack's own field.
+fn check_chains(definition: &mut CustomResourceDefinition, functions: &[FunctionSchema]) {
+    let mut checked = structural_schema(tailwater_api::chain::SCHEMA.spec, functions, Foreign::Refused);
+    let schema = definition.spec.versions[0].schema.as_mut();
+    let whole = schema
+        .and_then(|schema| schema.open_api_v3_schema.as_mut())
+        .expect("made by kube");
+    let spec = whole
+        .properties
+        .as_mut()
+        .and_then(|fields| fields.get_mut("spec"))
+        .expect("made by kube");
+    let outline = serde_json::to_value(&*spec).expect("a plain schema");
+    checked["properties"]["scale"] = outline["properties"]["scale"].clone();
+    checked["description"] = outline["description"].clone();
+    *spec = serde_json::from_value(checked).expect("a structural schema");
 }

@@ -7,6 +7,7 @@ use kube::discovery::ApiResource;
 use kube::{Api, Resource};
 use serde_json::{Value, json};
 use tailwater_cluster::resources::{Chain, ChainInstance};
+use tailwater_functions::registry::schemas;
 
 /// Starts an API server with the definitions; prints why a test is skipped.
 macro_rules! api_server {
@@ -46,8 +47,8 @@ async fn created(server: &ApiServer, spec: Value) -> Result<Value, String> {
 #[tokio::test]
 async fn the_api_server_checks_chains_and_completes_them() {
     let server = api_server!("definitions");
-    server.define().await;
-    let functions = json!([{"acl": {"rules": []}}, {"nat": {"external": ["192.0.2.0/28"]}}]);
+    server.define_with(&schemas()).await;
+    let functions = json!([{"count": {}}, {"nat": {"external": ["192.0.2.0/28"]}}]);
     let right = json!({"functions": functions, "slo": {"latency": "200us"}});
     let created_chain = created(&server, right).await.unwrap();
     assert_eq!(

@@ -2,12 +2,13 @@
 
 use crate::definitions::api_server;
 use crate::support::rack::{
-    ModelServer, chain, chains, condition, create, instances, rack, runs, start_agent, start_controller, until,
+    CORE_RATE, ModelServer, chain, chains, condition, create, instances, rack, runs, start_agent, start_controller,
+    until,
 };
 use kube::Api;
-use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::json;
-use tailwater_cluster::resources::{Chain, RackServer};
+use tailwater_cluster::resources::{Chain, Profile, ProfileSpec, RackServer};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_chain_is_placed_changed_and_removed() {
@@ -205,4 +206,70 @@ async fn instances_leave_a_server_that_is_lost_or_unschedulable() {
         instances.len() == 1 && runs(&instances[0]) && instances[0].spec.server != second
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_chain_on_demand_follows_its_load() {
+    let server = api_server!("demand");
+    let client = &rack(&server).await;
+    let models: Vec<ModelServer> = (0..3).map(|_| ModelServer::default()).collect();
+    let _agents: Vec<_> = models
+        .iter()
+        .enumerate()
+        .map(|(number, model)| start_agent(client, &format!("node-{number}"), 1, model))
+        .collect();
+    let _controller = start_controller(client, "first");
+    let profiles: Api<Profile> = Api::namespaced(client.clone(), "default");
+    let spec = ProfileSpec {
+        chain: "web".to_owned(),
+        file: String::new(),
+    };
+    profiles
+        .create(&PostParams::default(), &Profile::new("web", spec))
+        .await
+        .unwrap();
+    create(client, &[chain("web", "10.1.0.0/16", &json!({}))]).await;
+    // All load is on the server of the first instance.
+    let load = |rate: f64| {
+        let loaded = models
+            .iter()
+            .position(|model| !model.model().chains.is_empty())
+            .unwrap_or(0);
+        for (number, model) in models.iter().enumerate() {
+            model.model().offered = if number == loaded { rate } else { 0.0 };
+        }
+    };
+    let promised = || async {
+        let instances = instances(client).await;
+        let active = instances.iter().filter(|one| runs(one) && !one.spec.draining);
+        active.fold((0, 0.0), |(count, rate), one| (count + 1, rate + one.spec.promised))
+    };
+    until("one instance runs", || async { promised().await.0 == 1 }).await;
+    load(0.3 * CORE_RATE);
+    until("its promise follows the load", || async {
+        let (count, rate) = promised().await;
+        count == 1 && rate > 0.3 * CORE_RATE
+    })
+    .await;
+    load(1.5 * CORE_RATE);
+    until("more instances share a load that exceeds a server", || async {
+        let (count, rate) = promised().await;
+        count >= 2 && rate > 1.5 * CORE_RATE
+    })
+    .await;
+    load(0.2 * CORE_RATE);
+    until("fewer suffice again", || async {
+        let (count, rate) = promised().await;
+        count == 1 && rate < 0.5 * CORE_RATE
+    })
+    .await;
+    // Manifests have the promised throughput, so that servers admit by it.
+    let manifests: Vec<String> = models
+        .iter()
+        .flat_map(|model| model.model().chains.values().cloned().collect::<Vec<_>>())
+        .collect();
+    assert!(
+        manifests.iter().all(|text| text.contains("\"throughput\":\"")),
+        "{manifests:?}"
+    );
 }

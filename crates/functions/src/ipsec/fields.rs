@@ -21,7 +21,10 @@ pub(super) static FIELDS: Map = Map {
             "Security associations for receiving, each `spi` once.",
         )
         .otherwise("none")
-        .example("[{name: a, spi: 4097, cipher: aes-128-gcm, key: 00112233445566778899aabbccddeeff00112233, destination: 192.0.2.1}]"),
+        .example(
+            "[{name: a, spi: 4097, cipher: aes-128-gcm, key: 00112233445566778899aabbccddeeff00112233, \
+             destination: 192.0.2.1}]",
+        ),
         Field::new(
             "policies",
             Type::List(&Type::Map(&POLICY), 1, MAX_POLICIES),

@@ -31,8 +31,8 @@ pub(super) static FIELDS: Map = Map {
         Field::new(
             "external",
             PREFIXES,
-            "External addresses: 1 to 4,096 unicast addresses, none twice, none internal. All addresses of a prefix are \
-             used, the first and the last too.",
+            "External addresses: 1 to 4,096 unicast addresses, none twice, none internal. All addresses of a \
+             prefix are used, the first and the last too.",
         )
         .required()
         .example("[198.51.100.0/28]"),

@@ -92,12 +92,26 @@ static TAG: Map = Map {
         Field::new("dropEligible", Type::Bool, "Drop eligible indicator.").or("false"),
         Field::new(
             "tpid",
-            Type::Words(&["0x8100", "0x88a8", "0x9100"]),
+            Type::Text(&TPID),
             "EtherType of the tag: 802.1Q, 802.1ad service tag, or that of older switches.",
         )
         .or("\"0x8100\""),
     ],
     ..Map::PLAIN
+};
+
+/// EtherTypes of tags. Some readers of YAML turn them into decimal numbers.
+const TPIDS: [(&str, u16); 3] = [
+    ("0x8100", ethertype::VLAN),
+    ("0x88a8", ethertype::QINQ),
+    ("0x9100", ethertype::QINQ_OLD),
+];
+static TPID: Text = Text {
+    what: "0x8100, 0x88a8 or 0x9100",
+    pattern: "^0x(8100|88a8|9100)$",
+    most: 6,
+    example: "0x8100",
+    whole: Some((ethertype::VLAN as u64, ethertype::QINQ_OLD as u64)),
 };
 
 /// VLAN tags pushed and popped by rule.
@@ -192,15 +206,18 @@ fn tag(node: &Located<'_>) -> Result<VlanTag, SpecError> {
     let priority = fields.optional("priority");
     let drop_eligible = fields.optional("dropEligible");
     let tpid = fields.optional("tpid");
-    let tpids = [
-        ("0x8100", ethertype::VLAN),
-        ("0x88a8", ethertype::QINQ),
-        ("0x9100", ethertype::QINQ_OLD),
-    ];
     Ok(VlanTag {
         id: vlan.whole(0..=MAX_VLAN)? as u16,
         priority: priority.map_or(Ok(0), |node| node.whole(0..=7))? as u8,
         drop_eligible: drop_eligible.map_or(Ok(false), |node| node.word(&[("true", true), ("false", false)]))?,
-        ethertype: tpid.map_or(Ok(ethertype::VLAN), |node| node.word(&tpids))?,
+        ethertype: tpid.map_or(Ok(ethertype::VLAN), |node| ethertype_of(&node))?,
     })
+}
+
+fn ethertype_of(node: &Located<'_>) -> Result<u16, SpecError> {
+    let number = node.whole(0..=u16::MAX.into()).unwrap_or(0);
+    match TPIDS.iter().find(|(_, tpid)| u64::from(*tpid) == number) {
+        Some((_, tpid)) => Ok(*tpid),
+        None => node.word(&TPIDS),
+    }
 }

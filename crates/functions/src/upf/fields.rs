@@ -1,12 +1,22 @@
 //! Fields of the configuration of `upf`.
 
-use super::spec::{BURST, CAPACITY, MAX_INLINE, TIME};
 use super::{MAX_ADDRESSES, MAX_PROFILES, MAX_RULES, MAX_SESSIONS};
 use crate::accounting::EXPORT;
 use crate::kind::ALLOW_EMPTY;
 use crate::policer::CODE_POINT_OR_COPY;
+use std::ops::RangeInclusive;
 use tailwater_api::schema::{ADDRESS, Entries, FILE, Field, LABEL, Map, Rule, Type};
 use tailwater_api::values::PacketAction;
+use tailwater_net::Nanos;
+
+/// Maximum number of sessions in the spec itself.
+pub(super) const MAX_INLINE: usize = 65_536;
+/// Default capacity in sessions.
+pub(super) const CAPACITY: usize = 65_536;
+/// Range of bursts in bytes. The minimum is a full packet, which could never pass otherwise.
+pub(super) const BURST: RangeInclusive<u64> = 1500..=1 << 40;
+/// Range of intervals between usage reports.
+pub(super) const TIME: RangeInclusive<Nanos> = Nanos::from_secs(1)..=Nanos::from_secs(30 * 86_400);
 
 const _: () = assert!(CAPACITY == 65_536, "the default below");
 const SESSION: Type = Type::Any(4096);

@@ -1,6 +1,6 @@
 //! Configuration of `upf`.
 
-use super::fields::{FIELDS, PROFILE, RATES, RULE, USAGE};
+use super::fields::{BURST, CAPACITY, FIELDS, MAX_INLINE, PROFILE, RATES, RULE, TIME, USAGE};
 use crate::accounting::{self, ExportConfig};
 use crate::ipsec::DontFragment;
 use crate::kind::{Context, allows_empty, check_not_empty};
@@ -11,7 +11,6 @@ use crate::upf::{
     parse_flows,
 };
 use std::net::IpAddr;
-use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tailwater_api::document::is_label;
@@ -19,19 +18,10 @@ use tailwater_api::error::{SpecError, quoted};
 use tailwater_api::files::read_text_up_to;
 use tailwater_api::located::{Fields, Located};
 use tailwater_api::values::{PacketAction, Throughput, duration, throughput};
-use tailwater_net::Nanos;
 
 const ADDRESS: &str = "an IP address such as 192.0.2.1 or 2001:db8::1";
 /// Maximum size of a sessions file in bytes.
 const MAX_FILE: usize = 1 << 30;
-/// Maximum number of sessions in the spec itself.
-pub(super) const MAX_INLINE: usize = 65_536;
-/// Default capacity in sessions.
-pub(super) const CAPACITY: usize = 65_536;
-/// Range of bursts in bytes. The minimum is a full packet, which could never pass otherwise.
-pub(super) const BURST: RangeInclusive<u64> = 1500..=1 << 40;
-/// Range of intervals between usage reports.
-pub(super) const TIME: RangeInclusive<Nanos> = Nanos::from_secs(1)..=Nanos::from_secs(30 * 86_400);
 
 /// User plane of a mobile network.
 #[derive(Clone, Debug, PartialEq, Eq)]

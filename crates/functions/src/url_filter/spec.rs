@@ -41,7 +41,8 @@ pub(super) static FIELDS: Map = Map {
         Field::new(
             "restOfFlow",
             PacketAction::TYPE,
-            "Later packets of a blocked flow. With `pass` only packets with the byte that completed the match are dropped.",
+            "Later packets of a blocked flow. With `pass` only packets with the byte that completed the match \
+             are dropped.",
         )
         .or("drop")
         .only_unless_changed("action", "drop"),

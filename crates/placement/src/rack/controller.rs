@@ -1,6 +1,7 @@
 //! The controller: a round from a view to a plan, and what it remembers in between.
 
 use super::actions::RackPlan;
+use super::options::RackOptions;
 use super::rearrange::{Rearranged, Rearrangement, evaluated};
 use super::resize::ChainMemory;
 use super::round::{Group, Round};
@@ -8,32 +9,6 @@ use super::scaling::{ChainLoad, ScalingPolicy};
 use super::view::{RackThroughput, RackView};
 use crate::improve::Saving;
 use std::collections::BTreeMap;
-use tailwater_net::Nanos;
-
-/// Limits of a [`RackController`].
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct RackOptions {
-    /// Time without a report after which the instances of a server count as lost.
-    pub lost_after: Nanos,
-    /// Maximum number of moves at a time: instances with a replacement, of which one is not yet deleted.
-    pub moves: usize,
-    /// Time in which less must have sufficed all along before a chain gets less.
-    pub hold: Nanos,
-    /// Share by which a chain on demand gets more than it needs when it grows, and from which on it shrinks: 0 to below
-    /// 1.
-    pub band: f64,
-}
-
-impl Default for RackOptions {
-    fn default() -> Self {
-        RackOptions {
-            lost_after: Nanos::from_secs(3),
-            moves: 16,
-            hold: Nanos::from_secs(60),
-            band: 0.1,
-        }
-    }
-}
 
 /// Controller of a rack. Its state is times for hysteresis and the rest of a better plan: a new controller goes on from
 /// the same view where another one stopped, only later.
@@ -64,7 +39,7 @@ impl<P: ScalingPolicy> RackController<P> {
         self.round += 1;
         let options = self.options;
         let (mut round, mut groups) = Round::new(&options, view);
-        self.remember(&mut groups);
+        self.remember(&round, &mut groups);
         let mut shortages = Vec::with_capacity(groups.len());
         for group in &mut groups {
             let memory = self.chains.entry(group.chain.name.clone()).or_default();
@@ -115,11 +90,23 @@ impl<P: ScalingPolicy> RackController<P> {
     }
 
     /// Updates the state of chains, and sorts them: those that have lost instances first, then by their promise.
-    fn remember(&mut self, groups: &mut [Group<'_>]) {
+    fn remember(&mut self, round: &Round<'_, '_>, groups: &mut [Group<'_>]) {
         let mut before = std::mem::take(&mut self.chains);
         for group in &mut *groups {
             let mut memory = before.remove(&group.chain.name).unwrap_or_default();
             memory.recovering |= group.has_lost;
+            memory
+                .failed
+                .retain(|_, at| round.now.saturating_sub(*at) < self.options.retry);
+            let failed = group.failed_on.iter();
+            memory
+                .failed
+                .extend(failed.map(|&server| (round.fleet.servers[server].view.name.clone(), round.now)));
+            group.avoided = memory
+                .failed
+                .keys()
+                .filter_map(|name| round.fleet.named(name))
+                .collect();
             self.chains.insert(group.chain.name.clone(), memory);
         }
         let is_recovering = |group: &Group<'_>| self.chains.get(&group.chain.name).is_some_and(|one| one.recovering);

@@ -57,8 +57,19 @@ pub(super) struct Server<'v> {
     shared: SharedCores,
     occupants: Vec<Occupant>,
     exclusive: Vec<Occupant>,
-    /// By core of the view: load and time of a batch of each chain in nanoseconds, both at least.
-    loads: Vec<(f64, f64)>,
+    /// By core of the view.
+    bounds: Vec<CoreBound>,
+}
+
+/// Bound for a core: nobody shares the cache.
+#[derive(Clone, Debug, Default)]
+struct CoreBound {
+    /// Least promised share.
+    load: f64,
+    /// Least time of a batch of each chain, in nanoseconds.
+    batches: f64,
+    /// Chains with a promise there, with the time of a batch of each.
+    claims: Vec<(Arc<Claim>, f64)>,
 }
 
 type Key = (u32, u32, usize);
@@ -112,7 +123,7 @@ impl<'v> Server<'v> {
             },
             occupants: Vec::new(),
             exclusive: Vec::new(),
-            loads: Vec::new(),
+            bounds: Vec::new(),
         };
         server.account();
         server
@@ -141,10 +152,10 @@ impl<'v> Server<'v> {
             .copied()
             .filter(|core| !is_exclusive(core))
             .collect();
-        let mut loads = vec![(0.0, 0.0); self.view.cores.len()];
-        for (at, core) in self.view.cores.iter().enumerate() {
+        let mut bounds = vec![CoreBound::default(); self.view.cores.len()];
+        for (bound, core) in bounds.iter_mut().zip(&self.view.cores) {
             if is_exclusive(core) {
-                loads[at].0 = f64::INFINITY;
+                bound.load = f64::INFINITY;
             }
         }
         for occupant in &self.occupants {
@@ -153,17 +164,19 @@ impl<'v> Server<'v> {
             let share = claim.throughput / occupant.cores.len().max(1) as f64 / rate;
             for core in &occupant.cores {
                 if let Some(at) = self.view.cores.iter().position(|other| other == core) {
-                    loads[at].0 += share;
-                    loads[at].1 += BATCH / rate * 1e9;
+                    let batch = BATCH / rate * 1e9;
+                    bounds[at].load += share;
+                    bounds[at].batches += batch;
+                    bounds[at].claims.push((Arc::clone(claim), batch));
                 }
             }
         }
-        self.loads = loads;
+        self.bounds = bounds;
     }
 
     /// Free share of the roomiest core, and of all, in steps. Rounded up.
     fn key(&self, index: usize) -> Key {
-        let free = self.loads.iter().map(|(load, _)| (self.most() - load).max(0.0));
+        let free = self.bounds.iter().map(|bound| (self.most() - bound.load).max(0.0));
         let (roomiest, all) = free.fold((0.0f64, 0.0), |(most, all), free| (most.max(free), all + free));
         ((roomiest * STEPS).ceil() as u32, (all * STEPS) as u32, index)
     }
@@ -177,14 +190,22 @@ impl<'v> Server<'v> {
         let Some(claim) = claim else {
             return self.shared.cores.len() >= cores;
         };
-        let share = claim.throughput / cores as f64 / alone(claim, self.view.cache_bytes);
-        let has_room = |(load, batches): &&(f64, f64)| {
-            let load = load + share;
-            let latency = || claim.curves.load.latency(load).0 + *batches as u64;
+        let rate = alone(claim, self.view.cache_bytes);
+        let (share, batch) = (claim.throughput / cores as f64 / rate, BATCH / rate * 1e9);
+        let has_room = |bound: &&CoreBound| {
+            let load = bound.load + share;
+            let is_kept = |claim: &Claim, others: f64| {
+                let latency = claim.curves.load.latency(load).0 + others.max(0.0) as u64;
+                latency <= claim.latency.0.saturating_add(TIME_ROUNDING)
+            };
             load <= self.most() * (1.0 + LOAD_ROUNDING) + LOAD_ROUNDING
-                && latency() <= claim.latency.0.saturating_add(TIME_ROUNDING)
+                && is_kept(claim, bound.batches)
+                && bound
+                    .claims
+                    .iter()
+                    .all(|(claim, own)| is_kept(claim, bound.batches + batch - own))
         };
-        self.loads.iter().filter(has_room).nth(cores - 1).is_some()
+        self.bounds.iter().filter(has_room).nth(cores - 1).is_some()
     }
 
     /// Cores without any instance.
@@ -296,18 +317,23 @@ impl<'v> Fleet<'v> {
     }
 
     /// Returns a place among the servers that are `allowed`: of used ones with the least room that suffices, else of an
-    /// empty one.
-    pub fn find(&mut self, request: &Request<'_>, allowed: &dyn Fn(usize) -> bool) -> Option<(usize, Vec<u32>)> {
+    /// empty one. Ends after the prediction has refused it on `most` servers.
+    pub fn find(
+        &mut self,
+        request: &Request<'_>,
+        most: usize,
+        allowed: &dyn Fn(usize) -> bool,
+    ) -> Option<(usize, Vec<u32>)> {
         match (request.cores, request.promise, request.exclusive) {
             (0, ..) => None,
             (_, None, false) => self.fewest_chains(request, allowed),
-            _ => self.fullest(request, allowed),
+            _ => self.fullest(request, most, allowed),
         }
     }
 
     /// Puts the instance where [`find`](Self::find) finds a place.
-    pub fn place(&mut self, request: &Request<'_>, allowed: &dyn Fn(usize) -> bool) -> Option<Found> {
-        let (server, cores) = self.find(request, allowed)?;
+    pub fn place(&mut self, request: &Request<'_>, most: usize, allowed: &dyn Fn(usize) -> bool) -> Option<Found> {
+        let (server, cores) = self.find(request, most, allowed)?;
         Some(self.put(request, server, cores))
     }
 
@@ -339,7 +365,13 @@ impl<'v> Fleet<'v> {
         Some((server, self.servers[server].cores_for(request, None)?))
     }
 
-    fn fullest(&mut self, request: &Request<'_>, allowed: &dyn Fn(usize) -> bool) -> Option<(usize, Vec<u32>)> {
+    fn fullest(
+        &mut self,
+        request: &Request<'_>,
+        most: usize,
+        allowed: &dyn Fn(usize) -> bool,
+    ) -> Option<(usize, Vec<u32>)> {
+        let predicted = self.work.predicted;
         let mut candidates: Vec<(bool, Key)> = Vec::new();
         let mut refused = BTreeSet::new();
         let machines: Vec<&'v str> = self.machines.keys().copied().collect();
@@ -377,6 +409,9 @@ impl<'v> Fleet<'v> {
                 Some(cores) => return Some((server, cores)),
                 None if empty => _ = refused.insert(class),
                 None => {}
+            }
+            if self.work.predicted - predicted >= most as u64 {
+                return None;
             }
         }
         None

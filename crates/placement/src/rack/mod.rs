@@ -1,7 +1,8 @@
-//! Decisions of a rack's controller: which chain has how many instances, on which servers, with how much of their cores.
+//! Decisions of a rack's controller: how many instances each chain has, on which servers, with how much of their
+//! cores.
 //!
-//! A [`RackController`] turns a [`RackView`], the observed state, into a [`RackPlan`]: actions with their reasons, and a
-//! verdict on each chain. It does no I/O and reads no clock. Equal sequences of views give equal plans.
+//! A [`RackController`] turns a [`RackView`], the observed state, into a [`RackPlan`]: actions with their reasons, and
+//! a verdict on each chain. It does no I/O and reads no clock. Equal sequences of views give equal plans.
 //!
 //! - Servers admit instances by [`core_shares`](crate::core_shares). The controller makes the same prediction of each
 //!   server, so that a server accepts its plan.
@@ -18,6 +19,7 @@ mod actions;
 mod controller;
 mod fleet;
 mod moves;
+mod options;
 mod rearrange;
 mod refusal;
 mod resize;
@@ -28,7 +30,8 @@ mod view;
 pub use actions::{
     CreateReason, DeleteReason, DrainReason, NewInstance, RackAction, RackPlan, RackWork, ResizeReason, Risk, Verdict,
 };
-pub use controller::{RackController, RackOptions};
+pub use controller::RackController;
+pub use options::RackOptions;
 pub use rearrange::{Rearranged, Rearrangement, consolidated};
 pub use scaling::{ChainCapacity, ChainLoad, ScalingPolicy, TailwaterScaling};
 pub use view::{

@@ -24,7 +24,7 @@ impl Round<'_, '_> {
             let redundancy = usize::from(group.chain.redundancy).min(group.servers(None).len());
             let keeps_apart = |server: usize| others.len() + usize::from(!others.contains(&server)) >= redundancy;
             let reason = (CreateReason::ServerDrain, Some(&*slot.name));
-            match self.create(group, slot.rate, slot.exclusive, reason, &keeps_apart) {
+            match self.create(group, (slot.rate, slot.exclusive), reason, (usize::MAX, &keeps_apart)) {
                 true => self.moves += 1,
                 false => {
                     risk = risk.or(Some(Risk::CannotMove {
@@ -67,7 +67,12 @@ impl Round<'_, '_> {
                 return false;
             }
             let reason = (CreateReason::Plan, Some(&**instance));
-            let is_started = self.create(group, slot.rate, slot.exclusive, reason, &|server| server == target);
+            let is_started = self.create(
+                group,
+                (slot.rate, slot.exclusive),
+                reason,
+                (1, &|server| server == target),
+            );
             self.moves += usize::from(is_started);
             !is_started
         });

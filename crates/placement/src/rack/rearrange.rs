@@ -3,7 +3,7 @@
 //! A plan is computed in the background, by [`consolidated`] or as a [`Plan`] such as that of `milp`, and applied only
 //! if it saves enough servers ([`Saving`]).
 
-use super::controller::RackOptions;
+use super::options::RackOptions;
 use super::round::Round;
 use super::view::{InstancePhase, InstanceView, RackView, ServerState};
 use crate::improve::Saving;
@@ -135,7 +135,7 @@ pub fn consolidated(view: &RackView, options: &RackOptions) -> Rearrangement {
             };
             let moved = format!("{name}+");
             let request = group.request(&moved, slot.rate, slot.exclusive);
-            let Some((server, cores)) = round.fleet.find(&request, &allowed) else {
+            let Some((server, cores)) = round.fleet.find(&request, 8, &allowed) else {
                 return false;
             };
             undo.entry(server).or_insert_with(|| round.fleet.occupants(server));

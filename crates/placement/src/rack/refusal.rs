@@ -80,7 +80,7 @@ impl Round<'_, '_> {
             return simple(Reason::Unfit(unfit));
         }
         let request = group.request(&group.chain.name, shortage.rate, shortage.exclusive);
-        if !shortage.not_on.is_empty() && self.fleet.find(&request, &|_| true).is_some() {
+        if !shortage.not_on.is_empty() && self.fleet.find(&request, usize::MAX, &|_| true).is_some() {
             return simple(Reason::Room(vec![Resource::Servers]));
         }
         let Some(promise) = request.promise.filter(|_| !shortage.exclusive) else {

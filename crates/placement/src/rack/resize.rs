@@ -5,13 +5,16 @@ use super::round::{Group, Round};
 use super::scaling::ChainCapacity;
 use super::view::RackThroughput;
 use crate::admit::{Nearest, Reason};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use tailwater_net::Nanos;
 
 /// Parts of a missing rate that are tried, one after the other.
-const PARTS: [f64; 4] = [1.0, 0.5, 0.25, 0.125];
+const PARTS: [f64; 6] = [1.0, 0.9, 0.75, 0.5, 0.25, 0.125];
 /// Smallest part of a chain's rate for which an instance is created or enlarged, if it misses more.
 const PIECE: f64 = 1.0 / 16.0;
+
+/// Servers that may refuse a part before the next smaller one is tried.
+const FEW: usize = 4;
 
 /// State of a chain between rounds.
 #[derive(Clone, Debug, Default)]
@@ -20,6 +23,8 @@ pub(super) struct ChainMemory {
     low: Option<(Nanos, f64)>,
     /// Instances were lost, and not all are placed anew.
     pub recovering: bool,
+    /// Servers on which an instance failed, and when.
+    pub failed: BTreeMap<String, Nanos>,
     /// Explanation of the last refusal: requested rate, number of the round.
     pub explained: Option<(f64, u64, Reason, Vec<Nearest>)>,
 }
@@ -50,6 +55,14 @@ struct Wanted {
 }
 
 impl Wanted {
+    /// Limits the rate of an instance, which has at least 1 with a promise.
+    fn at_most_whole(&self, rate: f64) -> f64 {
+        match self.whole > 0.0 {
+            true => rate.min(self.whole.floor()).max(1.0),
+            false => rate,
+        }
+    }
+
     /// Number of instances for a rate.
     fn instances(&self, rate: f64, most: usize) -> usize {
         let needed = match self.whole > 0.0 {
@@ -103,12 +116,8 @@ impl Round<'_, '_> {
     fn grow(&mut self, group: &mut Group<'_>, wanted: Wanted, recovering: bool) -> Option<Shortage> {
         let instances = wanted.instances(wanted.goal, group.most());
         while self.lacks_instances(group, wanted.least) {
-            let rate = (wanted.goal / instances.max(1) as f64).ceil();
-            let rate = if wanted.whole > 0.0 {
-                rate.min(wanted.whole.floor()).max(1.0)
-            } else {
-                rate
-            };
+            let even = if wanted.least > 1 { instances.max(1) as f64 } else { 1.0 };
+            let rate = wanted.at_most_whole((wanted.goal / even).ceil());
             let reason = if recovering {
                 CreateReason::Lost
             } else {
@@ -139,12 +148,9 @@ impl Round<'_, '_> {
                     not_on: BTreeSet::new(),
                 });
             }
-            let number = if wanted.whole > 0.0 {
-                (missing / wanted.whole - 1e-9).ceil().max(1.0)
-            } else {
-                1.0
-            };
-            if let Err(shortage) = self.add(group, (missing / number).ceil(), wanted, reason) {
+            // As few instances as possible: what the last one leaves of its core is more useful than a bit of each.
+            let rate = wanted.at_most_whole(missing.ceil());
+            if let Err(shortage) = self.add(group, rate, wanted, reason) {
                 return (!is_met).then_some(shortage);
             }
         }
@@ -160,13 +166,16 @@ impl Round<'_, '_> {
             BTreeSet::new()
         };
         let least = (wanted.goal * PIECE).min(rate);
-        for part in PARTS {
-            let rate = (rate * part).ceil();
-            let is_small = rate < least;
-            if is_small {
-                break;
-            }
-            if self.create(group, rate, false, (reason, None), &|server| !not_on.contains(&server)) {
+        let parts: Vec<f64> = PARTS
+            .iter()
+            .map(|part| (rate * part).ceil())
+            .filter(|part| *part >= least)
+            .collect();
+        for (at, part) in parts.iter().enumerate() {
+            // Only the smallest part is worth asking every server.
+            let most = if at + 1 < parts.len() { FEW } else { usize::MAX };
+            let why = (reason, None);
+            if self.create(group, (*part, false), why, (most, &|server| !not_on.contains(&server))) {
                 return Ok(());
             }
         }
@@ -226,14 +235,13 @@ impl Round<'_, '_> {
             return;
         }
         self.drop_instances(group, Wanted { goal, ..wanted });
-        let left = group.rate();
-        // Each promise is rounded up.
-        if has_promise && left > goal + group.slots.len() as f64 {
-            for slot in &mut group.slots {
-                let rate = (slot.rate * goal / left).ceil().max(1.0);
-                if rate < slot.rate {
-                    self.resize(slot, rate, ResizeReason::Idle);
-                }
+        // The smallest first, so that the others fill their cores.
+        let mut left = group.rate() - goal;
+        for slot in group.slots.iter_mut().filter(|_| has_promise) {
+            let rate = (slot.rate - left).max(goal * PIECE).ceil().max(1.0);
+            let less = slot.rate - rate;
+            if less >= 1.0 && self.resize(slot, rate, ResizeReason::Idle) {
+                left -= less;
             }
         }
         memory.low = None;
@@ -309,7 +317,11 @@ impl Round<'_, '_> {
                 (false, true) => CreateReason::Missing,
                 (false, false) => CreateReason::Load,
             };
-            if !self.create(group, rate, true, (reason, None), &|server| !not_on.contains(&server)) {
+            let anywhere = (
+                usize::MAX,
+                &(|server| !not_on.contains(&server)) as &dyn Fn(usize) -> bool,
+            );
+            if !self.create(group, (rate, true), (reason, None), anywhere) {
                 return Some(Shortage {
                     rate,
                     wanted: rate * least as f64,

@@ -1,8 +1,8 @@
 //! State of a round: the instances of each chain that count, and the actions so far.
 
 use super::actions::{CreateReason, DeleteReason, DrainReason, NewInstance, RackAction, ResizeReason};
-use super::controller::RackOptions;
 use super::fleet::{Fleet, Request};
+use super::options::RackOptions;
 use super::view::{ChainView, InstancePhase, InstanceView, RackView, ServerState};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use tailwater_net::Nanos;
@@ -31,6 +31,10 @@ pub(super) struct Group<'v> {
     pub ready_rate: f64,
     /// Instances were lost in this round.
     pub has_lost: bool,
+    /// Servers on which instances failed in this round.
+    pub failed_on: BTreeSet<usize>,
+    /// Servers that get none, since one failed there not long ago.
+    pub avoided: BTreeSet<usize>,
 }
 
 /// A round's decisions so far.
@@ -105,6 +109,8 @@ impl<'a, 'v> Round<'a, 'v> {
             observed: Vec::new(),
             ready_rate: 0.0,
             has_lost: false,
+            failed_on: BTreeSet::new(),
+            avoided: BTreeSet::new(),
         };
         let mut groups: Vec<Group<'v>> = view.chains.iter().map(group).collect();
         let mut chains: HashMap<&str, usize> = HashMap::new();
@@ -191,6 +197,7 @@ impl<'a, 'v> Round<'a, 'v> {
                 self.delete(&instance.name, DeleteReason::Failed);
                 if let Some(group) = group {
                     group.has_lost = true;
+                    group.failed_on.insert(server);
                 }
             }
             (InstancePhase::Drained, _) => self.delete(&instance.name, DeleteReason::Drained),
@@ -263,21 +270,22 @@ impl<'a, 'v> Round<'a, 'v> {
         free.next().unwrap_or_else(|| chain.to_owned())
     }
 
-    /// Creates an instance of a chain on one of the `allowed` servers. Returns `false` if none takes it.
+    /// Creates an instance of a chain, with a rate or exclusive, on one of the `allowed` servers. Returns `false` if
+    /// none takes it, or `most` of the used ones refuse it.
     pub fn create(
         &mut self,
         group: &mut Group<'_>,
-        rate: f64,
-        exclusive: bool,
+        (rate, exclusive): (f64, bool),
         (reason, replaces): (CreateReason, Option<&str>),
-        allowed: &dyn Fn(usize) -> bool,
+        (most, allowed): (usize, &dyn Fn(usize) -> bool),
     ) -> bool {
         let name = self.name_for(&group.chain.name);
         let rate = match group.chain.promise {
             Some(_) => rate,
             None => 0.0,
         };
-        let Some(found) = self.fleet.place(&group.request(&name, rate, exclusive), allowed) else {
+        let allowed = |server: usize| allowed(server) && !group.avoided.contains(&server);
+        let Some(found) = self.fleet.place(&group.request(&name, rate, exclusive), most, &allowed) else {
             return false;
         };
         self.actions.push(RackAction::Create(NewInstance {

@@ -1,11 +1,21 @@
 //! Fields of the kinds `Cluster` and `SloSet`.
 
-use super::slos::{LATENCY, MAX_CHAINS, MAX_SLOS, MAX_TRAFFIC};
 use crate::cluster::{MAX_CORES, MAX_KINDS, MAX_NODES, MAX_SERVERS, MAX_WAYS};
 use crate::curve::{MAX_POINTS, MAX_RATE};
 use crate::schedule::MAX_INSTANCES;
+use std::ops::RangeInclusive;
 use tailwater_api::schema::{FILE, Field, Kind, LABEL, Map, Rule, Type};
 use tailwater_api::slo::PERCENTILE;
+use tailwater_net::Nanos;
+
+/// Maximum number of SLOs in a file.
+pub(super) const MAX_SLOS: usize = 20_000;
+/// Maximum number of chains in a file.
+pub(super) const MAX_CHAINS: usize = 10_000;
+/// Valid latency objectives, as in chain specs.
+pub(super) const LATENCY: RangeInclusive<Nanos> = Nanos::from_micros(1)..=Nanos::from_secs(10);
+/// Maximum length of a traffic name, in bytes.
+pub(super) const MAX_TRAFFIC: usize = 256;
 
 /// Maximum size of a way, in KiB.
 pub(super) const MAX_WAY: u64 = 1 << 20;

@@ -1,12 +1,11 @@
 //! Specs of SLOs and of their chains.
 
-use super::fields::{CHAIN, CURVES, ON_DEMAND, SLO, SLO_SET_SPEC};
+use super::fields::{CHAIN, CURVES, LATENCY, MAX_CHAINS, MAX_SLOS, MAX_TRAFFIC, ON_DEMAND, SLO, SLO_SET_SPEC};
 use super::profiles::{NoProfiles, Profiles};
 use crate::curve::{CacheCurve, CurveError, LoadCurve, MAX_POINTS, MAX_RATE};
 use crate::schedule::MAX_INSTANCES;
 use crate::slo::{ChainProfile, Curves, Slo, Target};
 use std::collections::HashMap;
-use std::ops::RangeInclusive;
 use std::path::Path;
 use std::sync::Arc;
 use tailwater_api::document::{Document, Fields, Located, duration, label, line, nearest, percentile, throughput};
@@ -15,14 +14,6 @@ use tailwater_net::Nanos;
 
 /// `kind` of SLO specs.
 const KIND: &str = "SloSet";
-/// Maximum number of SLOs in a file.
-pub(super) const MAX_SLOS: usize = 20_000;
-/// Maximum number of chains in a file.
-pub(super) const MAX_CHAINS: usize = 10_000;
-/// Valid latency objectives, as in chain specs.
-pub(super) const LATENCY: RangeInclusive<Nanos> = Nanos::from_micros(1)..=Nanos::from_secs(10);
-/// Maximum length of a traffic name, in bytes.
-pub(super) const MAX_TRAFFIC: usize = 256;
 /// Maximum cache size, in KiB.
 const MAX_CACHE: f64 = (1u64 << 30) as f64;
 

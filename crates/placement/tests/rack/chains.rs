@@ -28,11 +28,11 @@ fn a_new_chain_gets_instances_for_its_demand() {
         vec![chain("a", 0.3), chain("b", 1.5)],
     );
     let plan = world.step();
-    // Best fit: the second chain needs two instances of at most 0.9 cores.
+    // Best fit: the second chain needs two instances, the first of which fills a core.
     let expected = [
         ("a-0", "s0", 0.3, CreateReason::Missing),
-        ("b-0", "s0", 0.75, CreateReason::Missing),
-        ("b-1", "s1", 0.75, CreateReason::Load),
+        ("b-0", "s0", 0.9, CreateReason::Missing),
+        ("b-1", "s0", 0.6, CreateReason::Load),
     ];
     assert_eq!(creates(&plan), expected);
     let RackAction::Create(first) = &plan.actions[0] else {
@@ -240,8 +240,8 @@ fn a_promise_comes_before_none_and_a_reserved_one_first() {
     );
     let plan = world.step();
     let order: Vec<&str> = creates(&plan).iter().map(|create| create.0).collect();
-    // What misses of the chain on demand is tried in parts: 0.4 of 0.5 is left on the core.
-    assert_eq!(order, ["c-0", "b-0", "b-1", "a-0"]);
+    // Of the chain on demand, parts are tried: 0.4 of 0.5 is left on the core.
+    assert_eq!(order, ["c-0", "b-0", "a-0"]);
     assert_eq!(world.promised("b"), 0.375e6);
 }
 

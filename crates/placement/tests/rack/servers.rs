@@ -83,6 +83,24 @@ fn a_failed_instance_is_replaced() {
 }
 
 #[test]
+fn an_instance_that_failed_is_not_created_on_the_same_server_for_a_while() {
+    let mut world = two(vec![chain("a", 0.5)]);
+    world.settle();
+    let first = world.places("a");
+    world.view.instances[0].phase = InstancePhase::Lost;
+    world.settle();
+    let second = world.places("a");
+    assert_ne!(first, second);
+    // Both have failed: it waits.
+    world.view.instances[0].phase = InstancePhase::Lost;
+    world.settle();
+    assert!(world.places("a").is_empty());
+    world.view.now += RackOptions::default().retry;
+    world.settle();
+    assert_eq!(world.places("a").len(), 1);
+}
+
+#[test]
 fn a_cordoned_server_keeps_its_instances_and_gets_none() {
     let mut world = two(vec![chain("a", 0.5)]);
     world.settle();

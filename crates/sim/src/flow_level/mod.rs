@@ -30,7 +30,7 @@ mod limits;
 mod meter;
 mod model;
 mod queue;
-mod random;
+pub(crate) mod random;
 mod run;
 mod source;
 #[cfg(test)]

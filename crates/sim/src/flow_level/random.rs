@@ -4,7 +4,7 @@ use crate::chain::random;
 
 /// Stream of random numbers.
 #[derive(Clone, Debug)]
-pub(super) struct Draws {
+pub(crate) struct Draws {
     seed: u64,
     number: u64,
 }

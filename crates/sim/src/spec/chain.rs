@@ -1,11 +1,10 @@
 //! Chains of a rack spec: costs of their packets, objectives, traffic.
 
 use super::costs;
-use super::fields::{CHAIN, TRAFFIC};
+use super::fields::{CHAIN, MOST_COPIES, MOST_SEED, SCALE, SLO, TRAFFIC};
 use super::model::SimulationModel;
 use crate::chain::{ChainError, ChainModel};
 use crate::rack::{CoreSharing, Rack};
-use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use tailwater_api::document::{Fields, Located, duration, label, nearest};
 use tailwater_api::{SpecError, WhenOverloaded};
@@ -18,15 +17,9 @@ use tailwater_policy::core::Load;
 use tailwater_policy::server::IngressConfig;
 use tailwater_traffic::generate::{PRESETS, preset};
 
-/// Valid latency objectives, as in chain specs.
-pub(super) const SLO: RangeInclusive<Nanos> = Nanos::from_micros(1)..=Nanos::from_secs(10);
-/// Valid factors on the number of flows and on the rate.
-pub(super) const SCALE: RangeInclusive<f64> = 1e-3..=1e6;
 /// Sustainable load of a core with its own queue, as a share of its capacity. Used if nothing was measured: queues grow
 /// without bound at 1.
 const SUSTAINED: f64 = 0.85;
-/// The largest seed: all digits of it are kept by whatever reads JSON.
-pub(super) const MOST_SEED: u64 = 1 << 53;
 
 /// A chain on a rack.
 #[derive(Clone, Debug)]
@@ -197,9 +190,6 @@ pub(super) fn home(node: &Located<'_>, rack: &Rack) -> Result<Option<u16>, SpecE
     let server = node.whole(1..=rack.servers.len() as u64)?;
     Ok(Some(server as u16 - 1))
 }
-
-/// Maximum number of copies of a chain, and of its servers.
-pub(super) const MOST_COPIES: u64 = 10_000;
 
 /// Parses a chain of a spec whose files are relative to `base_dir`, on this number of servers.
 pub(super) fn chain(

@@ -1,18 +1,11 @@
 //! Costs of packets in a rack spec.
 
-use super::fields::{COSTS, DISPATCH, PAUSE, SPLIT, WAKE};
+use super::fields::{COSTS, DISPATCH, LENGTH, MOST_COST, PAUSE, SPLIT, WAKE};
 use crate::chain::{ChainModel, Jitter, MOST_BATCH, SplitCost};
 use crate::pauses::Pauses;
-use std::ops::RangeInclusive;
 use tailwater_api::SpecError;
 use tailwater_api::document::{Fields, Located};
 use tailwater_policy::capacity::{MAX_PAUSES, MAX_PAUSES_PER_SECOND, MAX_SPLITS, MAX_WAKES, Pause, ServiceCosts, Wake};
-
-/// Maximum cost, in nanoseconds.
-pub(super) const MOST_COST: f64 = 1e9;
-
-/// Valid durations of sleep, wake-ups and pauses, in nanoseconds.
-pub(super) const LENGTH: RangeInclusive<u64> = 1..=10_000_000_000;
 
 /// Parses the service costs of a chain that was not measured.
 pub(super) fn service(node: &Located<'_>) -> Result<ServiceCosts, SpecError> {

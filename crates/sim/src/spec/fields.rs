@@ -1,17 +1,39 @@
 //! Fields of the kind `Rack`.
 
-use super::chain::{MOST_COPIES, MOST_SEED, SCALE, SLO};
-use super::costs::{LENGTH, MOST_COST};
-use super::rack::{DELAY, MOST_BUFFER, MOST_ROWS};
-use super::{DURATION, KIND, WINDOW};
 use crate::chain::MOST_BATCH;
 use crate::flow_level::{MOST_CHAINS, MOST_SERVERS};
 use crate::policies::COMPARABLE;
-use crate::simulation::LONGEST_RUN;
+use crate::simulation::{LONGEST_RUN, SHORTEST_WINDOW};
+use std::ops::RangeInclusive;
 use tailwater_api::schema::{FILE, Field, Kind, LABEL, Map, Rule, Text, Type};
 use tailwater_api::slo::WHEN_OVERLOADED;
 use tailwater_net::Nanos;
 use tailwater_policy::capacity::{MAX_PAUSES, MAX_PAUSES_PER_SECOND, MAX_SPLITS, MAX_WAKES};
+
+/// `kind` of rack specs.
+pub(super) const KIND: &str = "Rack";
+/// Valid durations of arrivals.
+pub(super) const DURATION: RangeInclusive<Nanos> = Nanos::from_micros(100)..=LONGEST_RUN;
+/// Valid lengths of a window.
+pub(super) const WINDOW: RangeInclusive<Nanos> = SHORTEST_WINDOW..=LONGEST_RUN;
+/// Valid latency objectives, as in chain specs.
+pub(super) const SLO: RangeInclusive<Nanos> = Nanos::from_micros(1)..=Nanos::from_secs(10);
+/// Valid factors on the number of flows and on the rate.
+pub(super) const SCALE: RangeInclusive<f64> = 1e-3..=1e6;
+/// The largest seed: all digits of it are kept by whatever reads JSON.
+pub(super) const MOST_SEED: u64 = 1 << 53;
+/// Maximum number of copies of a chain, and of its servers.
+pub(super) const MOST_COPIES: u64 = 10_000;
+/// Valid delays of any kind.
+pub(super) const DELAY: RangeInclusive<Nanos> = Nanos::ZERO..=Nanos::from_secs(10);
+/// Maximum rows of a switch's table, and maximum packets that its controller buffers.
+pub(super) const MOST_ROWS: u64 = 1 << 20;
+/// Maximum buffer of a switch, in bytes.
+pub(super) const MOST_BUFFER: u64 = 1 << 34;
+/// Maximum cost, in nanoseconds.
+pub(super) const MOST_COST: f64 = 1e9;
+/// Valid durations of sleep, wake-ups and pauses, in nanoseconds.
+pub(super) const LENGTH: RangeInclusive<u64> = 1..=10_000_000_000;
 
 /// Schema of racks.
 pub static SCHEMA: Kind = Kind {
@@ -41,8 +63,8 @@ pub(super) static FIELDS: Map = Map {
             "coreSharing",
             Type::Words(&["first-come", "own", "broker"]),
             "Sharing of a server's cores among chains. `first-come`: equal shares of all servers for queues, and all \
-             others as auxiliary cores. With the other two each chain is on one server: `own`: an equal share; `broker`: \
-             all cores, under the core broker. Not at flow level.",
+             others as auxiliary cores. With the other two each chain is on one server: `own`: an equal share; \
+             `broker`: all cores, under the core broker. Not at flow level.",
         )
         .or("first-come"),
         Field::new("switch", Type::Map(&SWITCH), "Switch in front of the servers."),
@@ -61,8 +83,12 @@ pub(super) static FIELDS: Map = Map {
             "Policies to compare; `oracle` is the bound.",
         )
         .otherwise("all"),
-        Field::new("duration", Type::duration(&DURATION), "Time during which packets arrive.")
-            .otherwise("captures whole, presets 1s"),
+        Field::new(
+            "duration",
+            Type::duration(&DURATION),
+            "Time during which packets arrive.",
+        )
+        .otherwise("captures whole, presets 1s"),
         Field::new(
             "warmUp",
             Type::Duration(Nanos::ZERO, LONGEST_RUN),

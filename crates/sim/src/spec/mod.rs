@@ -15,22 +15,16 @@ pub use model::SimulationModel;
 
 use crate::policies::comparable;
 use crate::rack::Rack;
-use crate::simulation::{LONGEST_RUN, RunOptions, SHORTEST_WINDOW, longest};
+use crate::simulation::{RunOptions, longest};
+use fields::{DURATION, FIELDS, KIND, MOST_SEED, WINDOW};
 use std::collections::HashMap;
-use std::ops::RangeInclusive;
 use std::path::Path;
 use tailwater_api::SpecError;
 use tailwater_api::document::{Document, Located, duration};
 use tailwater_net::Nanos;
 
-/// `kind` of rack specs.
-const KIND: &str = "Rack";
 /// Name of a rack spec in errors.
 const WHAT: &str = "a rack spec";
-/// Valid durations of arrivals.
-const DURATION: RangeInclusive<Nanos> = Nanos::from_micros(100)..=LONGEST_RUN;
-/// Valid lengths of a window.
-const WINDOW: RangeInclusive<Nanos> = SHORTEST_WINDOW..=LONGEST_RUN;
 
 /// A rack, its chains and their traffic.
 #[derive(Clone, Debug)]
@@ -85,7 +79,7 @@ impl RackSpec {
 
 fn rack_spec(document: &Document, base_dir: &Path, model: Option<SimulationModel>) -> Result<RackSpec, SpecError> {
     let (metadata, spec) = document.object(KIND, "a map with servers and chains")?;
-    let fields = spec.fields_of(&self::fields::FIELDS)?;
+    let fields = spec.fields_of(&FIELDS)?;
     let model = match (model, fields.optional("model")) {
         (Some(model), _) => model,
         (None, None) => SimulationModel::default(),
@@ -167,7 +161,7 @@ fn rack_spec(document: &Document, base_dir: &Path, model: Option<SimulationModel
         window,
         seed: match fields.optional("seed") {
             None => 1,
-            Some(node) => node.whole(0..=chain::MOST_SEED)?,
+            Some(node) => node.whole(0..=MOST_SEED)?,
         },
         policies: match fields.optional("policies") {
             None => Vec::new(),

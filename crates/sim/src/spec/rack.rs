@@ -1,6 +1,6 @@
 //! Machines of a rack spec.
 
-use super::fields::{INGRESS, SERVER, SWITCH, TIMING};
+use super::fields::{DELAY, INGRESS, MOST_BUFFER, MOST_ROWS, SERVER, SWITCH, TIMING};
 use super::model::SimulationModel;
 use crate::rack::{CoreSharing, Rack, Server, Switch, Timing};
 use crate::simulation::LONGEST_RUN;
@@ -10,14 +10,8 @@ use tailwater_api::{SpecError, Throughput};
 use tailwater_net::Nanos;
 use tailwater_policy::server::IngressConfig;
 
-/// Valid delays of any kind.
-pub(super) const DELAY: RangeInclusive<Nanos> = Nanos::ZERO..=Nanos::from_secs(10);
 /// Valid link rates, in bits per second.
 const LINK: RangeInclusive<u64> = 1_000_000..=10_000_000_000_000;
-/// Maximum rows of a switch's table, and maximum packets that its controller buffers.
-pub(super) const MOST_ROWS: u64 = 1 << 20;
-/// Maximum buffer of a switch, in bytes.
-pub(super) const MOST_BUFFER: u64 = 1 << 34;
 
 /// Parses the rack of a spec for a model.
 pub(super) fn rack(fields: &Fields<'_>, model: SimulationModel) -> Result<Rack, SpecError> {

@@ -8,6 +8,7 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
+use tailwater_api::schema::FunctionSchema;
 use tailwater_cluster::resources::definitions;
 use tokio::time::{sleep, timeout};
 
@@ -183,14 +184,19 @@ impl ApiServer {
         Client::try_from(config).unwrap()
     }
 
-    /// Creates the definitions of all kinds, and waits until they can be used.
+    /// Creates the definitions of all kinds, and waits until they can be used. Functions are not checked.
     pub async fn define(&self) {
+        self.define_with(&[]).await;
+    }
+
+    /// Same, with these functions.
+    pub async fn define_with(&self, functions: &[FunctionSchema]) {
         let client = self.client(ADMIN);
         let api: Api<CustomResourceDefinition> = Api::all(client.clone());
-        for definition in definitions() {
+        for definition in definitions(functions) {
             api.create(&PostParams::default(), &definition).await.unwrap();
         }
-        for definition in definitions() {
+        for definition in definitions(functions) {
             let name = definition.metadata.name.unwrap();
             let established = kube::runtime::wait::conditions::is_crd_established();
             let wait = kube::runtime::wait::await_condition(api.clone(), &name, established);

@@ -238,6 +238,7 @@ pub fn start_controller_at(pace: Pace, client: &Client, name: &str) -> Running {
         period: Duration::from_millis(200),
         pause: Duration::from_millis(20),
         drain: Duration::from_secs(2),
+        peak: Duration::from_secs(2),
         options: RackOptions {
             lost_after: Nanos(pace.lost_after.as_nanos() as u64),
             hold: Nanos::from_secs(2),
