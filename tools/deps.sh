@@ -8,7 +8,7 @@
 #   check   python3: which crate and file imports which; runs test programs, and ends those that hang
 #   test    tshark: an independent reader for the captures we write; zstd: packed rule sets; crun: functions in containers;
 #           redis-server, openssl: flow state in Redis; nfdump: an independent collector of flow records;
-#           libpcap: expressions of bpfFilter
+#           libpcap: expressions of bpfFilter; Open vSwitch: the ingress of a rack
 #   bench   valgrind: instruction counts; zstd: packed rule sets; redis-server: what state in Redis costs; libpcap
 #   ports   DPDK and pkg-config: the feature `dpdk`; ip, ping, curl, iperf3, openssl, tcpreplay, nft,
 #           Open vSwitch: its tests end to end
@@ -117,6 +117,12 @@ pcap() {
         say "going on without libpcap: expressions of bpfFilter are refused, and their tests skipped"
 }
 
+# The switch that the ingress of a rack is tested with.
+switch() {
+    have ovs-vswitchd || [ -x /usr/sbin/ovs-vswitchd ] || apt_install openvswitch-switch ||
+        say "going on without openvswitch-switch: everything that requires it is skipped"
+}
+
 # DPDK's headers, and programs whose packages have other names.
 ports() {
     local missing=()
@@ -156,6 +162,7 @@ for group in "$@"; do
     test)
         optional tshark zstd crun redis-server openssl nfdump
         pcap
+        switch
         ;;
     bench)
         optional valgrind zstd redis-server

@@ -1,6 +1,7 @@
 //! Connection to an OpenFlow switch: sockets around the [`Session`], with back-off.
 
-use super::openflow::{OpenFlowError, Session, SessionConfig};
+use super::openflow::OpenFlowError;
+use super::session::{Session, SessionConfig};
 use super::switch::{Busy, Switch, SwitchCommand, SwitchEvent};
 use std::fmt;
 use std::io;

@@ -16,9 +16,9 @@ pub struct Changes {
 /// Returns the next at most `per_bundle` changes. `room` is the number of rules that can be added.
 ///
 /// Make before break: new rules come first, longer rows before shorter ones, so that what a shorter row loses has its
-/// own rule already. Then rules whose action changes, each replaced at once. Rules that are not wanted go last, when what
-/// matched them has another. Only where the table has no room for all new rules do the first go earlier: in the same
-/// bundle as the new ones, which the switch applies at one time.
+/// own rule already. Then rules whose action changes, each replaced at once. Rules that are not wanted go last, when
+/// what matched them has another. Only where the table has no room for all new rules do the first go earlier: in the
+/// same bundle as the new ones, which the switch applies at one time.
 pub fn changes(present: &RuleSet, wanted: &RuleSet, room: usize, per_bundle: usize) -> Changes {
     let change = |command, rule: &FlowRule| FlowMod {
         command,

@@ -16,14 +16,16 @@ pub mod openflow;
 mod rows;
 mod rule;
 mod run;
+mod session;
 mod steering;
 mod switch;
 
 pub use connection::{Endpoint, NoEndpoint, OpenFlowSwitch};
-pub use openflow::SessionConfig;
+
 pub use rows::{Row, SOURCE_BITS, class_of};
 pub use rule::{Action, FlowMatch, FlowRule, MacAddress, MaskedAddress, PortNumber};
 pub use run::run;
+pub use session::{Session, SessionConfig};
 pub use steering::{
     ChainReport, ChainRoute, FromServers, Input, LossCause, MoveCause, Output, PortReference, Readiness, Server,
     ServerReport, SteeredMove, Steering, SteeringConfig, SteeringProblem, Step, Unmatched,

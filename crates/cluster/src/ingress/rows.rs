@@ -1,10 +1,11 @@
 //! Rows of the mappers as rules of a switch, and back. Pure.
 //!
-//! A row says where a part of a chain's traffic goes: a destination prefix, and of a single destination's flows possibly
-//! a share by the lowest bits of the source address. A rule of the switch is a row within one *part* of the chain's
-//! `match`: one destination and source prefix, protocol and VLAN of its lists. Priorities follow from two numbers: which
-//! chain a packet belongs to is decided first (longer destination prefixes of matches win, then longer source prefixes,
-//! then listed protocols, then listed VLANs, as in the server's own rules), then the longest row of that chain.
+//! A row says where a part of a chain's traffic goes: a destination prefix, and of a single destination's flows
+//! possibly a share by the lowest bits of the source address. A rule of the switch is a row within one *part* of the
+//! chain's `match`: one destination and source prefix, protocol and VLAN of its lists. Priorities follow from two
+//! numbers: which chain a packet belongs to is decided first (longer destination prefixes of matches win, then longer
+//! source prefixes, then listed protocols, then listed VLANs, as in the server's own rules), then the longest row of
+//! that chain.
 //!
 //! A rule's cookie has its owner, its chain and its row, so that a new ingress can read the rows back.
 
@@ -38,7 +39,8 @@ const ETH_V6: u16 = 0x86dd;
 pub struct Row {
     /// Destination prefix; `None` for the default row.
     pub destination: Option<IpNet>,
-    /// Value of the upper bits of the four lowest bits of the source address, and how many of them are compared, 0 to 4.
+    /// Value of the upper bits of the four lowest bits of the source address, and how many of them are compared, 0 to
+    /// 4.
     pub source: (u8, u8),
 }
 
@@ -220,8 +222,8 @@ impl Ranks {
 /// Mark of a rule in its cookie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
-    /// A row of a chain: the chain's [identity](chain_identity), the length of the row's prefix plus 1 (0 for the default
-    /// row), and its source bits.
+    /// A row of a chain: the chain's [identity](chain_identity), the length of the row's prefix plus 1 (0 for the
+    /// default row), and its source bits.
     Row {
         /// Identity of the chain.
         chain: u32,
@@ -230,9 +232,9 @@ pub enum Mark {
         /// Source bits of the row.
         source: (u8, u8),
     },
-    /// What comes from a server.
+    /// Packets that come from a server.
     FromServer,
-    /// What no chain matches.
+    /// Packets that no chain matches.
     Unmatched,
 }
 

@@ -12,8 +12,8 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 /// Outputs that wait for the owner before commands do, too.
 const OUTPUTS: usize = 1 << 16;
 
-/// Runs an ingress until `stop` is complete, the inputs or the switch's events end, or nobody takes outputs any more. The
-/// switch's rules stay in force after that.
+/// Runs an ingress until `stop` is complete, the inputs or the switch's events end, or nobody takes outputs any more.
+/// The switch's rules stay in force after that.
 ///
 /// `known` has the chains and servers that are known from the start. Rows of them that the switch has from an earlier
 /// ingress are kept, so that flows in progress stay on their servers; other rules of the same

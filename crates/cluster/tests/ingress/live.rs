@@ -98,8 +98,8 @@ pub fn mac(number: ServerNumber) -> [u8; 6] {
     [2, 0, 0, 0, 0, number as u8]
 }
 
-/// Chain of 10.0.0.0/8 on these servers, by NetBlaze's mapper: each new prefix of 16 bits takes a new server, while there
-/// is one.
+/// Chain of 10.0.0.0/8 on these servers, by NetBlaze's mapper: each new prefix of 16 bits takes a new server, while
+/// there is one.
 pub fn chain(name: &str, servers: &[ServerNumber]) -> ChainRoute {
     ChainRoute {
         name: name.to_owned(),

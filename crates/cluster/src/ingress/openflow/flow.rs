@@ -115,7 +115,7 @@ fn read_field(matching: &mut FlowMatch, number: u8, has_mask: bool, body: &[u8])
     fn exact<const N: usize>(body: &[u8], has_mask: bool) -> Option<[u8; N]> {
         (!has_mask).then(|| body.try_into().ok()).flatten()
     }
-    let read = match number {
+    match number {
         field::IN_PORT if matching.in_port.is_none() => {
             matching.in_port = exact(body, has_mask).map(PortNumber::from_be_bytes);
             matching.in_port.is_some()
@@ -144,8 +144,7 @@ fn read_field(matching: &mut FlowMatch, number: u8, has_mask: bool, body: &[u8])
             matching.destination.is_some()
         }
         _ => false,
-    };
-    read
+    }
 }
 
 /// Reads an address. Bits outside the mask are ignored, and a mask without bits is no match.

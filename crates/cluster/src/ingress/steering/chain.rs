@@ -82,6 +82,8 @@ pub(super) struct Chain {
     pub moves: Vec<Move>,
     /// `false` until there was a server that can have rows.
     pub is_started: bool,
+    /// The fixed mapper's rows may differ from those that are wanted in the switch.
+    differs: bool,
 }
 
 impl Chain {
@@ -103,6 +105,7 @@ impl Chain {
             memberships: vec![Membership::Lost; count],
             moves: Vec::new(),
             is_started: false,
+            differs: false,
             route,
         }
     }
@@ -270,7 +273,11 @@ impl Chain {
         for (server, membership) in self.memberships.iter().enumerate() {
             if *membership != Membership::Open && mapper.activated(server as ServerNumber) {
                 mapper.vacate(server as ServerNumber, &dedicated);
+                self.differs = true;
             }
+        }
+        if !std::mem::take(&mut self.differs) {
+            return;
         }
         let (rows, full) = mapper.table();
         let rows = rows.map(|(prefix, server)| (Row::of_prefix(prefix), server));
@@ -298,10 +305,11 @@ impl Chain {
         });
     }
 
-    /// Ends all moves: those whose row is wanted already are complete, others are off. Returns both. The mapper can then
-    /// decide anew.
+    /// Ends all moves: those whose row is wanted already are complete, others are off. Returns both. The mapper can
+    /// then decide anew.
     pub fn abort(&mut self) -> (Vec<Move>, Vec<Move>) {
         let moves = std::mem::take(&mut self.moves);
+        self.differs = true;
         let (begun, off): (Vec<Move>, Vec<Move>) = moves.into_iter().partition(Move::is_begun);
         if let Mapper::Balanced(mapper) = &mut self.mapper {
             let row_match = |planned: &Move| planned.row.to_row_match();

@@ -8,7 +8,11 @@
 //! server sends the flows' state; the move is complete. A balancer's moves run together, those of a drained server one
 //! after another, and those of a lost server at once, in one bundle, with nothing to wait for.
 
+mod adoption;
 mod chain;
+mod moving;
+mod packets;
+mod progress;
 mod types;
 mod writing;
 
@@ -17,26 +21,21 @@ pub use types::{
     ServerReport, SteeredMove, SteeringConfig, SteeringProblem, Unmatched,
 };
 
-use super::openflow::{ErrorMessage, FlowStatistics, PacketIn, PortDescription};
-use super::rows::{MAX_PARTS, Mark, Ranks, Row, RuleSet, chain_identity, is_owned, parts_of, row_of};
-use super::rule::{Action, FlowMatch, MacAddress, PortNumber};
-use super::switch::{SwitchCommand, SwitchEvent, SwitchState};
+use super::openflow::PortDescription;
+use super::rows::{MAX_PARTS, Mark, Ranks, Row, RuleSet, chain_identity, parts_of};
+use super::rule::{FlowMatch, MacAddress, PortNumber};
+use super::switch::{SwitchCommand, SwitchEvent};
 use chain::{Chain, Index, Stage};
+use progress::Writing;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use tailwater_api::chain::ambiguity;
 use tailwater_net::Nanos;
-use tailwater_net::parse::{Network, parse};
 use tailwater_policy::server::{Membership, ServerNumber};
 
 /// Most servers of a rack, those that have left included.
 const MAX_SERVERS: usize = 4096;
 /// Most chains.
 const MAX_CHAINS: usize = 4096;
-/// Packets, and bytes of them, that wait for their rows at most. Others are dropped.
-const WAITING_PACKETS: usize = 1024;
-const WAITING_BYTES: usize = 1 << 20;
-/// Time until a refused change is tried again.
-const RETRY: Nanos = Nanos::from_secs(2);
 
 /// Something to do for the caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,6 +67,8 @@ struct ServerState {
 #[derive(Debug)]
 struct SwitchView {
     is_connected: bool,
+    /// Ports, or servers, have changed since the servers' ports were last looked up.
+    has_new_ports: bool,
     ports: HashMap<PortNumber, PortDescription>,
     max_rules: usize,
     /// Room that was found where the switch refused rules.
@@ -99,7 +100,7 @@ pub struct Steering {
     chains: BTreeMap<String, Chain>,
     ranks: Ranks,
     switch: Option<SwitchView>,
-    writing: writing::Writing,
+    writing: Writing,
     waiting: VecDeque<WaitingPacket>,
     waiting_bytes: usize,
     dropped: u64,
@@ -126,7 +127,7 @@ impl Steering {
             chains: BTreeMap::new(),
             ranks: Ranks::default(),
             switch: None,
-            writing: writing::Writing::default(),
+            writing: Writing::default(),
             waiting: VecDeque::new(),
             waiting_bytes: 0,
             dropped: 0,
@@ -210,11 +211,13 @@ impl Steering {
             SwitchEvent::PacketIn(packet) => self.packet_in(packet),
             SwitchEvent::Port(port) => {
                 if let Some(switch) = &mut self.switch {
+                    switch.has_new_ports = true;
                     switch.ports.insert(port.number, port);
                 }
             }
             SwitchEvent::PortRemoved(number) => {
                 if let Some(switch) = &mut self.switch {
+                    switch.has_new_ports = true;
                     switch.ports.remove(&number);
                 }
             }
@@ -342,6 +345,9 @@ impl Steering {
     /// Takes a new or changed server.
     fn set_server(&mut self, server: Server) {
         let heard = self.now;
+        if let Some(switch) = &mut self.switch {
+            switch.has_new_ports = true;
+        }
         if let Some(&index) = self.numbers.get(&server.number) {
             let state = &mut self.servers[index];
             if !state.is_member {
@@ -397,10 +403,11 @@ impl Steering {
     }
 
     fn review_servers(&mut self) {
-        let Some(switch) = &self.switch else { return };
+        let Some(switch) = &mut self.switch else { return };
+        let looks_up = switch.is_connected && std::mem::take(&mut switch.has_new_ports);
         let mut changed = Vec::new();
         for (index, state) in self.servers.iter_mut().enumerate() {
-            if switch.is_connected {
+            if looks_up {
                 let port = match &state.server.port {
                     PortReference::Number(number) => switch.ports.get(number),
                     PortReference::Name(name) => switch.ports.values().find(|port| port.name == *name),
@@ -461,21 +468,6 @@ impl Steering {
         }
     }
 
-    /// Ends the moves of a chain, so that its mapper can decide at once.
-    fn abort_moves(&mut self, name: &str) {
-        let Some(chain) = self.chains.get_mut(name) else { return };
-        let (begun, off) = chain.abort();
-        self.writing.is_due = true;
-        for planned in begun.iter().filter(|planned| planned.stage != Stage::Done) {
-            let moved = self.shown(name, planned);
-            self.output(Output::MoveEnded { moved, in_time: false });
-        }
-        for planned in &off {
-            let moved = self.shown(name, planned);
-            self.output(Output::MoveCancelled(moved));
-        }
-    }
-
     /// Starts chains that have a server now.
     fn start_chains(&mut self) {
         if self.switch.is_none() {
@@ -487,340 +479,6 @@ impl Steering {
                 self.writing.is_due = true;
             }
         }
-    }
-
-    /// Lets a chain's mapper decide.
-    fn decide(&mut self, name: &str) {
-        let now = self.now;
-        if self.switch.is_none() {
-            return;
-        }
-        let Some(chain) = self.chains.get_mut(name) else { return };
-        if !chain.decide(now) {
-            return;
-        }
-        let planned: Vec<chain::Move> = chain.moves.clone();
-        for planned in planned.iter().filter(|planned| planned.cause != MoveCause::Lost) {
-            let moved = self.shown(name, planned);
-            self.output(Output::MovePlanned(moved));
-        }
-    }
-
-    fn shown(&self, chain: &str, planned: &chain::Move) -> SteeredMove {
-        SteeredMove {
-            chain: chain.to_owned(),
-            row: planned.row,
-            from: self.servers[planned.from].server.number,
-            to: self.servers[planned.to].server.number,
-            cause: planned.cause,
-        }
-    }
-
-    /// Lets moves begin whose turn it is.
-    fn begin_moves(&mut self) {
-        let (now, prepares) = (self.now, self.config.prepare.is_some());
-        for chain in self.chains.values_mut() {
-            // One row of a drained server at a time.
-            let is_active = |planned: &chain::Move| !matches!(planned.stage, Stage::Waiting | Stage::Done);
-            let is_drain = |planned: &chain::Move| planned.cause == MoveCause::Drained;
-            let mut is_draining = chain
-                .moves
-                .iter()
-                .any(|planned| is_drain(planned) && is_active(planned));
-            for planned in &mut chain.moves {
-                if planned.stage != Stage::Waiting || is_drain(planned) && is_draining {
-                    continue;
-                }
-                is_draining |= is_drain(planned);
-                planned.stage = match prepares && planned.cause != MoveCause::Lost {
-                    true => Stage::Preparing(now),
-                    false => Stage::Writing(0),
-                };
-            }
-            for planned in &chain.moves {
-                if planned.stage == Stage::Writing(0) && chain.rows.get(&planned.row) != Some(&planned.to) {
-                    chain.rows.insert(planned.row, planned.to);
-                    self.writing.is_due = true;
-                }
-            }
-        }
-    }
-
-    /// Moves on the moves of a row, or of all, that are at a stage.
-    fn advance_moves(&mut self, row: Option<(&str, Row)>, is_at: impl Fn(Stage) -> bool, to: Stage) {
-        for (name, chain) in &mut self.chains {
-            for planned in &mut chain.moves {
-                let is_meant = row.is_none_or(|(chain, row)| chain == name && row == planned.row);
-                if is_meant && is_at(planned.stage) {
-                    planned.stage = to;
-                    if to == Stage::Done {
-                        let moved = SteeredMove {
-                            chain: name.clone(),
-                            row: planned.row,
-                            from: self.servers[planned.from].server.number,
-                            to: self.servers[planned.to].server.number,
-                            cause: planned.cause,
-                        };
-                        let in_time = row.is_some() || planned.cause == MoveCause::Lost;
-                        self.steps.push_back(Step::Output(Output::MoveEnded { moved, in_time }));
-                    }
-                }
-            }
-            self.writing.is_due |= chain.complete();
-        }
-    }
-
-    /// Moves on what has waited for long enough.
-    fn expire_moves(&mut self) {
-        let now = self.now;
-        let (prepare, transfer) = (self.config.prepare.unwrap_or_default(), self.config.transfer);
-        let late = move |since: Nanos, bound: Nanos| now.saturating_sub(since) >= bound;
-        self.advance_moves(
-            None,
-            |stage| matches!(stage, Stage::Preparing(since) if late(since, prepare)),
-            Stage::Writing(0),
-        );
-        self.advance_moves(
-            None,
-            |stage| matches!(stage, Stage::Transferring(since) if late(since, transfer)),
-            Stage::Done,
-        );
-    }
-
-    /// Reports draining servers that have no row left.
-    fn report_drained(&mut self) {
-        if self.writing.is_due || self.writing.in_flight.is_some() {
-            return;
-        }
-        let is_waiting = |state: &&ServerState| state.membership == Membership::Draining && !state.is_drained;
-        if !self.servers.iter().any(|state| is_waiting(&state)) {
-            return;
-        }
-        let with_rows: Vec<HashMap<Index, usize>> = self.chains.values().map(Chain::rows_by_server).collect();
-        for index in 0..self.servers.len() {
-            let moves = self.chains.values().flat_map(|chain| &chain.moves);
-            let has_moves = moves.into_iter().any(|planned| planned.from == index);
-            let has_rows = with_rows.iter().any(|rows| rows.contains_key(&index));
-            if is_waiting(&&self.servers[index]) && !has_rows && !has_moves {
-                self.servers[index].is_drained = true;
-                let server = self.servers[index].server.number;
-                self.output(Output::ServerDrained(server));
-            }
-        }
-    }
-
-    /// Takes a packet that a rule sent here: its prefix is new.
-    fn packet_in(&mut self, packet: PacketIn) {
-        let PacketIn { cookie, frame, .. } = packet;
-        let Some(Mark::Row { chain: identity, .. }) = Mark::of(cookie, self.config.owner) else {
-            return;
-        };
-        let headers = parse(&frame).ok();
-        let Some(headers) = headers.filter(|headers| headers.network != Network::NotIp) else {
-            self.dropped += 1;
-            return;
-        };
-        let destination = headers.key.destination();
-        let room = self.room();
-        let chain = self.chains.values_mut().find(|chain| chain.identity == identity);
-        let Some(chain) = chain else { return };
-        let parts = parts_of(&chain.route.matching);
-        // Rows are counted with the most rules that they can take until the next write.
-        chain.set_room(room / parts);
-        let Some((server, new)) = chain.steer(destination) else {
-            self.dropped += 1;
-            return;
-        };
-        if let Some(row) = new {
-            self.writing.is_due = true;
-            self.writing.unwritten += super::rows::rules_of_row(&chain.route.matching, row);
-        }
-        let is_written = !self.writing.is_due && self.writing.in_flight.is_none();
-        if is_written {
-            return self.send_packet(server, frame);
-        }
-        let bytes = frame.len();
-        if self.waiting.len() >= WAITING_PACKETS || self.waiting_bytes + bytes > WAITING_BYTES {
-            self.dropped += 1;
-            return;
-        }
-        self.waiting_bytes += bytes;
-        let write = self.writing.next_id();
-        self.waiting.push_back(WaitingPacket {
-            server,
-            cookie,
-            frame,
-            write,
-        });
-    }
-
-    fn send_packet(&mut self, server: Index, frame: Vec<u8>) {
-        let state = &self.servers[server];
-        if let Some(port) = state.port {
-            let mac = state.server.mac;
-            let action = Action::Server { mac, port };
-            self.steps
-                .push_back(Step::Switch(SwitchCommand::PacketOut { action, frame }));
-        }
-    }
-
-    /// Takes the state of a switch that is connected. Its rows are adopted the first time.
-    fn connected(&mut self, state: SwitchState) {
-        let SwitchState {
-            datapath,
-            ports,
-            rules,
-            max_rules,
-        } = state;
-        let is_first = self.switch.is_none();
-        self.write_lost();
-        self.switch = Some(SwitchView {
-            is_connected: true,
-            ports: ports.into_iter().map(|port| (port.number, port)).collect(),
-            max_rules: usize::try_from(max_rules).unwrap_or(usize::MAX),
-            learnt_room: None,
-            present: RuleSet::new(),
-            foreign: 0,
-            foreign_rules: BTreeMap::new(),
-        });
-        self.take_rules(rules);
-        self.next_audit = self.now + self.config.audit.unwrap_or_default();
-        let adopted = if is_first { self.adopt() } else { 0 };
-        let foreign = self.switch.as_ref().map_or(0, |switch| switch.foreign);
-        self.writing.is_due = true;
-        self.output(Output::Connected {
-            datapath,
-            adopted,
-            foreign,
-        });
-    }
-
-    /// Sorts the switch's rules by owner.
-    fn take_rules(&mut self, rules: Vec<FlowStatistics>) {
-        let owner = self.config.owner;
-        let Some(switch) = &mut self.switch else { return };
-        switch.present.clear();
-        switch.foreign_rules.clear();
-        switch.foreign = 0;
-        for statistics in rules {
-            let rule = statistics.rule;
-            let key = (rule.priority, rule.matching.clone());
-            if is_owned(&rule, owner) {
-                switch.present.insert(key, rule);
-            } else {
-                switch.foreign += 1;
-                if rule.matching.other.is_empty() {
-                    switch.foreign_rules.insert(key, rule.cookie);
-                }
-            }
-        }
-    }
-
-    /// Takes over the rows of the switch. Returns their number.
-    fn adopt(&mut self) -> usize {
-        // Servers are silent only if they are so from now on.
-        for state in &mut self.servers {
-            (state.heard, state.is_silent) = (self.now, false);
-        }
-        self.review_servers();
-        let targets: HashMap<(MacAddress, PortNumber), Index> = self
-            .servers
-            .iter()
-            .enumerate()
-            .filter_map(|(index, state)| Some(((state.server.mac, state.port?), index)))
-            .collect();
-        let macs: HashMap<MacAddress, Index> = self
-            .servers
-            .iter()
-            .enumerate()
-            .map(|(index, state)| (state.server.mac, index))
-            .collect();
-        let mut found: HashMap<u32, BTreeMap<Row, Index>> = HashMap::new();
-        let present = self.switch.iter().flat_map(|switch| switch.present.values());
-        for rule in present {
-            let Action::Server { mac, port } = &rule.action else {
-                continue;
-            };
-            // The port of a server that is lost is not known, and may have changed.
-            let server = targets.get(&(*mac, *port)).or_else(|| macs.get(mac));
-            if let (Some((chain, row)), Some(server)) = (row_of(rule, self.config.owner), server) {
-                found.entry(chain).or_default().insert(row, *server);
-            }
-        }
-        let mut adopted = 0;
-        let names: Vec<String> = self.chains.keys().cloned().collect();
-        for name in names {
-            let Some(mut chain) = self.chains.remove(&name) else {
-                continue;
-            };
-            if let Some(rows) = found.get(&chain.identity) {
-                chain.start(rows, self.now);
-                adopted += chain.rows.len();
-                self.join(&mut chain);
-            }
-            self.chains.insert(name.clone(), chain);
-            self.decide(&name);
-        }
-        adopted
-    }
-
-    /// Handles the refusal of a write for want of room: rows that did not fit are given up.
-    fn table_is_full(&mut self) {
-        let owner = self.config.owner;
-        let Some(switch) = &mut self.switch else { return };
-        let rules = switch.present.len();
-        switch.learnt_room = Some(rules);
-        let rows = switch.present.values().filter_map(|rule| row_of(rule, owner));
-        let mut rows: Vec<(u32, Row)> = rows.collect();
-        rows.sort_unstable();
-        let names: Vec<String> = self.chains.keys().cloned().collect();
-        for name in names {
-            if let Some(chain) = self.chains.get_mut(&name) {
-                let identity = chain.identity;
-                chain.forget(|row| rows.binary_search(&(identity, row)).is_ok());
-                // Moves that need new rows are off; they may be tried with others.
-                for planned in &mut chain.moves {
-                    let is_missing = rows.binary_search(&(identity, planned.row)).is_err();
-                    if is_missing && matches!(planned.stage, Stage::Writing(_)) {
-                        planned.stage = Stage::Waiting;
-                        chain.rows.remove(&planned.row);
-                    }
-                }
-            }
-            let is_off = |planned: &chain::Move| planned.stage == Stage::Waiting;
-            if self
-                .chains
-                .get(&name)
-                .is_some_and(|chain| chain.moves.iter().any(is_off))
-            {
-                self.abort_moves(&name);
-            }
-        }
-        self.output(Output::Problem(SteeringProblem::TableFull { rules }));
-        // Packets whose rows did not fit go to the default server.
-        self.waiting_bytes = 0;
-        for WaitingPacket { cookie, frame, .. } in std::mem::take(&mut self.waiting) {
-            self.packet_in(PacketIn {
-                cookie,
-                in_port: None,
-                frame,
-            });
-        }
-    }
-
-    fn write_failed(&mut self, id: u64, error: ErrorMessage) {
-        if !self.write_ended(id) {
-            return;
-        }
-        match error {
-            ErrorMessage::TABLE_FULL => self.writing.is_table_full = true,
-            ErrorMessage { kind, code } => {
-                self.writing.retry_at = self.now + RETRY;
-                self.output(Output::Problem(SteeringProblem::Refused { kind, code }));
-            }
-        }
-        // Part of it may be in force.
-        self.read_rules();
     }
 }
 

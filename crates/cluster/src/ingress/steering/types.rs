@@ -9,7 +9,8 @@ use tailwater_policy::server::{ClassLoad, IngressConfig, ServerCounters, ServerN
 /// Settings of an ingress.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SteeringConfig {
-    /// Number of the ingress, in the cookies of its rules: several ingresses can share a switch if their numbers differ.
+    /// Number of the ingress, in the cookies of its rules: several ingresses can share a switch if their numbers
+    /// differ.
     pub owner: u8,
     /// Way of packets that come from servers.
     pub from_servers: FromServers,
@@ -111,8 +112,8 @@ pub struct ChainRoute {
     pub matching: Match,
     /// Servers that it runs on, with the number of cores that it can have there.
     pub servers: Vec<(ServerNumber, u16)>,
-    /// Mapper and its parameters. [`IngressConfig::rebalance`] selects the balancer, otherwise it is NetBlaze's. For the
-    /// live ingress [`IngressConfig::flow_hash`] stands for the lowest bits of the source address, and
+    /// Mapper and its parameters. [`IngressConfig::rebalance`] selects the balancer, otherwise it is NetBlaze's. For
+    /// the live ingress [`IngressConfig::flow_hash`] stands for the lowest bits of the source address, and
     /// [`IngressConfig::table`] is set by the ingress.
     pub mapping: IngressConfig,
 }

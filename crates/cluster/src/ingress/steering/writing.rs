@@ -1,52 +1,15 @@
 //! Writing of the wanted rules: one bundle at a time, and the next from what is wanted then.
 
 use super::super::diff::{apply, changes};
-use super::super::openflow::{FlowMod, FlowStatistics};
+use super::super::openflow::FlowStatistics;
 use super::super::rows::{RuleSet, add_from_server, add_rows, add_unmatched, parts_of};
 use super::super::rule::Action;
 use super::super::switch::SwitchCommand;
 use super::chain::{Chain, Mapper, Stage};
+use super::progress::InFlight;
 use super::{FromServers, Output, Row, Steering, SteeringProblem, Step, Unmatched};
 use std::collections::BTreeSet;
 use tailwater_net::Nanos;
-
-/// Write that the switch has not answered yet.
-#[derive(Debug)]
-pub(super) struct InFlight {
-    id: u64,
-    changes: Vec<FlowMod>,
-    /// `true` if nothing is left to write after it.
-    is_last: bool,
-    since: Nanos,
-}
-
-/// State of writing.
-#[derive(Debug, Default)]
-pub(super) struct Writing {
-    /// What is wanted may differ from what is there.
-    pub is_due: bool,
-    pub in_flight: Option<InFlight>,
-    /// Number of the last write.
-    last_id: u64,
-    /// Rules that are wanted, as of the last write, and rules that rows since then take.
-    wanted: usize,
-    pub unwritten: usize,
-    /// The rules of the switch are being read, after the table was found full.
-    is_reading: bool,
-    pub is_table_full: bool,
-    /// Time before which nothing is written, after a refusal.
-    pub retry_at: Nanos,
-    /// Foreign rules in the place of wanted ones, as reported, and the last size that was too large.
-    foreign: BTreeSet<(u16, u64)>,
-    too_large: Option<usize>,
-}
-
-impl Writing {
-    /// Returns the number of the next write that will have what is wanted now.
-    pub fn next_id(&self) -> u64 {
-        self.last_id + 1
-    }
-}
 
 impl Steering {
     /// Returns the room that the ingress's rules have in the switch.

@@ -39,6 +39,7 @@
 
 mod membership;
 mod plan;
+mod rack;
 mod row;
 mod spare;
 

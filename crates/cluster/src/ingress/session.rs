@@ -1,8 +1,9 @@
 //! State machine of a connection to a switch: handshake, reading, bundles and keep-alive.
 
-use super::super::switch::{SwitchCommand, SwitchEvent, SwitchState};
-use super::message::{BundleStep, ErrorMessage, FlowMod, FlowStatistics, Message, PortDescription, length_of};
-use super::wire::OpenFlowError;
+use super::openflow::{
+    BundleStep, ErrorMessage, FlowMod, FlowStatistics, Message, OpenFlowError, PortDescription, length_of,
+};
+use super::switch::{SwitchCommand, SwitchEvent, SwitchState};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use tailwater_net::Nanos;
@@ -223,7 +224,7 @@ impl Session {
                 self.next_list();
             }
             SwitchCommand::PacketOut { action, frame } => {
-                // What does not fit would wait longer than the packet is worth.
+                // One that does not fit would wait longer than the packet is worth.
                 if self.outbox.len() < MAX_UNREAD {
                     self.send(&Message::PacketOut { action, frame });
                 }
@@ -497,3 +498,6 @@ impl Session {
         });
     }
 }
+
+#[cfg(test)]
+mod tests;
