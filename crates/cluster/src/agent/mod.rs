@@ -38,6 +38,8 @@ use tokio::time::{interval, sleep, timeout};
 const MANAGER: &str = "tailwater-agent";
 /// Longest time of a request to the API server.
 const REQUEST: Duration = Duration::from_secs(10);
+/// Signs of life from one registration to the next.
+const REGISTER: u64 = 30;
 /// Time after which an instance that the server refused is tried again.
 const AGAIN: SignedDuration = SignedDuration::from_secs(5);
 
@@ -86,6 +88,7 @@ pub async fn run<S: LocalServer + 'static>(
         reader: Arc::new(Mutex::new(connect())),
         writer: Arc::new(Mutex::new(connect())),
         attempts: Arc::default(),
+        reported_chains: None,
         reported: HashMap::new(),
         notices: notices.clone(),
     };
@@ -102,15 +105,16 @@ pub async fn run<S: LocalServer + 'static>(
 /// Registers the server, and renews its lease.
 async fn heartbeat(client: Client, config: Arc<AgentConfig>, notices: Notices) {
     let leases: Api<Lease> = Api::namespaced(client.clone(), &config.namespace);
-    let mut is_registered = false;
+    let mut beats = 0u64;
     let mut ticks = interval(config.heartbeat);
     loop {
         ticks.tick().await;
         let beat = async {
-            if !is_registered {
+            // Now and then again: somebody may have deleted the object.
+            if beats.is_multiple_of(REGISTER) {
                 register(&client, &config).await?;
-                is_registered = true;
             }
+            beats += 1;
             renew(&leases, &config).await
         };
         match timeout(REQUEST, beat).await {
@@ -142,6 +146,9 @@ async fn register(client: &Client, config: &AgentConfig) -> kube::Result<()> {
         ready,
         found.metadata.generation,
     );
+    let mut status = serde_json::to_value(status).map_err(kube::Error::SerdeError)?;
+    // It is reported when it changes.
+    status.as_object_mut().map(|fields| fields.remove("chains"));
     let patch = Patch::Merge(json!({ "status": status }));
     api.patch_status(&config.server, &PatchParams::default(), &patch)
         .await
@@ -176,6 +183,8 @@ struct Agent<S> {
     reader: Arc<Mutex<S>>,
     writer: Arc<Mutex<S>>,
     attempts: Arc<Mutex<Attempts>>,
+    /// Last reported number of chains.
+    reported_chains: Option<usize>,
     /// Last reported status of each instance, and when.
     reported: HashMap<Key, (InstanceStatus, Instant)>,
     notices: Notices,
@@ -199,6 +208,7 @@ impl<S: LocalServer + 'static> Agent<S> {
                     }
                 }
                 self.report(&instances, &chains).await;
+                self.report_server(chains.len()).await;
             }
             tokio::select! {
                 () = sleep(self.config.period.saturating_sub(began.elapsed())) => {}
@@ -283,6 +293,20 @@ impl<S: LocalServer + 'static> Agent<S> {
                 }
             }
         })
+    }
+
+    /// Reports the number of the server's chains, if it has changed.
+    async fn report_server(&mut self, chains: usize) {
+        if self.reported_chains == Some(chains) {
+            return;
+        }
+        let api: Api<RackServer> = Api::all(self.client.clone());
+        let patch = Patch::Merge(json!({"status": {"chains": chains}}));
+        let call = api.patch_status(&self.config.server, &PatchParams::default(), &patch);
+        // The heartbeat tells of an API server that is away, and creates the object.
+        if let Ok(Ok(_)) = timeout(REQUEST, call).await {
+            self.reported_chains = Some(chains);
+        }
     }
 
     /// Reports the states that have changed, and all now and then.

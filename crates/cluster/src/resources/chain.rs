@@ -137,10 +137,8 @@ pub struct ChainStatus {
     #[serde(default)]
     pub cores: u32,
     /// Highest latency at the objective's percentile of any instance, such as `143us`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub p99: Option<String>,
     /// Packets per second of all instances, such as `1.20 Mpps`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub rate: Option<String>,
     /// Reason of the first condition that does not hold.
     #[serde(default)]

@@ -84,7 +84,7 @@ pub enum InstancePhase {
     Failed,
 }
 
-/// Status of an instance, written by its server's agent.
+/// Status of an instance, written by its server's agent. What is unknown is written as null, which removes it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct InstanceStatus {
@@ -104,16 +104,13 @@ pub struct InstanceStatus {
     #[serde(default)]
     pub cores: String,
     /// Latency at the objective's percentile in the last window, such as `143us`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub p99: Option<String>,
     /// Packets per second in the last window, such as `1.20 Mpps`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub rate: Option<String>,
     /// Packets are steered to it; written by the ingress.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub steered: Option<bool>,
     /// The same figures as in `p99` and `rate`, for programs.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub figures: Option<InstanceFigures>,
 }
 

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
     status = "ServerStatus",
     derive = "PartialEq",
     category = "tailwater",
-    doc = "A server with an agent, which creates and deletes this object.",
+    doc = "A server with an agent, which creates this object.",
     printcolumn(
         name = "Ready",
         type_ = "string",

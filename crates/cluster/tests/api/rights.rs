@@ -4,6 +4,7 @@ use crate::definitions::api_server;
 use crate::support::rack::{
     ModelServer, chain, create, instances, rack, runs, start_agent, start_controller, until, warnings,
 };
+use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::core::DynamicObject;
 use kube::discovery::ApiResource;
@@ -154,6 +155,10 @@ async fn the_rights_of_the_chart_suffice_and_agents_are_limited_to_their_servers
         error.to_string().contains("expected an object of server right-a"),
         "{error}"
     );
+    let leases: Api<Lease> = Api::namespaced(account("right-a"), "tailwater");
+    let renewed = merge(json!({"spec": {"holderIdentity": "right-a"}}));
+    let error = leases.patch("right-b", &PatchParams::default(), &renewed).await.unwrap_err();
+    assert!(error.to_string().contains("expected an object of server right-a"), "{error}");
     let error = as_a.delete(&name, &DeleteParams::default()).await.unwrap_err();
     assert!(error.to_string().contains("forbidden"), "{error}");
 
