@@ -89,8 +89,29 @@ static FIELDS: Map = Map {
             "Runs each function in a process of its own: a mode, or a map.",
         )
         .or("none"),
+        Field::new(
+            "scale",
+            Type::Map(&SCALE),
+            "Number of instances on a rack of servers. Not used on a single machine.",
+        ),
     ],
     rules: &[Rule::AtMostOne(&["port", "ports"])],
+    ..Map::PLAIN
+};
+/// Most instances on a rack.
+const MOST_INSTANCES: u64 = 1024;
+const INSTANCES: Type = Type::Whole(1, MOST_INSTANCES);
+static SCALE: Map = Map {
+    fields: &[
+        Field::new("min", INSTANCES, "Least number of instances.").or("1"),
+        Field::new("max", INSTANCES, "Most.").or("1024"),
+        Field::new(
+            "servers",
+            INSTANCES,
+            "Least number of servers that they are on, as far as there are servers.",
+        )
+        .or("1"),
+    ],
     ..Map::PLAIN
 };
 const PREFIXES: Type = Type::List(&Type::Text(&PREFIX), 1, MAX_MATCHES);
@@ -162,6 +183,29 @@ pub struct ChainSettings {
     pub state: Option<StateSpec>,
     /// Isolation of the functions in processes of their own.
     pub isolation: IsolationSpec,
+    /// Instances on a rack. Not used on a single machine.
+    pub scale: ScaleSpec,
+}
+
+/// Instances of a chain on a rack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScaleSpec {
+    /// Least number.
+    pub min: u16,
+    /// Most.
+    pub max: u16,
+    /// Least number of servers that they are on.
+    pub servers: u16,
+}
+
+impl Default for ScaleSpec {
+    fn default() -> ScaleSpec {
+        ScaleSpec {
+            min: 1,
+            max: MOST_INSTANCES as u16,
+            servers: 1,
+        }
+    }
 }
 
 /// Traffic that a chain processes: a packet must match every list that is not empty.
@@ -262,6 +306,7 @@ impl<'d> ChainNode<'d> {
             ports,
             state,
             isolation: optional(&spec, "isolation", IsolationSpec::parse)?,
+            scale: optional(&spec, "scale", scale)?,
         })
     }
 }
@@ -288,6 +333,27 @@ fn state_with(node: &Located<'_>, base_dir: &Path, functions: &impl FunctionFact
         return Err(node.error(message));
     }
     state(node, base_dir)
+}
+
+fn scale(node: &Located<'_>) -> Result<ScaleSpec, SpecError> {
+    let fields = node.fields_of(&SCALE)?;
+    let number = |name, otherwise| match fields.optional(name) {
+        Some(node) => Ok(node.whole(1..=MOST_INSTANCES)? as u16),
+        None => Ok(otherwise),
+    };
+    let ScaleSpec { min, max, servers } = ScaleSpec::default();
+    let scale = ScaleSpec {
+        min: number("min", min)?,
+        max: number("max", max)?,
+        servers: number("servers", servers)?,
+    };
+    match scale.min <= scale.max {
+        true => Ok(scale),
+        false => Err(node.error(format!(
+            "expected min to be at most max, found {} and {}",
+            scale.min, scale.max
+        ))),
+    }
 }
 
 fn match_(node: &Located<'_>) -> Result<Match, SpecError> {

@@ -302,7 +302,8 @@ impl<S: LocalServer + 'static> Agent<S> {
         }
         let api: Api<RackServer> = Api::all(self.client.clone());
         let patch = Patch::Merge(json!({"status": {"chains": chains}}));
-        let call = api.patch_status(&self.config.server, &PatchParams::default(), &patch);
+        let parameters = PatchParams::default();
+        let call = api.patch_status(&self.config.server, &parameters, &patch);
         // The heartbeat tells of an API server that is away, and creates the object.
         if let Ok(Ok(_)) = timeout(REQUEST, call).await {
             self.reported_chains = Some(chains);

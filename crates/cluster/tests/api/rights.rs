@@ -157,8 +157,14 @@ async fn the_rights_of_the_chart_suffice_and_agents_are_limited_to_their_servers
     );
     let leases: Api<Lease> = Api::namespaced(account("right-a"), "tailwater");
     let renewed = merge(json!({"spec": {"holderIdentity": "right-a"}}));
-    let error = leases.patch("right-b", &PatchParams::default(), &renewed).await.unwrap_err();
-    assert!(error.to_string().contains("expected an object of server right-a"), "{error}");
+    let error = leases
+        .patch("right-b", &PatchParams::default(), &renewed)
+        .await
+        .unwrap_err();
+    assert!(
+        error.to_string().contains("expected an object of server right-a"),
+        "{error}"
+    );
     let error = as_a.delete(&name, &DeleteParams::default()).await.unwrap_err();
     assert!(error.to_string().contains("forbidden"), "{error}");
 
