@@ -8,19 +8,19 @@ use kube::{Api, Resource};
 use serde_json::{Value, json};
 use tailwater_cluster::resources::{Chain, ChainInstance};
 
-/// Starts an API server with the definitions; prints why a test is skipped.
-macro_rules! api_server {
+/// Starts a real API server; prints why a test is skipped.
+macro_rules! real_api_server {
     ($name:expr) => {
-        match $crate::support::api_server::ApiServer::start($name).await {
+        match $crate::support::api_server::ApiServer::start_real($name).await {
             Ok(server) => server,
             Err(reason) => {
-                println!("skipped: {reason}");
+                println!("skipped without a real API server: {reason}");
                 return;
             }
         }
     };
 }
-pub(crate) use api_server;
+pub(crate) use real_api_server;
 
 fn chain(name: &str, spec: Value) -> DynamicObject {
     let chain = json!({
@@ -45,7 +45,7 @@ async fn created(server: &ApiServer, spec: Value) -> Result<Value, String> {
 
 #[tokio::test]
 async fn the_api_server_checks_chains_and_completes_them() {
-    let server = api_server!("definitions");
+    let server = real_api_server!("definitions");
     server.define().await;
     let functions = json!([{"acl": {"rules": []}}, {"nat": {"external": ["192.0.2.0/28"]}}]);
     let right = json!({"functions": functions, "slo": {"latency": "200us"}});
