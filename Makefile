@@ -53,7 +53,7 @@ test: ## all tests, and why any were skipped
 test-cluster: ## tests of the rack against a real Kubernetes API server, which is built from Go modules (with Go, for minutes) unless it is in ~/.cache/tailwater; etcd is Debian's. `test` runs the same tests against a model of it
 	@tools/deps.sh build cluster
 	@tools/kubernetes/build.sh
-	@env -u TAILWATER_API_SERVER cargo test --locked -p tailwater-cluster -- --nocapture
+	@TAILWATER_API_SERVER=real cargo test --locked -p tailwater-cluster
 
 quick: ## checks for a change, within a minute: formatting, lints, unit tests of the crates that differ from BASE
 	@tools/quick.sh $(BASE)

@@ -15,8 +15,8 @@
 #   milp    cmake and libclang: the feature `milp`, which builds HiGHS
 #   cluster etcd-server, openssl: the real API server of `make test-cluster`
 #
-# Packages of `test`, `bench`, `ports`, `milp` and `cluster` are optional: tests and benchmarks that need a missing one are
-# skipped, or run against a model, and report it.
+# Packages of `test`, `bench`, `ports`, `milp` and `cluster` are optional: tests and benchmarks that need a missing one
+# are skipped, and report it; `make test-cluster` fails.
 #
 # Without a group: all of them but `cluster`. Debian packages come by apt-get. Rust comes by rustup's own script,
 # and only where there is no cargo; so where there is one, nothing but packages is fetched.
@@ -148,9 +148,11 @@ milp() {
 
 # etcd's package has another name than its program.
 cluster() {
-    have etcd || apt_install etcd-server ||
-        say "going on without etcd-server: a model of the API server is used"
-    optional openssl
+    local missing=()
+    have etcd || missing+=(etcd-server)
+    have openssl || missing+=(openssl)
+    [ ${#missing[@]} -eq 0 ] || apt_install "${missing[@]}" ||
+        say "going on without ${missing[*]}: only a model of the API server can be used"
 }
 
 [ $# -gt 0 ] || set -- build check test bench ports milp

@@ -300,7 +300,12 @@ async fn requests_are_refused(server: &ApiServer, client: &Client) {
         (
             "/apis/tailwater.dev/v1alpha1/namespaces/default/chains",
             "application/merge-patch+json",
-            405,
+            400,
+        ),
+        (
+            "/apis/tailwater.dev/v1alpha1/chains",
+            "application/merge-patch+json",
+            404,
         ),
     ] {
         let request = http::Request::patch(path).header("content-type", media_type);

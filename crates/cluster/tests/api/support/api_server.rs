@@ -11,7 +11,7 @@ use std::time::Duration;
 use tailwater_cluster::resources::definitions;
 use tokio::time::timeout;
 
-/// `model` for the model, though the real one is there.
+/// `model` for the model, though the real one is there; `real` fails where it is not.
 const VARIABLE: &str = "TAILWATER_API_SERVER";
 /// Longest time until an API server is ready.
 pub const READY: Duration = Duration::from_secs(60);
@@ -31,7 +31,8 @@ fn program() -> Result<PathBuf, String> {
     match std::env::var(VARIABLE).as_deref() {
         Err(_) | Ok("") => real::program(),
         Ok("model") => Err(format!("{VARIABLE}=model")),
-        Ok(other) => panic!("{VARIABLE}: expected model, found {other}"),
+        Ok("real") => Ok(real::program().unwrap_or_else(|reason| panic!("{VARIABLE}=real: {reason}"))),
+        Ok(other) => panic!("{VARIABLE}: expected model or real, found {other}"),
     }
 }
 

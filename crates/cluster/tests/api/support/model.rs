@@ -1,8 +1,9 @@
 //! Model of an API server, in the test's process, for machines that have no real one.
 //!
-//! It has the resources that the rack's programs use, and of the API what they use: versions and conflicts, watches,
-//! patches, status apart from spec, generations, finalizers, pages of lists. It has no rights, no admission policies, no
-//! CEL rules and no patterns: tests of those need the real one. What it does not know it refuses.
+//! It has the resources that the rack's programs use, and the parts of the API that they use: versions and conflicts,
+//! watches, patches, status apart from spec, generations, finalizers, pages of lists. It has no rights, no admission
+//! policies, no CEL rules and no patterns: tests of those need the real one. It refuses all that it does not know.
+//! `rules.rs` holds for both.
 
 mod apply;
 mod handling;

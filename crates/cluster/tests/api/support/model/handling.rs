@@ -145,8 +145,12 @@ fn answer(shared: &Arc<Mutex<Store>>, parts: &Parts, body: &Bytes) -> Result<Res
         return match parts.method {
             Method::GET if query.is_set("watch") => watch(&mut store, &target, &query),
             Method::GET => list(&mut store, &target, &query),
-            // Objects in all namespaces are not written at once.
-            _ if kind.is_namespaced != namespace.is_some() => Err(Refusal::method()),
+            // Objects in all namespaces are not written at once; custom resources have no such path then.
+            _ if kind.is_namespaced != namespace.is_some() => match kind.is_defined() {
+                true => Err(Refusal::no_such_path()),
+                false => Err(Refusal::method()),
+            },
+            Method::PUT | Method::PATCH if kind.is_defined() => Err(Refusal::bad("name must be provided")),
             Method::POST => {
                 let created = store.create(kind, namespace, read(parts, body)?, Applied::default(), is_dry)?;
                 if kind.plural == "customresourcedefinitions" && !is_dry {

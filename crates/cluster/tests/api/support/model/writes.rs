@@ -320,8 +320,9 @@ impl Store {
         let finalizers = |value: &Value| value["metadata"]["finalizers"].as_array().cloned().unwrap_or_default();
         let (before, after) = (finalizers(&old.value), finalizers(&next));
         if is_going && after.iter().any(|name| !before.contains(name)) {
-            let error = "metadata.finalizers: Forbidden: no new finalizers can be added if the object is being deleted";
-            return Err(Refusal::invalid(kind, place.name(), &[error.to_owned()]));
+            let error =
+                "metadata.finalizers: Forbidden: no new ones can be added to an object being deleted".to_owned();
+            return Err(Refusal::invalid(kind, place.name(), &[error]));
         }
         if kind.is_defined() && content(kind, &old.value) != content(kind, &next) {
             raise_generation(&mut next);
@@ -340,7 +341,7 @@ impl Store {
         Ok(self.commit(kind, &place.key, Some((next, applied))))
     }
 
-    /// Removes an object, or marks it for removal if it has finalizers. `conditions` are fields of metadata that it must
+    /// Removes an object, or marks it for removal if it has finalizers. `conditions` are fields that its metadata must
     /// have.
     pub fn remove(&mut self, place: &Place<'_>, conditions: &Value) -> Result<Removal, Refusal> {
         let old = self.found(place)?;
