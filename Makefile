@@ -11,7 +11,7 @@ MINUTES ?= 10
 check test quick: export CMAKE_TOOLCHAIN_FILE := $(CURDIR)/tools/highs-for-tests.cmake
 # Cargo itself uses all cores; two of them would wait for each other's lock.
 .NOTPARALLEL:
-.PHONY: help deps build release images rack demo test quick mutants soak chaos loom check bench bench-chains bench-counts bench-cluster bench-flows bench-functions bench-ids bench-changes bench-isolation bench-ports bench-peers bench-external bench-papers bench-compare bench-scaling bench-sim bench-start bench-socket bench-state bench-live-vs-sim bench-profile bench-contention bench-placement bench-prediction bench-serve clean
+.PHONY: help deps build release images rack demo test test-cluster quick mutants soak chaos loom check bench bench-chains bench-counts bench-cluster bench-flows bench-functions bench-ids bench-changes bench-isolation bench-ports bench-peers bench-external bench-papers bench-compare bench-scaling bench-sim bench-start bench-socket bench-state bench-live-vs-sim bench-profile bench-contention bench-placement bench-prediction bench-serve clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -60,6 +60,12 @@ test: ## all tests, and why any were skipped
 	@tools/deps.sh build check test ports milp
 	@tools/tests.py $$(tools/features.sh without) --test ports --test place --test built_without -- without_
 	@tools/tests.py --beside tools/loom.sh $$(tools/features.sh)
+
+# Four minutes of two cores for the first time; the API server is kept outside of the tree.
+test-cluster: ## tests of the rack against a real Kubernetes API server, which is built from Go modules (with Go, for minutes) unless it is in ~/.cache/tailwater; etcd is Debian's. `test` runs the same tests against a model of it
+	@tools/deps.sh build cluster
+	@tools/kubernetes/build.sh
+	@TAILWATER_API_SERVER=real cargo test --locked -p tailwater-cluster
 
 quick: ## checks for a change, within a minute: formatting, lints, unit tests of the crates that differ from BASE
 	@tools/quick.sh $(BASE)

@@ -13,11 +13,12 @@
 #   ports   DPDK and pkg-config: the feature `dpdk`; ip, ping, curl, iperf3, openssl, tcpreplay, nft,
 #           Open vSwitch: its tests end to end
 #   milp    cmake and libclang: the feature `milp`, which builds HiGHS
+#   cluster etcd-server, openssl: the real API server of `make test-cluster`
 #
-# Packages of `test`, `bench`, `ports` and `milp` are optional: tests and benchmarks that need a missing one are skipped, and
-# report it.
+# Packages of `test`, `bench`, `ports`, `milp` and `cluster` are optional: tests and benchmarks that need a missing one
+# are skipped, and report it; `make test-cluster` fails.
 #
-# Without a group: all of them. Debian packages come by apt-get. Rust comes by rustup's own script,
+# Without a group: all of them but `cluster`. Debian packages come by apt-get. Rust comes by rustup's own script,
 # and only where there is no cargo; so where there is one, nothing but packages is fetched.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -151,6 +152,15 @@ milp() {
         say "going on without ${missing[*]}: everything that requires it is skipped"
 }
 
+# etcd's package has another name than its program.
+cluster() {
+    local missing=()
+    have etcd || missing+=(etcd-server)
+    have openssl || missing+=(openssl)
+    [ ${#missing[@]} -eq 0 ] || apt_install "${missing[@]}" ||
+        say "going on without ${missing[*]}: only a model of the API server can be used"
+}
+
 [ $# -gt 0 ] || set -- build check test bench ports milp
 for group in "$@"; do
     case $group in
@@ -170,6 +180,7 @@ for group in "$@"; do
         ;;
     ports) ports ;;
     milp) milp ;;
-    *) fail "expected a group (build, check, test, bench, ports, milp), found $group" ;;
+    cluster) cluster ;;
+    *) fail "expected a group (build, check, test, bench, ports, milp, cluster), found $group" ;;
     esac
 done

@@ -1,6 +1,6 @@
 //! Chains from their creation to their end.
 
-use crate::definitions::api_server;
+use crate::support::api_server::ApiServer;
 use crate::support::rack::{
     CORE_RATE, ModelServer, chain, chains, condition, create, instances, rack, runs, start_agent, start_controller,
     until,
@@ -12,7 +12,7 @@ use tailwater_cluster::resources::{Chain, Profile, ProfileSpec, RackServer};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_chain_is_placed_changed_and_removed() {
-    let server = api_server!("lifecycle");
+    let server = ApiServer::start("lifecycle").await;
     let client = &rack(&server).await;
     let models = [ModelServer::default(), ModelServer::default()];
     let _agents = [
@@ -97,7 +97,7 @@ async fn a_chain_is_placed_changed_and_removed() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn wrong_and_conflicting_chains_are_told_so_and_disturb_nobody() {
-    let server = api_server!("conditions");
+    let server = ApiServer::start("conditions").await;
     let client = &rack(&server).await;
     let model = ModelServer::default();
     let _agent = start_agent(client, "node-a", 4, &model);
@@ -145,7 +145,7 @@ async fn wrong_and_conflicting_chains_are_told_so_and_disturb_nobody() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn instances_leave_a_server_that_is_lost_or_unschedulable() {
-    let server = api_server!("servers");
+    let server = ApiServer::start("servers").await;
     let client = &rack(&server).await;
     let models: Vec<ModelServer> = (0..3).map(|_| ModelServer::default()).collect();
     let name = |number: usize| format!("node-{number}");

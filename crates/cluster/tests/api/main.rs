@@ -1,7 +1,8 @@
-//! Controller and agents against a real API server.
+//! Controller and agents against an API server.
 
 mod definitions;
 mod lifecycle;
 mod restarts;
 mod rights;
+mod rules;
 mod support;

@@ -1,6 +1,6 @@
 //! Controllers, agents and the API server that end at any time.
 
-use crate::definitions::api_server;
+use crate::support::api_server::ApiServer;
 use crate::support::rack::{
     ModelServer, Pace, Running, chain, chains, condition, create, instances, rack, runs, start_agent, start_agent_at,
     start_controller, start_controller_at, until,
@@ -22,7 +22,7 @@ async fn leader(client: &Client) -> Option<String> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_controller_leads_and_another_takes_its_place() {
-    let server = api_server!("leaders");
+    let server = ApiServer::start("leaders").await;
     let client = &rack(&server).await;
     let model = ModelServer::default();
     let _agent = start_agent(client, "node-a", 4, &model);
@@ -94,7 +94,7 @@ async fn agrees(client: &Client, models: &[ModelServer], wanted: &BTreeSet<Strin
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn restarts_at_random_points_leave_nothing_behind_and_lose_nothing() {
-    let mut server = api_server!("restarts");
+    let mut server = ApiServer::start("restarts").await;
     let client = &rack(&server).await;
     let models: Vec<ModelServer> = (0..3).map(|_| ModelServer::default()).collect();
     let agent = |number: usize| start_agent(client, &format!("node-{number}"), 4, &models[number]);
@@ -151,7 +151,7 @@ const CALM: Pace = Pace {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_rack_of_200_servers_places_500_chains_and_loses_a_tenth_of_its_servers() {
-    let server = api_server!("scale");
+    let server = ApiServer::start("scale").await;
     let client = &rack(&server).await;
     let models: Vec<ModelServer> = (0..200).map(|_| ModelServer::default()).collect();
     let agent =

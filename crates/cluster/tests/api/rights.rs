@@ -1,6 +1,6 @@
 //! The rights that the Helm chart gives suffice, and are no more than that.
 
-use crate::definitions::api_server;
+use crate::definitions::real_api_server;
 use crate::support::rack::{
     ModelServer, chain, create, instances, rack, runs, start_agent, start_controller, until, warnings,
 };
@@ -88,7 +88,7 @@ async fn limit(client: &Client) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_rights_of_the_chart_suffice_and_agents_are_limited_to_their_servers() {
-    let server = api_server!("rights");
+    let server = real_api_server!("rights");
     let client = &rack(&server).await;
     bind(client, "controller").await;
     bind(client, "agent").await;

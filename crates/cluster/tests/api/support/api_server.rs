@@ -1,137 +1,70 @@
-//! A real API server, with etcd, on loopback.
+//! API server of a test: a real one where its program is, and a model of it elsewhere.
 
+use super::model::ApiModel;
+use super::real::{self, RealApiServer};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::PostParams;
 use kube::{Api, Client, Config};
-use std::fs::{self, File};
-use std::net::TcpListener;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::PathBuf;
+use std::sync::Once;
 use std::time::Duration;
 use tailwater_api::schema::FunctionSchema;
 use tailwater_cluster::resources::definitions;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
-/// Version that `tools/kubernetes` builds.
-const PROGRAM: &str = "kube-apiserver-v1.35.4";
-/// Longest time until it is ready.
-const READY: Duration = Duration::from_secs(60);
+/// `model` for the model, though the real one is there; `real` fails where it is not.
+const VARIABLE: &str = "TAILWATER_API_SERVER";
+/// Longest time until an API server is ready.
+pub const READY: Duration = Duration::from_secs(60);
 /// Token of the administrator.
 pub const ADMIN: &str = "administrator";
 
 /// Running API server. Ends when it is dropped.
-pub struct ApiServer {
-    _etcd: Process,
-    api: Option<Process>,
-    arguments: Vec<String>,
-    program: PathBuf,
-    port: u16,
-    directory: PathBuf,
+pub struct ApiServer(Variant);
+
+enum Variant {
+    Real(RealApiServer),
+    Model(ApiModel),
 }
 
-struct Process(Child);
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// Path of the program, or why there is none.
+/// Program of the real one, or why there is none.
 fn program() -> Result<PathBuf, String> {
-    let home = std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
-    let cache = std::env::var_os("XDG_CACHE_HOME")
-        .map(PathBuf::from)
-        .or(home)
-        .unwrap_or_default();
-    let path = cache.join("tailwater").join(PROGRAM);
-    match path.is_file() {
-        true => Ok(path),
-        false => Err(format!(
-            "no {PROGRAM} in {}: make test-cluster builds it",
-            path.display()
-        )),
+    match std::env::var(VARIABLE).as_deref() {
+        Err(_) | Ok("") => real::program(),
+        Ok("model") => Err(format!("{VARIABLE}=model")),
+        Ok("real") => Ok(real::program().unwrap_or_else(|reason| panic!("{VARIABLE}=real: {reason}"))),
+        Ok(other) => panic!("{VARIABLE}: expected model or real, found {other}"),
     }
-}
-
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().port()
-}
-
-fn spawn(directory: &Path, program: &Path, arguments: &[String]) -> Result<Process, String> {
-    let name = program.file_name().unwrap().to_string_lossy().into_owned();
-    let log = File::create(directory.join(format!("{name}.log"))).unwrap();
-    let child = Command::new(program)
-        .args(arguments)
-        .current_dir(directory)
-        .stdin(Stdio::null())
-        .stdout(log.try_clone().unwrap())
-        .stderr(log)
-        .spawn();
-    child
-        .map(Process)
-        .map_err(|error| format!("{name} cannot be started: {error}"))
 }
 
 impl ApiServer {
-    /// Starts it.
-    ///
-    /// # Errors
-    /// The reason why a test that needs it is skipped.
-    pub async fn start(name: &str) -> Result<ApiServer, String> {
-        let program = program()?;
-        let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("api-{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&directory);
-        fs::create_dir_all(&directory).unwrap();
-        let (client, peer, port) = (free_port(), free_port(), free_port());
-        let etcd = [
-            format!("--listen-client-urls=http://127.0.0.1:{client}"),
-            format!("--advertise-client-urls=http://127.0.0.1:{client}"),
-            format!("--listen-peer-urls=http://127.0.0.1:{peer}"),
-            "--data-dir=etcd".to_owned(),
-            "--unsafe-no-fsync".to_owned(),
-        ];
-        let etcd = spawn(&directory, Path::new("/usr/bin/etcd"), &etcd)?;
-        let key = Command::new("openssl")
-            .args(["genrsa", "-out", "accounts.key", "2048"])
-            .current_dir(&directory)
-            .stderr(Stdio::null())
-            .status();
-        if !key.is_ok_and(|status| status.success()) {
-            return Err("openssl cannot make a key".to_owned());
+    /// Starts the real one, or the model where the real one cannot run.
+    pub async fn start(name: &str) -> ApiServer {
+        static NOTE: Once = Once::new();
+        match program() {
+            Ok(program) => ApiServer(Variant::Real(RealApiServer::start(name, program).await)),
+            Err(reason) => {
+                NOTE.call_once(|| println!("note: a model of the API server is used: {reason}"));
+                ApiServer(Variant::Model(ApiModel::start().await))
+            }
         }
-        fs::write(directory.join("tokens"), format!("{ADMIN},admin,1,system:masters\n")).unwrap();
-        let arguments = [
-            format!("--etcd-servers=http://127.0.0.1:{client}"),
-            format!("--secure-port={port}"),
-            "--bind-address=127.0.0.1".to_owned(),
-            "--cert-dir=certificates".to_owned(),
-            "--authorization-mode=RBAC".to_owned(),
-            "--token-auth-file=tokens".to_owned(),
-            "--service-account-issuer=https://tailwater.test".to_owned(),
-            "--service-account-key-file=accounts.key".to_owned(),
-            "--service-account-signing-key-file=accounts.key".to_owned(),
-            "--service-cluster-ip-range=10.96.0.0/16".to_owned(),
-            "--disable-admission-plugins=ServiceAccount".to_owned(),
-            "--endpoint-reconciler-type=none".to_owned(),
-        ];
-        let mut server = ApiServer {
-            _etcd: etcd,
-            api: None,
-            arguments: arguments.into(),
-            program,
-            port,
-            directory,
-        };
-        server.resume().await?;
-        Ok(server)
     }
 
-    /// Stops the API server; etcd goes on.
+    /// Starts the real one, for tests of rights, policies and rules, which the model does not have.
+    ///
+    /// # Errors
+    /// The reason why a test is skipped.
+    pub async fn start_real(name: &str) -> Result<ApiServer, String> {
+        let server = RealApiServer::start(name, program()?).await;
+        Ok(ApiServer(Variant::Real(server)))
+    }
+
+    /// Stops it; objects stay.
     pub fn pause(&mut self) {
-        self.api = None;
+        match &mut self.0 {
+            Variant::Real(server) => server.pause(),
+            Variant::Model(server) => server.pause(),
+        }
     }
 
     /// Starts it again, and waits until it is ready.
@@ -139,23 +72,13 @@ impl ApiServer {
     /// # Errors
     /// It does not become ready.
     pub async fn resume(&mut self) -> Result<(), String> {
-        self.api = Some(spawn(&self.directory, &self.program, &self.arguments)?);
-        let ready = async {
-            loop {
-                let request = http::Request::get("/readyz").body(Vec::new()).unwrap();
-                if self
-                    .client(ADMIN)
-                    .request_text(request)
-                    .await
-                    .is_ok_and(|text| text == "ok")
-                {
-                    return;
-                }
-                sleep(Duration::from_millis(100)).await;
+        match &mut self.0 {
+            Variant::Real(server) => server.resume().await,
+            Variant::Model(server) => {
+                server.resume().await;
+                Ok(())
             }
-        };
-        let waited = timeout(READY, ready).await;
-        waited.map_err(|_| format!("the API server is not ready: see {}", self.directory.display()))
+        }
     }
 
     /// Client with a token.
@@ -172,9 +95,10 @@ impl ApiServer {
     }
 
     fn client_with(&self, token: &str, headers: &[(&'static str, &str)]) -> Client {
-        let mut config = Config::new(format!("https://127.0.0.1:{}", self.port).parse().unwrap());
-        // The server made its certificate itself a moment ago.
-        config.accept_invalid_certs = true;
+        let mut config = match &self.0 {
+            Variant::Real(server) => server.config(),
+            Variant::Model(server) => Config::new(format!("http://{}", server.address()).parse().unwrap()),
+        };
         config.auth_info.token = Some(token.to_owned().into());
         for (name, value) in headers {
             config
@@ -202,12 +126,5 @@ impl ApiServer {
             let wait = kube::runtime::wait::await_condition(api.clone(), &name, established);
             timeout(READY, wait).await.expect("established in time").unwrap();
         }
-    }
-}
-
-impl Drop for ApiServer {
-    fn drop(&mut self) {
-        self.api = None;
-        let _ = fs::remove_dir_all(&self.directory);
     }
 }

@@ -1,4 +1,6 @@
 //! Rigs.
 
 pub mod api_server;
+mod model;
 pub mod rack;
+mod real;
