@@ -55,7 +55,8 @@ async fn the_api_server_checks_chains_and_completes_them() {
         created_chain["spec"]["scale"],
         json!({"min": 1, "max": 1024, "servers": 1})
     );
-    assert_eq!(created_chain["spec"]["functions"], functions);
+    // Defaults of functions are filled in, too.
+    assert_eq!(created_chain["spec"]["functions"][1]["nat"]["otherProtocols"], "drop");
     let wrong = [
         (json!({"functions": functions}), "spec.slo: Required"),
         (json!({"functions": [], "slo": {"latency": "1ms"}}), "spec.functions"),

@@ -210,7 +210,7 @@ async fn instances_leave_a_server_that_is_lost_or_unschedulable() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_chain_on_demand_follows_its_load() {
-    let server = api_server!("demand");
+    let server = ApiServer::start("demand").await;
     let client = &rack(&server).await;
     let models: Vec<ModelServer> = (0..3).map(|_| ModelServer::default()).collect();
     let _agents: Vec<_> = models
