@@ -55,6 +55,10 @@ pub fn serve(args: &ServeArgs) -> Result<ExitCode, CliError> {
 }
 
 /// Server that is ready for requests.
+#[cfg_attr(
+    not(feature = "cluster"),
+    expect(dead_code, reason = "companions are agents of a rack")
+)]
 pub struct Serving<'s> {
     /// Its spec.
     pub spec: &'s ServerSpec,

@@ -14,7 +14,7 @@ fn chart() -> std::path::PathBuf {
 
 #[test]
 fn the_charts_definitions_are_those_of_the_program() {
-    let printed = tailwater(&["definitions"]);
+    let printed = tailwater().arg("definitions").output().unwrap();
     assert!(printed.status.success(), "{}", text(&printed.stderr));
     let path = chart().join("crds/tailwater.yaml");
     let of_chart = std::fs::read_to_string(&path).unwrap_or_default();

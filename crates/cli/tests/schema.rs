@@ -153,9 +153,11 @@ fn right_documents() -> Vec<(String, String)> {
         let text = fs::read_to_string(&page).expect("a page");
         for block in text.split("```yaml\n").skip(1) {
             let block = block.split("```").next().unwrap_or_default();
-            if block.starts_with("apiVersion:") {
-                documents.push((page.display().to_string(), block.to_owned()));
-            }
+            // Objects of Kubernetes are not ours.
+            let own = block
+                .split("\n---\n")
+                .filter(|document| document.starts_with("apiVersion: tailwater.dev/"));
+            documents.extend(own.map(|document| (page.display().to_string(), document.to_owned())));
         }
     }
     documents

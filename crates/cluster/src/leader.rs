@@ -1,8 +1,8 @@
 //! One of several controllers leads, by a lease of the API server.
 //!
-//! As in Kubernetes' own components, nobody compares clocks: a lease has expired when its record has not changed for its
-//! duration, by the clock of the one who waits. A leader that cannot renew its lease stops leading after two thirds of
-//! the duration, before anybody else starts. Two that write at the same time are told apart by the version of the
+//! As in Kubernetes' own components, nobody compares clocks: a lease has expired when its record has not changed for
+//! its duration, by the clock of the one who waits. A leader that cannot renew its lease stops leading after two thirds
+//! of the duration, before anybody else starts. Two that write at the same time are told apart by the version of the
 //! record: the second write is refused.
 
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};

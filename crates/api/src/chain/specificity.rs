@@ -1,7 +1,8 @@
 //! Choice between chains whose `spec.match` overlap: the more specific match of a packet wins.
 //!
-//! Matches that list MAC addresses are more specific; then longer destination prefixes; then longer source prefixes; then matches that list protocols, and
-//! then matches that list VLANs. Two matches are ambiguous if they are equally specific for a packet of both.
+//! Matches that list MAC addresses are more specific; then longer destination prefixes; then longer source prefixes;
+//! then matches that list protocols, and then matches that list VLANs. Two matches are ambiguous if they are equally
+//! specific for a packet of both.
 
 use super::settings::Match;
 use ipnet::IpNet;

@@ -215,7 +215,8 @@ fn security(args: &SecurityArgs, option: &str) -> Result<Security, CliError> {
         (Some(folder), _) => Ok(Security::Mutual(folder.clone())),
         (None, true) => Ok(Security::None),
         (None, false) => Err(CliError::Input(format!(
-            "{option}: expected --tls FOLDER with the rack's certificates, or --insecure on a network that is secured otherwise"
+            "{option}: expected --tls FOLDER with the rack's certificates, or --insecure on a network that is secured \
+             otherwise"
         ))),
     }
 }

@@ -1,8 +1,8 @@
 //! Agent of a server: applies the server's instances to its data plane, and reports their state.
 //!
-//! The server is `tailwater serve`, with its stored generation, admission and control socket; the API server is one more
-//! source of its configuration. Without the API server, and without a controller, the server goes on with what it has,
-//! and an agent that starts then changes nothing before it has seen its instances.
+//! The server is `tailwater serve`, with its stored generation, admission and control socket; the API server is one
+//! more source of its configuration. Without the API server, and without a controller, the server goes on with what it
+//! has, and an agent that starts then changes nothing before it has seen its instances.
 
 mod local;
 mod plan;
@@ -62,8 +62,8 @@ pub struct AgentConfig {
     pub reports: ReportsConfig,
 }
 
-/// Runs the agent until `stop` is set. `connect` makes connections to the server, of which there are two: changes do not
-/// hold up reports.
+/// Runs the agent until `stop` is set. `connect` makes connections to the server, of which there are two: changes do
+/// not hold up reports.
 pub async fn run<S: LocalServer + 'static>(
     client: Client,
     config: AgentConfig,

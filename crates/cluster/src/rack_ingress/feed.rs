@@ -56,8 +56,8 @@ impl Feed {
         self.numbers.iter().map(|(name, number)| (&**name, *number))
     }
 
-    /// Returns the inputs by which the ingress learns what has changed. Instances come before the chains that have them,
-    /// and leave after them.
+    /// Returns the inputs by which the ingress learns what has changed. Instances come before the chains that have
+    /// them, and leave after them.
     pub fn update(&mut self, objects: &Objects, chains: &Chains) -> Vec<Input> {
         let ports: HashMap<String, (&str, bool)> = objects
             .servers

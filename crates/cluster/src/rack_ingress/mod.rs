@@ -1,4 +1,4 @@
-//! Ingress of a rack on Kubernetes: the [ingress](crate::ingress), with chains and instances from the API server.
+//! Ingress of a rack on Kubernetes: the [OpenFlow one](crate::ingress), with chains and instances from the API server.
 //!
 //! To the ingress, each instance is a server of its own: the switch writes the instance's MAC address into packets, by
 //! which its server knows their chain. Servers tell directly that they live; an instance whose server is silent loses
@@ -50,7 +50,7 @@ pub struct RackIngressConfig {
 pub async fn run(
     client: Client,
     config: RackIngressConfig,
-    switch: impl Switch + Send + 'static,
+    switch: impl Switch + 'static,
     mut reports: mpsc::Receiver<AgentReport>,
     notices: Notices,
     stop: watch::Receiver<bool>,
@@ -167,8 +167,8 @@ fn note(feed: &Feed, output: &Output, steered: &watch::Sender<Steered>, notices:
     }
 }
 
-/// Writes into instances' statuses whether packets are steered to them, beside the steering, which must not wait for the
-/// API server.
+/// Writes into instances' statuses whether packets are steered to them, beside the steering, which must not wait for
+/// the API server.
 async fn tell(client: Client, mut steered: watch::Receiver<Steered>, notices: Notices) {
     let mut told = Steered::new();
     loop {

@@ -1,7 +1,8 @@
 //! Reports of agents to the ingress: gRPC over mutual TLS.
 //!
-//! An agent keeps one call open and sends a message at short intervals, whether anything has changed or not. The ingress
-//! knows by their absence that a server is lost. Nothing is acknowledged: a lost report is followed by the next one.
+//! An agent keeps one call open and sends a message at short intervals, whether anything has changed or not. The
+//! ingress knows by their absence that a server is lost. Nothing is acknowledged: a lost report is followed by the next
+//! one.
 
 mod client;
 #[allow(missing_docs, clippy::all, reason = "generated")]

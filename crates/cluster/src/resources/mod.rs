@@ -10,6 +10,9 @@
 //! The API server is the only truth: a controller or agent that starts anew needs nothing else. `spec` of a chain is
 //! that of the file which runs on a single machine, and `spec.scale` in addition.
 
+// Columns of tables are attributes that look alike.
+#![allow(clippy::duplicated_attributes)]
+
 mod chain;
 mod condition;
 mod instance;

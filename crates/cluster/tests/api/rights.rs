@@ -74,7 +74,8 @@ async fn bind(client: &Client, component: &str) {
 async fn limit(client: &Client) {
     const GROUP: &str = "admissionregistration.k8s.io";
     let mut policy = json!({
-        "apiVersion": format!("{GROUP}/v1"), "kind": "ValidatingAdmissionPolicy", "metadata": {"name": "tailwater-agent"},
+        "apiVersion": format!("{GROUP}/v1"), "kind": "ValidatingAdmissionPolicy",
+        "metadata": {"name": "tailwater-agent"},
     });
     policy["spec"] = file("agent-policy.yaml")["spec"].clone();
     create_object(client, GROUP, "validatingadmissionpolicies", None, policy).await;

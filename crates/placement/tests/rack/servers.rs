@@ -86,18 +86,19 @@ fn a_failed_instance_is_replaced() {
 fn an_instance_that_failed_is_not_created_on_the_same_server_for_a_while() {
     let mut world = two(vec![chain("a", 0.5)]);
     world.settle();
-    let first = world.places("a");
+    assert_eq!(world.places("a"), ["s0"]);
+    // There is no other server: it waits.
+    world.server("s1").state = ServerState::Cordoned;
     world.view.instances[0].phase = InstancePhase::Lost;
-    world.settle();
-    let second = world.places("a");
-    assert_ne!(first, second);
-    // Both have failed: it waits.
-    world.view.instances[0].phase = InstancePhase::Lost;
-    world.settle();
+    world.step();
     assert!(world.places("a").is_empty());
-    world.view.now += RackOptions::default().retry;
     world.settle();
-    assert_eq!(world.places("a").len(), 1);
+    assert_eq!(world.places("a"), ["s0"]);
+    // There is one.
+    world.server("s1").state = ServerState::Ready;
+    world.view.instances[0].phase = InstancePhase::Lost;
+    world.step();
+    assert_eq!(world.places("a"), ["s1"]);
 }
 
 #[test]

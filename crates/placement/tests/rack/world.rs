@@ -77,6 +77,7 @@ pub fn options() -> RackOptions {
     RackOptions {
         lost_after: Nanos::from_secs(3),
         moves: 2,
+        retry: Nanos::from_secs(5),
         hold: Nanos::from_secs(10),
         band: 0.0,
     }
@@ -122,7 +123,7 @@ impl<P: ScalingPolicy> World<P> {
         }
         self.check_moves();
         self.round += 1;
-        self.view.now = self.view.now + Nanos::from_secs(1);
+        self.view.now += Nanos::from_secs(1);
         let is_due = |since: Option<&u64>| since.is_none_or(|since| self.round >= since + self.delay);
         for instance in &mut self.view.instances {
             let due = is_due(self.since.get(&instance.name));

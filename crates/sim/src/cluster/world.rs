@@ -329,7 +329,7 @@ impl<'o> World<'o> {
                 };
             }
         }
-        self.view.now = self.view.now + Nanos::from_secs(1);
+        self.view.now += Nanos::from_secs(1);
         second
     }
 }
