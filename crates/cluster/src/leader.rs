@@ -14,6 +14,9 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
+/// Longest time between renewals: they also show that the API server lives.
+const MOST_PERIOD: Duration = Duration::from_secs(1);
+
 /// Election of a leader.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ElectionConfig {
@@ -29,8 +32,8 @@ pub struct ElectionConfig {
 
 impl ElectionConfig {
     /// Time between renewals, and between looks of those who wait.
-    fn period(&self) -> Duration {
-        self.duration / 5
+    pub fn period(&self) -> Duration {
+        (self.duration / 5).min(MOST_PERIOD)
     }
 
     /// Time without a renewal after which a leader stops leading.

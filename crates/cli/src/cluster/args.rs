@@ -73,6 +73,12 @@ pub struct ControllerArgs {
     /// Time without need until a chain has fewer instances
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = values::duration)]
     pub hold: Nanos,
+    /// Look for a plan with fewer servers at this interval, and move instances to it [default: never]
+    #[arg(long, value_name = "TIME", value_parser = values::duration)]
+    pub consolidate: Option<Nanos>,
+    /// Servers that such a plan has to save
+    #[arg(long, value_name = "N", default_value = "1", requires = "consolidate")]
+    pub saving: u16,
     /// Most instances that move at a time
     #[arg(long, value_name = "N", default_value = "16")]
     pub moves: u16,

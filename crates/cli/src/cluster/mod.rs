@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tailwater_cluster::agent::{self, AgentConfig, ControlSocket, ReportsConfig};
-use tailwater_cluster::controller::{self, ControllerConfig};
+use tailwater_cluster::controller::{self, BetterPlans, ControllerConfig};
 use tailwater_cluster::ingress::{FromServers, OpenFlowSwitch, SessionConfig, SteeringConfig, Unmatched};
 use tailwater_cluster::leader::ElectionConfig;
 use tailwater_cluster::rack_ingress::{self, RackIngressConfig};
@@ -31,6 +31,7 @@ use tailwater_cluster::resources::{self, ServerStatus};
 use tailwater_cluster::{Client, Notices};
 use tailwater_functions::registry::schemas;
 use tailwater_net::Nanos;
+use tailwater_placement::improve::Saving;
 use tailwater_placement::rack::{RackOptions, TailwaterScaling};
 use tailwater_policy::server::IngressConfig;
 use tailwater_profile::profiles::Machine;
@@ -67,6 +68,12 @@ pub fn controller(args: &ControllerArgs) -> Result<ExitCode, CliError> {
             "--lease: expected whole seconds, at least 2".to_owned(),
         ));
     }
+    if args.lost_after < Nanos::from_secs(3) {
+        return Err(CliError::Input(
+            "--lost-after: expected at least 3s, three times the time between signs of life of the API server"
+                .to_owned(),
+        ));
+    }
     let stop = stop_on_signals()?;
     let runtime = runtime()?;
     let config = ControllerConfig {
@@ -80,6 +87,10 @@ pub fn controller(args: &ControllerArgs) -> Result<ExitCode, CliError> {
         pause: Duration::from_millis(50),
         drain: self::duration(args.drain),
         peak: self::duration(args.peak),
+        better: args.consolidate.map(|period| BetterPlans {
+            period,
+            least: Saving::Servers(usize::from(args.saving.max(1))),
+        }),
         options: RackOptions {
             lost_after: args.lost_after,
             moves: args.moves.into(),

@@ -32,7 +32,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, watch};
-use tokio::time::{interval, sleep, timeout};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 /// Name of the agent as a writer of fields.
 const MANAGER: &str = "tailwater-agent";
@@ -107,6 +107,7 @@ async fn heartbeat(client: Client, config: Arc<AgentConfig>, notices: Notices) {
     let leases: Api<Lease> = Api::namespaced(client.clone(), &config.namespace);
     let mut beats = 0u64;
     let mut ticks = interval(config.heartbeat);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
         let beat = async {

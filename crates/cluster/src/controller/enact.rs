@@ -33,6 +33,7 @@ pub(super) struct Enactor {
 /// What became of a change.
 enum Done {
     Written(Box<ChainInstance>),
+    Deleted(String),
     Other,
     Failed(String),
 }
@@ -94,6 +95,7 @@ impl Enactor {
                     self.own
                         .insert(full_name(&*instance), (Arc::new(*instance), Instant::now()));
                 }
+                Done::Deleted(name) => drop(self.own.remove(&name)),
                 Done::Other => {}
                 Done::Failed(reason) => self.notices.warn(&reason),
             }
@@ -140,7 +142,7 @@ async fn carry_out(client: &Client, recorder: &Recorder, write: Write) -> kube::
                 api.patch(&key.1, &parameters, &Patch::Merge(patch)).await?;
             }
             api.delete(&key.1, &DeleteParams::default()).await?;
-            Ok(Done::Other)
+            Ok(Done::Deleted(format!("{}/{}", key.0, key.1)))
         }
         Write::Status { key, status } => {
             let api = Api::<Chain>::namespaced(client.clone(), &key.0);

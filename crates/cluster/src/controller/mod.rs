@@ -9,6 +9,7 @@
 //! - [`writes`]: from the policy's plan to changes of objects;
 //! - [`status`]: conditions of chains.
 
+mod better;
 pub mod chains;
 mod demand;
 mod enact;
@@ -18,6 +19,7 @@ pub mod status;
 pub mod view;
 pub mod writes;
 
+pub use better::BetterPlans;
 pub use chains::{ChainFacts, ChainReader, DocumentReader};
 pub(crate) use objects::sorted;
 pub use objects::{Objects, full_name};
@@ -25,6 +27,7 @@ pub use objects::{Objects, full_name};
 use crate::leader::{ElectionConfig, campaign};
 use crate::notices::Notices;
 use crate::watching::watch_into;
+use better::Search;
 use chains::Chains;
 use enact::Enactor;
 use kube::runtime::watcher;
@@ -51,6 +54,8 @@ pub struct ControllerConfig {
     pub drain: Duration,
     /// Time whose highest demand a chain on demand is given cores for.
     pub peak: Duration,
+    /// Search for plans with fewer servers, if there is to be one.
+    pub better: Option<BetterPlans>,
     /// Limits of the policy.
     pub options: RackOptions,
 }
@@ -135,12 +140,13 @@ impl Rounds<'_> {
             servers: Servers::new(self.config.options.lost_after),
             views: Views::new(self.config.drain, self.config.peak),
             controller: RackController::new(self.config.options, policy),
+            search: self.config.better.map(Search::new),
             enactor: Enactor::new(self.client.clone(), self.notices.clone()),
         };
         loop {
             let now = Nanos(began.elapsed().as_nanos() as u64);
             let round = Instant::now();
-            term.round(&self.objects.read(), now).await;
+            term.round(&self.objects.read(), now, self.config.options).await;
             let pause = self.config.pause.saturating_sub(round.elapsed());
             sleep(pause).await;
             tokio::select! {
@@ -157,15 +163,20 @@ struct Term {
     servers: Servers,
     views: Views,
     controller: RackController<Box<dyn ScalingPolicy>>,
+    search: Option<Search>,
     enactor: Enactor,
 }
 
 impl Term {
-    async fn round(&mut self, objects: &Objects, now: Nanos) {
+    async fn round(&mut self, objects: &Objects, now: Nanos, options: RackOptions) {
         let objects = self.enactor.with_own_writes(objects);
         self.servers.see(&objects.leases, now);
         self.chains.read(&objects);
         let view = self.views.view(&objects, &self.chains, &self.servers, now);
+        let view = Arc::new(view);
+        if let Some(search) = &mut self.search {
+            search.step(&mut self.controller, &view, options).await;
+        }
         let plan = self.controller.decide(&view);
         let wall = k8s_openapi::jiff::Timestamp::now();
         let writes = writes::writes(&objects, &self.chains, &self.servers, &plan, wall);

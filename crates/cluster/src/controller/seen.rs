@@ -7,12 +7,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use tailwater_net::Nanos;
 
-/// Last renewals of the servers' leases, by this controller's clock.
+/// Last renewals of the servers' leases, by this controller's clock. The election's lease, which the leader renews, is
+/// among the leases: renewals are seen as long as there is an API server.
 #[derive(Debug)]
 pub struct Servers {
     /// Time without a renewal after which a server counts as lost.
     lost_after: Nanos,
-    now: Nanos,
+    /// Time of the latest renewal that was seen of any lease.
+    newest: Nanos,
     seen: HashMap<String, (Option<Timestamp>, Nanos)>,
 }
 
@@ -21,7 +23,7 @@ impl Servers {
     pub fn new(lost_after: Nanos) -> Servers {
         Servers {
             lost_after,
-            now: Nanos::ZERO,
+            newest: Nanos::ZERO,
             seen: HashMap::new(),
         }
     }
@@ -29,7 +31,7 @@ impl Servers {
     /// Notes the leases as they are now.
     pub fn see(&mut self, leases: &[Arc<Lease>], now: Nanos) {
         let mut before = std::mem::take(&mut self.seen);
-        self.now = now;
+        let mut is_any_renewed = before.is_empty();
         for lease in leases {
             let name = lease.name_any();
             let renewed = lease
@@ -37,12 +39,25 @@ impl Servers {
                 .as_ref()
                 .and_then(|spec| spec.renew_time.as_ref())
                 .map(|time| time.0);
-            let since = before
-                .remove(&name)
-                .filter(|(seen, _)| *seen == renewed)
-                .map_or(now, |(_, since)| since);
+            let known = before.remove(&name).filter(|(seen, _)| *seen == renewed);
+            is_any_renewed |= known.is_none();
+            let since = known.map_or(now, |(_, since)| since);
             self.seen.insert(name, (renewed, since));
         }
+        if is_any_renewed {
+            self.renew(now);
+        }
+    }
+
+    /// Notes that a renewal was seen. If there was none of any lease for long, the API server was away, or this
+    /// controller: nobody was silent in that time.
+    fn renew(&mut self, now: Nanos) {
+        if now.saturating_sub(self.newest) > Nanos(self.lost_after.0 / 2) {
+            for (_, since) in self.seen.values_mut() {
+                *since = now;
+            }
+        }
+        self.newest = now;
     }
 
     /// Time of the last renewal that this controller has seen. `None` if there is no lease.
@@ -53,6 +68,73 @@ impl Servers {
     /// Returns `true` if a server has not renewed its lease for too long.
     pub fn is_lost(&self, server: &str) -> bool {
         self.last_seen(server)
-            .is_some_and(|since| self.now.saturating_sub(since) >= self.lost_after)
+            .is_some_and(|since| self.newest.saturating_sub(since) >= self.lost_after)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use k8s_openapi::api::coordination::v1::LeaseSpec;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+    use kube::api::ObjectMeta;
+
+    /// Leases with the seconds of their last renewals.
+    fn leases(renewed: [(&str, i64); 3]) -> Vec<Arc<Lease>> {
+        let lease = |(name, second): (&str, i64)| {
+            Arc::new(Lease {
+                metadata: ObjectMeta {
+                    name: Some(name.to_owned()),
+                    ..ObjectMeta::default()
+                },
+                spec: Some(LeaseSpec {
+                    renew_time: Some(MicroTime(Timestamp::from_second(second).unwrap())),
+                    ..LeaseSpec::default()
+                }),
+            })
+        };
+        renewed.map(lease).into()
+    }
+
+    fn lost(servers: &Servers) -> [bool; 2] {
+        ["a", "b"].map(|name| servers.is_lost(name))
+    }
+
+    #[test]
+    fn a_server_that_alone_does_not_renew_its_lease_is_lost() {
+        let mut servers = Servers::new(Nanos::from_secs(5));
+        for second in 0..5 {
+            servers.see(
+                &leases([("a", second), ("b", 0), ("election", second)]),
+                Nanos::from_secs(second as u64),
+            );
+            assert_eq!(lost(&servers), [false, false]);
+        }
+        servers.see(&leases([("a", 5), ("b", 0), ("election", 5)]), Nanos::from_secs(5));
+        assert_eq!(lost(&servers), [false, true]);
+        assert_eq!(servers.last_seen("c"), None);
+        servers.see(&leases([("a", 6), ("b", 6), ("election", 6)]), Nanos::from_secs(6));
+        assert_eq!(lost(&servers), [false, false]);
+    }
+
+    #[test]
+    fn nobody_is_lost_while_the_api_server_is_away_nor_when_it_returns() {
+        let mut servers = Servers::new(Nanos::from_secs(5));
+        servers.see(&leases([("a", 0), ("b", 0), ("election", 0)]), Nanos::ZERO);
+        servers.see(&leases([("a", 0), ("b", 0), ("election", 0)]), Nanos::from_secs(60));
+        assert_eq!(lost(&servers), [false, false]);
+        // The first to renew its lease is not alone for long.
+        servers.see(&leases([("a", 60), ("b", 0), ("election", 0)]), Nanos::from_secs(60));
+        assert_eq!(lost(&servers), [false, false]);
+        // It counts from then on.
+        for second in 61..65 {
+            servers.see(
+                &leases([("a", second), ("b", 0), ("election", second)]),
+                Nanos::from_secs(second as u64),
+            );
+            assert_eq!(lost(&servers), [false, false]);
+        }
+        servers.see(&leases([("a", 65), ("b", 0), ("election", 65)]), Nanos::from_secs(65));
+        assert_eq!(lost(&servers), [false, true]);
     }
 }

@@ -81,7 +81,9 @@ pub fn chain_status(
             set("Updated", false, "RollingOut", &message);
         }
     }
-    objective(&active, verdict, &mut set);
+    if !objective(&active, verdict, &mut set) {
+        status.conditions.retain(|condition| condition.name != "ObjectiveMet");
+    }
     let figures = || active.iter().filter_map(|instance| instance.status.as_ref()?.figures);
     let latency = figures()
         .map(|figures| figures.latency_nanos)
@@ -190,8 +192,12 @@ fn fitting(nearest: &Nearest) -> String {
     }
 }
 
-/// `ObjectiveMet`, of all instances. Unknown, and absent, while none has packets.
-fn objective(active: &[&ChainInstance], verdict: Option<&Verdict>, set: &mut impl FnMut(&str, bool, &str, &str)) {
+/// Sets `ObjectiveMet`, of all instances. Returns `false` if nothing is known of it: none has packets.
+fn objective(
+    active: &[&ChainInstance],
+    verdict: Option<&Verdict>,
+    set: &mut impl FnMut(&str, bool, &str, &str),
+) -> bool {
     let of = |instance: &ChainInstance| {
         let conditions = instance
             .status
@@ -212,7 +218,7 @@ fn objective(active: &[&ChainInstance], verdict: Option<&Verdict>, set: &mut imp
             missed.message
         );
         set("ObjectiveMet", false, "Missed", &message);
-        return;
+        return true;
     }
     match verdict {
         Some(Verdict::AtRisk(Risk::Overload { offered, promised })) => {
@@ -224,8 +230,9 @@ fn objective(active: &[&ChainInstance], verdict: Option<&Verdict>, set: &mut imp
             set("ObjectiveMet", false, "Overload", &message);
         }
         _ if known.next().is_some() => set("ObjectiveMet", true, "Met", ""),
-        _ => {}
+        _ => return false,
     }
+    true
 }
 
 /// Events for conditions that have changed: if it is a warning, its reason, and one line.

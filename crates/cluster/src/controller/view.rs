@@ -6,7 +6,7 @@ use super::objects::{Objects, full_name};
 use super::seen::Servers;
 use crate::resources::{ChainInstance, InstancePhase, RackServer};
 use kube::ResourceExt;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 use tailwater_net::Nanos;
 use tailwater_placement::rack::{
@@ -71,7 +71,8 @@ impl Views {
                 })
             })
             .collect();
-        self.demands.retain(|chain| views.iter().any(|view| view.name == chain));
+        let known: HashSet<&str> = views.iter().map(|view| &*view.name).collect();
+        self.demands.retain(|chain| known.contains(chain));
         RackView {
             now,
             servers: objects

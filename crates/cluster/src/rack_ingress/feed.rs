@@ -7,7 +7,7 @@ use crate::ingress::{ChainReport, ChainRoute, Input, PortReference, Readiness, S
 use crate::reports::AgentReport;
 use crate::resources::{ChainInstance, InstancePhase};
 use kube::ResourceExt;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use tailwater_net::Nanos;
 use tailwater_net::ethernet::MacAddress;
 use tailwater_policy::server::{IngressConfig, ServerCounters, ServerNumber};
@@ -72,8 +72,8 @@ impl Feed {
         let mut inputs = Vec::new();
         let mut servers = BTreeMap::new();
         let mut of_chain: BTreeMap<String, Vec<(ServerNumber, u16)>> = BTreeMap::new();
-        self.numbers
-            .retain(|name, _| objects.instances.iter().any(|one| full_name(&**one) == *name));
+        let known: HashSet<String> = objects.instances.iter().map(|one| full_name(&**one)).collect();
+        self.numbers.retain(|name, _| known.contains(name));
         self.on.clear();
         for instance in &objects.instances {
             let Some((port, is_lost)) = ports.get(&instance.spec.server).filter(|(port, _)| !port.is_empty()) else {

@@ -2,8 +2,8 @@
 
 use crate::support::api_server::ApiServer;
 use crate::support::rack::{
-    CORE_RATE, ModelServer, chain, chains, condition, create, instances, rack, runs, start_agent, start_controller,
-    until,
+    CORE_RATE, FAST, ModelServer, Pace, chain, chains, condition, create, instances, rack, runs, start_agent,
+    start_controller, start_controller_at, until,
 };
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
@@ -272,4 +272,68 @@ async fn a_chain_on_demand_follows_its_load() {
         manifests.iter().all(|text| text.contains("\"throughput\":\"")),
         "{manifests:?}"
     );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn better_plans_empty_servers_in_the_background() {
+    let server = ApiServer::start("better").await;
+    let client = &rack(&server).await;
+    let models: Vec<ModelServer> = (0..3).map(|_| ModelServer::default()).collect();
+    let _agents: Vec<_> = models
+        .iter()
+        .enumerate()
+        .map(|(number, model)| start_agent(client, &format!("node-{number}"), 2, model))
+        .collect();
+    // Each chain has a server of its own, until larger ones are gone.
+    let mut all = Vec::new();
+    for number in 0..6 {
+        let throughput = if number % 2 == 0 { "700kpps" } else { "200kpps" };
+        let name = format!("chain-{number}");
+        let spec = ProfileSpec {
+            chain: name.clone(),
+            file: String::new(),
+        };
+        let profiles: Api<Profile> = Api::namespaced(client.clone(), "default");
+        profiles
+            .create(&PostParams::default(), &Profile::new(&name, spec))
+            .await
+            .unwrap();
+        all.push(chain(
+            &name,
+            &format!("10.{number}.0.0/16"),
+            &json!({"slo": {"throughput": throughput}}),
+        ));
+    }
+    let controller = start_controller(client, "first");
+    create(client, &all).await;
+    let places = || async {
+        let instances = instances(client).await;
+        let running: Vec<String> = instances
+            .iter()
+            .filter(|one| runs(one))
+            .map(|one| one.spec.server.clone())
+            .collect();
+        let servers: std::collections::BTreeSet<&String> = running.iter().collect();
+        (running.len(), servers.len(), instances.len())
+    };
+    until("all run", || async { places().await.0 == 6 }).await;
+    let api: Api<Chain> = Api::namespaced(client.clone(), "default");
+    for number in [0, 2, 4] {
+        api.delete(&format!("chain-{number}"), &DeleteParams::default())
+            .await
+            .unwrap();
+    }
+    until("the large ones are gone", || async { places().await.2 == 3 }).await;
+    let before = places().await.1;
+    drop(controller);
+    let pace = Pace {
+        consolidate: true,
+        ..FAST
+    };
+    let _controller = start_controller_at(pace, client, "second");
+    until("the small ones share a server", || async {
+        places().await == (3, 1, 3)
+    })
+    .await;
+    println!("three chains were on {before} servers before");
 }

@@ -147,6 +147,7 @@ const CALM: Pace = Pace {
     heartbeat: Duration::from_secs(2),
     lost_after: Duration::from_secs(10),
     period: Duration::from_secs(1),
+    consolidate: false,
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

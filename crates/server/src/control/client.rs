@@ -4,11 +4,12 @@ use super::generated as message;
 use super::generated::control_client::ControlClient;
 use hyper::body::Incoming;
 use hyper::client::conn::http2;
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::task::{Context, Poll};
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixStream;
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
@@ -234,20 +235,38 @@ fn follow<T>(
     })
 }
 
-/// HTTP/2 connection to a server.
+/// HTTP/2 connection, by which calls of gRPC are made.
 #[derive(Clone, Debug)]
 pub struct Connection(http2::SendRequest<tonic::body::Body>);
 
 /// Opens a connection, and serves it in the current event loop.
 async fn connect(path: &Path) -> io::Result<Connection> {
     let stream = UnixStream::connect(path).await?;
-    let handshake = http2::Builder::new(TokioExecutor::new())
-        .max_header_list_size(HEADER_BYTES)
-        .handshake(TokioIo::new(stream))
-        .await;
-    let (sender, connection) = handshake.map_err(io::Error::other)?;
-    tokio::spawn(connection);
-    Ok(Connection(sender))
+    Connection::open(stream, None).await
+}
+
+impl Connection {
+    /// Opens a connection over a stream, and serves it in the current event loop. With `silence` it fails when the other
+    /// end does not answer for as long.
+    ///
+    /// # Errors
+    /// The stream fails.
+    pub async fn open<S>(stream: S, silence: Option<Duration>) -> io::Result<Connection>
+    where
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        let mut builder = http2::Builder::new(TokioExecutor::new());
+        builder.timer(TokioTimer::new()).max_header_list_size(HEADER_BYTES);
+        if let Some(silence) = silence {
+            builder.keep_alive_interval(silence).keep_alive_timeout(silence);
+        }
+        let (sender, connection) = builder
+            .handshake(TokioIo::new(stream))
+            .await
+            .map_err(io::Error::other)?;
+        tokio::spawn(connection);
+        Ok(Connection(sender))
+    }
 }
 
 impl tonic::codegen::Service<http::Request<tonic::body::Body>> for Connection {

@@ -155,7 +155,7 @@ impl Steering {
 
     /// Takes an input.
     pub fn input(&mut self, now: Nanos, input: Input) {
-        self.now = now;
+        self.advance(now);
         match input {
             Input::Chain(route) => self.set_chain(route),
             Input::ChainRemoved(name) => {
@@ -195,7 +195,7 @@ impl Steering {
 
     /// Takes an event of the switch.
     pub fn switch_event(&mut self, now: Nanos, event: SwitchEvent) {
-        self.now = now;
+        self.advance(now);
         match event {
             SwitchEvent::Connected(state) => self.connected(state),
             SwitchEvent::Disconnected { reason } => {
@@ -227,7 +227,7 @@ impl Steering {
 
     /// Lets time pass. Due at least once per [`SteeringConfig::interval`].
     pub fn tick(&mut self, now: Nanos) {
-        self.now = now;
+        self.advance(now);
         self.expire_moves();
         if now >= self.next_decision {
             self.next_decision = now + self.config.interval;
@@ -245,6 +245,17 @@ impl Steering {
             self.read_rules();
         }
         self.review();
+    }
+
+    /// Sets the time. If the ingress itself was stopped, reports wait in front of it: that time is nobody's silence.
+    fn advance(&mut self, now: Nanos) {
+        let stopped = now.saturating_sub(self.now);
+        if self.config.lost_after.is_some_and(|bound| stopped.0 > bound.0 / 2) {
+            for state in &mut self.servers {
+                state.heard += stopped;
+            }
+        }
+        self.now = now;
     }
 
     fn is_connected(&self) -> bool {

@@ -126,6 +126,22 @@ fn a_silent_server_loses_its_rows_in_one_bundle_and_returns_empty() {
 }
 
 #[test]
+fn a_stop_of_the_ingress_is_no_silence_of_servers() {
+    let mut rig = six_prefixes(config());
+    rig.stop(5000);
+    assert_eq!(rig.takes(|output| matches!(output, Output::ServerLost { .. })), 0);
+    // Silence counts before and after it.
+    rig.pass(140, &[2]);
+    rig.stop(5000);
+    assert_eq!(rig.takes(|output| matches!(output, Output::ServerLost { .. })), 0);
+    rig.pass(30, &[2]);
+    assert_eq!(
+        rig.takes(|output| matches!(output, Output::ServerLost { server: 2, .. })),
+        1
+    );
+}
+
+#[test]
 fn rows_of_a_drained_server_move_one_after_another() {
     let mut rig = six_prefixes(config());
     rig.input(Input::Server(server(2, Readiness::Draining)));

@@ -15,11 +15,12 @@ use tailwater_cluster::Notices;
 use tailwater_cluster::agent::{
     self, AgentConfig, LocalChain, LocalCondition, LocalError, LocalPhase, LocalServer, ReportsConfig,
 };
-use tailwater_cluster::controller::{self, ChainFacts, ChainReader, ControllerConfig, DocumentReader};
+use tailwater_cluster::controller::{self, BetterPlans, ChainFacts, ChainReader, ControllerConfig, DocumentReader};
 use tailwater_cluster::leader::ElectionConfig;
 use tailwater_cluster::resources::{Chain, ChainInstance, InstanceFigures, InstancePhase, ServerStatus};
 use tailwater_net::Nanos;
 use tailwater_placement::curve::{CacheCurve, LoadCurve};
+use tailwater_placement::improve::Saving;
 use tailwater_placement::rack::{RackOptions, TailwaterScaling};
 use tailwater_placement::slo::Curves;
 use tokio::sync::watch;
@@ -181,6 +182,8 @@ pub struct Pace {
     pub lost_after: Duration,
     /// Time between looks of agents at their servers.
     pub period: Duration,
+    /// The controller looks for plans with fewer servers.
+    pub consolidate: bool,
 }
 
 /// Fast enough for few servers.
@@ -188,6 +191,7 @@ pub const FAST: Pace = Pace {
     heartbeat: Duration::from_millis(300),
     lost_after: Duration::from_secs(2),
     period: Duration::from_millis(200),
+    consolidate: false,
 };
 
 /// Starts an agent of a model server with some cores.
@@ -239,6 +243,10 @@ pub fn start_controller_at(pace: Pace, client: &Client, name: &str) -> Running {
         pause: Duration::from_millis(20),
         drain: Duration::from_secs(2),
         peak: Duration::from_secs(2),
+        better: pace.consolidate.then(|| BetterPlans {
+            period: Nanos::from_secs(1),
+            least: Saving::Servers(1),
+        }),
         options: RackOptions {
             lost_after: Nanos(pace.lost_after.as_nanos() as u64),
             hold: Nanos::from_secs(2),

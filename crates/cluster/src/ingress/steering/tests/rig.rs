@@ -198,6 +198,13 @@ impl Rig {
         }
     }
 
+    /// Time passes in which the ingress itself does nothing.
+    pub(super) fn stop(&mut self, milliseconds: u64) {
+        self.now += Nanos(milliseconds * MILLI);
+        self.steering.tick(self.now);
+        self.steps();
+    }
+
     /// Returns the server that an address's packets go to by the switch's rules, or 0 if to the ingress.
     pub(super) fn server_of(&self, destination: &str) -> Option<ServerNumber> {
         let address: std::net::Ipv4Addr = destination.parse().unwrap();
