@@ -36,7 +36,7 @@ const ORDERS: [u16; 3] = [7001, 7002, 7003];
 
 fn seconds() -> u64 {
     let given = std::env::var("CHAOS_SECONDS").ok();
-    given.map_or(5, |given| given.parse().expect("CHAOS_SECONDS is a number"))
+    given.map_or(3, |given| given.parse().expect("CHAOS_SECONDS is a number"))
 }
 
 fn seed() -> u64 {
