@@ -1,8 +1,8 @@
 //! Detection with drops between real programs: pages by HTTP and TLS, names by DNS.
 
+use super::PACKET;
 use super::programs::{ask, assert_answers, name_server, streams};
 use super::services::{pages, tls_server};
-use super::{PACKET, XDP};
 use crate::common::namespaces::{HOSTS, HOSTS_V6, Hosts, skipped};
 use crate::common::*;
 use std::io::ErrorKind;
@@ -46,9 +46,9 @@ fn alerts(folder: &Folder, sid: u64, about: &str) -> Vec<[String; 2]> {
 }
 
 /// Traffic without a matching rule passes; traffic with one does not arrive.
-fn pages_and_names(driver: &str) {
+fn pages_and_names() {
     let (hosts, folder) = (Hosts::new(true), Folder::new());
-    let mut between = hosts.run(driver, &chain(&folder), &[]);
+    let mut between = hosts.run(PACKET, &chain(&folder), &[]);
     hosts.assert_pings(0, HOSTS[1], 5);
     for address in [HOSTS[1], HOSTS_V6[1]] {
         hosts.serve(1, address, 80, b"a page".to_vec());
@@ -78,16 +78,9 @@ fn pages_and_names(driver: &str) {
 }
 
 #[test]
-fn detection_drops_pages_and_names_over_packet_sockets() {
+fn detection_drops_pages_and_names() {
     if !skipped(&["curl"]) {
-        pages_and_names(PACKET);
-    }
-}
-
-#[test]
-fn detection_drops_pages_and_names_over_xdp() {
-    if !skipped(&["curl"]) {
-        pages_and_names(XDP);
+        pages_and_names();
     }
 }
 

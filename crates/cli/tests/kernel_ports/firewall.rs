@@ -1,7 +1,7 @@
 //! A firewall between real programs: permission to open connections, and rules reloaded during traffic.
 
+use super::PACKET;
 use super::programs::streams;
-use super::{PACKET, XDP};
 use crate::common::namespaces::{HOSTS, HOSTS_V6, Hosts, skipped, wait_for};
 use crate::common::*;
 use std::io::ErrorKind;
@@ -36,9 +36,9 @@ fn page(hosts: &Hosts, from: usize, address: &str, seconds: u32) -> Option<i32> 
 }
 
 /// All allowed traffic passes one way, none the other way.
-fn one_way(driver: &str) {
+fn one_way() {
     let (hosts, folder) = (Hosts::new(true), Folder::new());
-    let mut between = hosts.run(driver, &chain(&folder), &[]);
+    let mut between = hosts.run(PACKET, &chain(&folder), &[]);
     let both = [0, 1].map(|i| [HOSTS[i].to_owned(), format!("[{}]", HOSTS_V6[i])]);
     for host in [0, 1] {
         for address in [HOSTS[host], HOSTS_V6[host]] {
@@ -99,16 +99,9 @@ fn names(hosts: &Hosts) {
 }
 
 #[test]
-fn connections_open_one_way_over_packet_sockets() {
+fn connections_open_one_way() {
     if !skipped(&["curl"]) {
-        one_way(PACKET);
-    }
-}
-
-#[test]
-fn connections_open_one_way_over_xdp() {
-    if !skipped(&["curl"]) {
-        one_way(XDP);
+        one_way();
     }
 }
 

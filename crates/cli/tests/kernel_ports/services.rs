@@ -59,9 +59,9 @@ fn each<'a, A, B>(left: &'a [A], right: &'a [B]) -> impl Iterator<Item = (&'a A,
 }
 
 /// IPv6 beside IPv4; requests to one host pass, to another they do not.
-fn http(driver: &str) {
+fn http() {
     let (hosts, folder) = (Hosts::new(true), Folder::new());
-    let mut between = hosts.run(driver, &filter(&folder), &[]);
+    let mut between = hosts.run(PACKET, &filter(&folder), &[]);
     hosts.assert_pings(0, HOSTS_V6[1], 5);
     for (address, _) in addresses() {
         hosts.serve(1, address, 80, b"a page".to_vec());
@@ -73,16 +73,9 @@ fn http(driver: &str) {
 }
 
 #[test]
-fn ipv6_crosses_and_pages_are_blocked_by_host_over_packet_sockets() {
+fn ipv6_crosses_and_pages_are_blocked_by_host() {
     if !skipped(&["curl"]) {
-        http(PACKET);
-    }
-}
-
-#[test]
-fn ipv6_crosses_and_pages_are_blocked_by_host_over_xdp() {
-    if !skipped(&["curl"]) {
-        http(XDP);
+        http();
     }
 }
 
@@ -106,10 +99,10 @@ pub(super) fn tls_server(hosts: &Hosts, folder: &Folder) -> Program {
 }
 
 /// The server's name passes the filter in the clear; the rest is encrypted end to end.
-fn tls(driver: &str) {
+fn tls() {
     let (hosts, folder) = (Hosts::new(true), Folder::new());
     let _server = tls_server(&hosts, &folder);
-    let mut between = hosts.run(driver, &filter(&folder), &[]);
+    let mut between = hosts.run(PACKET, &filter(&folder), &[]);
     let trusted = format!("--cacert {}", folder.path("certificate.pem").display());
     let flags = ["1.2", "1.3"].map(|version| format!("{trusted} --tlsv{version} --tls-max {version}"));
     let variants = [(&*flags[0], "TLSv1.2"), (&*flags[1], "TLSv1.3")];
@@ -120,16 +113,9 @@ fn tls(driver: &str) {
 }
 
 #[test]
-fn tls_is_blocked_by_server_name_over_packet_sockets() {
+fn tls_is_blocked_by_server_name() {
     if !skipped(&["curl", "openssl"]) {
-        tls(PACKET);
-    }
-}
-
-#[test]
-fn tls_is_blocked_by_server_name_over_xdp() {
-    if !skipped(&["curl", "openssl"]) {
-        tls(XDP);
+        tls();
     }
 }
 
