@@ -86,38 +86,19 @@ def main():
         },
         sort_keys=True,
     ).encode()
-    layer_name = f"blobs/sha256/{digest(packed)}"
-    config_name = f"blobs/sha256/{digest(config)}"
-    described = lambda kind, content: {
-        "mediaType": f"application/vnd.oci.image.{kind}",
-        "digest": f"sha256:{digest(content)}",
-        "size": len(content),
-    }
-    manifest = json.dumps(
-        {
-            "schemaVersion": 2,
-            "mediaType": "application/vnd.oci.image.manifest.v1+json",
-            "config": described("config.v1+json", config),
-            "layers": [described("layer.v1.tar+gzip", packed)],
-        },
-        sort_keys=True,
-    ).encode()
-    full = name if "/" in name else f"docker.io/library/{name}"
-    entry = {**described("manifest.v1+json", manifest), "annotations": {
-        "io.containerd.image.name": full, "org.opencontainers.image.ref.name": name.rpartition(":")[2]}}  # fmt: skip
+    layer_name = f"{digest(packed)}/layer.tar"
+    config_name = f"{digest(config)}.json"
+    # The archive of `docker save`, by which each of them completes the name in its own way.
     files = {
-        "oci-layout": json.dumps({"imageLayoutVersion": "1.0.0"}).encode(),
-        "index.json": json.dumps({"schemaVersion": 2, "manifests": [entry]}, sort_keys=True).encode(),
         "manifest.json": json.dumps([{"Config": config_name, "RepoTags": [name], "Layers": [layer_name]}]).encode(),
         layer_name: packed,
         config_name: config,
-        f"blobs/sha256/{digest(manifest)}": manifest,
     }
     with tarfile.open(target, mode="w", format=tarfile.USTAR_FORMAT) as archive:
         for file, content in sorted(files.items()):
             add(archive, file, content)
     size = sum(map(len, files.values()))
-    print(f"{target}: image {name}, {size / 1e6:.1f} MB, {digest(manifest)[:12]}")
+    print(f"{target}: image {name}, {size / 1e6:.1f} MB, {digest(config)[:12]}")
 
 
 main()

@@ -18,7 +18,7 @@ for program; do
         continue
     fi
     command -v go >/dev/null || {
-        echo "expected Go, to build $program: apt install golang, or from go.dev" >&2
+        echo "expected Go, to build $program" >&2
         exit 1
     }
     echo "building $program $version ..." >&2
