@@ -61,6 +61,28 @@ async fn a_chain_is_placed_changed_and_removed() {
     })
     .await;
 
+    for (value, is_there) in [(json!("serve-fresh"), true), (json!(null), false)] {
+        let patch = json!({"spec": {"whenOverloaded": value}});
+        api.patch("web", &PatchParams::default(), &Patch::Merge(patch))
+            .await
+            .unwrap();
+        until("a field comes and goes", || async {
+            let has_it = |model: &ModelServer| {
+                let model = model.model();
+                model
+                    .chains
+                    .values()
+                    .all(|text| text.contains("serve-fresh") == is_there)
+            };
+            models.iter().all(has_it)
+        })
+        .await;
+    }
+    until("the roll-out of both is complete", || async {
+        condition(&chains(client).await["web"], "Updated").is_some_and(|(status, _)| status == "True Updated")
+    })
+    .await;
+
     // What every server refuses stops after the first one.
     for model in &models {
         model.model().refuses = Some("the rule set is too large".to_owned());
