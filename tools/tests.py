@@ -3,7 +3,7 @@
 
 Programs of the live data plane run one after another. Most of the time they wait, or keep the last core busy. Programs
 that only compute run beside them: at the kernel's idle priority, which gives up a core at once, and not on the last
-one. Nothing runs beside programs whose subject is time, or that keep all cores busy.
+one. Nothing but such commands runs beside programs whose subject is time, or that keep all cores busy.
 
 A test that lacks a program or data passes, and prints a line that starts with "skipped": of the output of passing
 tests only these lines are shown.
@@ -125,14 +125,14 @@ def build(cargo_arguments, test_arguments):
 
 
 def run_all(programs):
-    """Runs programs: first those that run alone, then the others in two lanes."""
+    """Runs programs: first those that run alone, then the others in two lanes. Commands run beside them from the start."""
     alone = [program for program in programs if program.alone]
     live = deque(program for program in programs if not program.alone and not program.computes)
     computing = deque(sorted((program for program in programs if program.computes), key=lambda program: program.rank))
-    for program in alone:
-        program.run(beside=False)
     is_live = threading.Event()
     is_live.set()
+    # Programs that run alone have ended.
+    over = threading.Event()
 
     def first_lane():
         while live:
@@ -141,16 +141,27 @@ def run_all(programs):
         compute()
 
     def compute():
-        while True:
+        while over.is_set() or (computing and computing[0].rank < 0):
             try:
                 program = computing.popleft()
             except IndexError:
                 return
             program.run(beside=is_live.is_set())
 
-    lanes = [threading.Thread(target=first_lane)]
+    def second_lane():
+        compute()
+        over.wait()
+        compute()
+
+    def run_alone():
+        for program in alone:
+            program.run(beside=False)
+        over.set()
+        first_lane()
+
+    lanes = [threading.Thread(target=run_alone)]
     if BESIDE:
-        lanes.append(threading.Thread(target=compute))
+        lanes.append(threading.Thread(target=second_lane))
     for lane in lanes:
         lane.start()
     try:
