@@ -218,12 +218,23 @@ class Rack:
             self.request("PATCH", path, document.encode(), "application/apply-patch+yaml")
             self.until(f"{name} can be used", lambda: '"Established","status":"True"' in self.get(path.split("?")[0]))
         self.request("POST", "/api/v1/namespaces", {"metadata": {"name": "tailwater"}})
+        self.certificates()
         self.start_redis()
         for name in ("first", "second"):
             self.start_controller(name)
         self.start_ingress()
         for name in SERVERS:
             self.agent(name)
+
+    def certificates(self):
+        """An authority, and a certificate of it, by which the programs of the rack know each other."""
+        home = self.folder / "tls"
+        home.mkdir()
+        (home / "names").write_text("subjectAltName=DNS:rack.tailwater\n")
+        key = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes"
+        sh(f"cd {home} && openssl req -x509 {key} -keyout ca.key -out ca.crt -subj /CN=rack -days 2")
+        sh(f"cd {home} && openssl req {key} -keyout tls.key -out tls.csr -subj /CN=rack")
+        sh(f"cd {home} && openssl x509 -req -in tls.csr -CA ca.crt -CAkey ca.key -CAcreateserial -out tls.crt -days 2 -extfile names")
 
     def start_redis(self):
         self.start("redis", ["redis-server", "--port", "16379", "--bind", CONTROL, "--save", "", "--protected-mode", "no"])
@@ -234,7 +245,7 @@ class Rack:
 
     def start_ingress(self):
         endpoint = f"unix:{self.folder}/br0.mgmt"
-        arguments = ["ingress", "--switch", endpoint, "--listen", f"{CONTROL}:17443", "--insecure", "--lost-after", "400ms"]
+        arguments = ["ingress", "--switch", endpoint, "--listen", f"{CONTROL}:17443", "--tls", "tls", "--lost-after", "400ms"]
         self.start("ingress", [self.program, *arguments, "--unmatched", "normal"], None, self.environment())
 
     def agent(self, name):
@@ -248,7 +259,7 @@ class Rack:
         }  # fmt: skip
         (home / "server.yaml").write_text(json.dumps(server))
         arguments = ["agent", f"{home}/server.yaml", "--name", f"server-{name}", "--switch-port", f"p-{name}", "--nap", "200us"]
-        arguments += ["--report-to", f"{CONTROL}:17443", "--insecure"]
+        arguments += ["--report-to", f"{CONTROL}:17443", "--tls", "tls"]
         self.start(f"agent-{name}", [self.program, *arguments], name, self.environment())
 
     def instances(self):
