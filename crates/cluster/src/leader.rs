@@ -51,7 +51,7 @@ enum Step {
     Wait,
 }
 
-/// What a candidate has seen of the lease, and when.
+/// Candidate, with the lease as it has seen it, and when.
 #[derive(Clone, Debug, Default)]
 struct Candidate {
     identity: String,

@@ -1,11 +1,12 @@
-//! Forwarding between two kernel interfaces: packet sockets of our own, and DPDK's `net_af_packet` on the same veth pairs.
+//! Forwarding between two kernel interfaces: packet sockets of our own, and DPDK's `net_af_packet` on the same veth
+//! pairs.
 //!
 //! `cargo bench -p tailwater-dataplane --features dpdk --bench interfaces`, as root, prints one JSON line per figure:
-//! `ports/interface/io/SIZE` and `ports/net_af_packet/io/SIZE`, in Mpps of one core, and `ports/interface/io/SIZE/ratio`,
-//! their quotient in consecutive runs. A ring is filled, and then its packets are received and sent on, in batches of
-//! 32; only that is measured. It includes what the kernel does within the call that sends. `PORT/.../lost` is the share
-//! of packets that were not sent on. Rows are run in turn, after a warm-up. All happens in a network namespace of the
-//! program's own.
+//! `ports/interface/io/SIZE` and `ports/net_af_packet/io/SIZE`, in Mpps of one core, and
+//! `ports/interface/io/SIZE/ratio`, their quotient in consecutive runs. A ring is filled, and then its packets are
+//! received and sent on, in batches of 32; only that is measured. It includes what the kernel does within the call that
+//! sends. `PORT/.../lost` is the share of packets that were not sent on. Rows are run in turn, after a warm-up. All
+//! happens in a network namespace of the program's own.
 
 use serde::Serialize;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};

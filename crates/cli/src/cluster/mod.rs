@@ -232,7 +232,7 @@ fn security(args: &SecurityArgs, option: &str) -> Result<Security, CliError> {
     }
 }
 
-/// What a server offers.
+/// Resources that a server offers.
 fn facts(serving: &Serving<'_>) -> ServerStatus {
     let [dedicated, auxiliary] = serving.cores;
     let machine = Machine::of(dedicated[0]);

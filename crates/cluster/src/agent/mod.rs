@@ -56,7 +56,7 @@ pub struct AgentConfig {
     pub period: Duration,
     /// Time after which figures are reported though they have hardly changed.
     pub refresh: Duration,
-    /// What the server offers.
+    /// Resources that the server offers.
     pub facts: ServerStatus,
     /// Signs of life for the ingress.
     pub reports: ReportsConfig,

@@ -1,8 +1,8 @@
 //! Better plans in the background: as few servers as hold the same promises.
 //!
 //! A plan is computed beside the rounds, on a thread of its own, from the view of one of them. The rounds that follow
-//! take it if it saves enough, and move its instances within their limit of moves. It is never in the way of a placement:
-//! what has changed meanwhile is left out.
+//! take it if it saves enough, and move its instances within their limit of moves. It is never in the way of a
+//! placement: instances that have changed meanwhile are left out.
 
 use std::sync::Arc;
 use tailwater_net::Nanos;
@@ -17,7 +17,7 @@ use tokio::task::JoinHandle;
 pub struct BetterPlans {
     /// Time between searches.
     pub period: Nanos,
-    /// What a plan has to save.
+    /// Least saving for which a plan is taken.
     pub least: Saving,
 }
 

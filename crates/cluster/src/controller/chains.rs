@@ -16,7 +16,7 @@ use tailwater_placement::slo::Curves;
 /// Longest number of an instance's name, with its hyphen.
 const NUMBER: usize = 6;
 
-/// What a chain's manifest says to the controller.
+/// Facts of a chain's manifest that the controller decides by.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChainFacts {
     /// Latency objective on a server.
@@ -248,7 +248,7 @@ impl Chains {
                 .find(|(_, other)| other.port == facts.port && ambiguity(&other.match_, &facts.match_).is_some());
             match other {
                 None => by_age.push((name, facts)),
-                // What is wrong with its own spec is told.
+                // Its own spec is wrong, which is told already.
                 Some(_) if read.facts.is_err() => {}
                 Some((other, _)) => {
                     let message = format!(

@@ -30,7 +30,7 @@ pub(super) struct Enactor {
     own: HashMap<String, (Arc<ChainInstance>, Instant)>,
 }
 
-/// What became of a change.
+/// Outcome of a change.
 enum Done {
     Written(Box<ChainInstance>),
     Deleted(String),

@@ -125,7 +125,7 @@ impl Rounds<'_> {
             }
             let mut is_leading = self.is_leading.clone();
             tokio::select! {
-                // Whatever is under way ends: somebody else may lead.
+                // Requests under way are dropped: somebody else may lead.
                 _ = is_leading.wait_for(|leads| !*leads) => {}
                 () = self.lead(changed, policy()) => {}
             }

@@ -83,7 +83,7 @@ async fn a_chain_is_placed_changed_and_removed() {
     })
     .await;
 
-    // What every server refuses stops after the first one.
+    // A spec that every server refuses stops at the first one.
     for model in &models {
         model.model().refuses = Some("the rule set is too large".to_owned());
     }

@@ -342,7 +342,7 @@ async fn watches_are_filtered_and_end(server: &mut ApiServer, client: &Client) {
         .unwrap();
     assert_eq!(next(&mut events).await, "deleted c");
 
-    // What was changed before a restart cannot be watched after it.
+    // Changes from before a restart cannot be watched after it.
     server.pause();
     server.resume().await.unwrap();
     let is_over = timeout(Duration::from_secs(10), events.try_next())

@@ -72,7 +72,7 @@ async fn rows_move_off_a_lost_server_and_return_after_the_switch_restarts() {
     has("priority=65000,in_port=4 actions=output:1");
     has("priority=500 actions=drop");
     has("cookie=0x1, priority=10,ip actions=drop");
-    // A packet goes by the row.
+    // A packet is sent as the row says.
     arrives(&ovs, "10.1.2.3");
     wait_for(|| ovs.ofctl("dump-flows", "").contains("n_packets=1,"));
 

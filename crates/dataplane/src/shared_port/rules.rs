@@ -54,8 +54,8 @@ struct Fields {
 
 impl ChainRules {
     /// Compiles the matches of chains, each with its slot below [`MAX_CHAINS`]. Of several chains that match a packet,
-    /// one that lists MAC addresses gets it; among equals the one with the longest matching destination prefix, then the
-    /// longest source prefix, then one that lists protocols, then one that lists VLANs, then the lowest slot.
+    /// one that lists MAC addresses gets it; among equals the one with the longest matching destination prefix, then
+    /// the longest source prefix, then one that lists protocols, then one that lists VLANs, then the lowest slot.
     ///
     /// # Panics
     /// If a slot is not below [`MAX_CHAINS`].
@@ -115,9 +115,11 @@ impl ChainRules {
         }
         let address = |at: usize| u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
         let (source, destination) = (address(26), address(30));
-        let mac = number([head[0], head[1], head[2], head[3], head[4], head[5]]);
-        let mut chains = self.all & self.macs.find(mac);
-        chains &= self.sources.v4.find(source) & self.destinations.v4.find(destination);
+        let mut chains = self.all & self.sources.v4.find(source) & self.destinations.v4.find(destination);
+        if self.lists_macs != 0 {
+            let mac = number([head[0], head[1], head[2], head[3], head[4], head[5]]);
+            chains &= self.macs.find(mac);
+        }
         if let Some(protocols) = &self.protocols {
             chains &= protocols[usize::from(head[23])];
         }

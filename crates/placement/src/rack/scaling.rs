@@ -38,8 +38,8 @@ pub trait ScalingPolicy: Send {
 /// Tailwater's policy: as much as the chain is offered, with a margin for bursts. How much of a core that takes within
 /// the objective is predicted at placement.
 ///
-/// By default, the only margin is the controller's [room for growth](super::RackOptions::band). In simulated quarters of
-/// an hour, with which the defaults were chosen, margins on top of it took more cores and kept objectives as often.
+/// By default, the only margin is the controller's [room for growth](super::RackOptions::band). In simulated quarters
+/// of an hour, with which the defaults were chosen, margins on top of it took more cores and kept objectives as often.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TailwaterScaling {
     /// Margin over the demand, as a share of it.

@@ -38,7 +38,7 @@ fn instances_of_a_lost_server_are_placed_anew_after_a_grace_period() {
         .collect();
     let lost = |name, rate| (name, "s1", rate, CreateReason::Lost);
     assert_eq!(new, [lost("b-1", 0.5e6), lost("c-1", 0.4e6), lost("c-2", 0.2e6)]);
-    // What misses does not fit any more, until the server is back.
+    // The missing part does not fit any more, until the server is back.
     let plan = world.settle();
     assert!(matches!(plan.verdicts["c"], Verdict::TooFew { .. }), "{plan:?}");
     world.server("s0").state = ServerState::Ready;

@@ -246,8 +246,8 @@ async fn connect(path: &Path) -> io::Result<Connection> {
 }
 
 impl Connection {
-    /// Opens a connection over a stream, and serves it in the current event loop. With `silence` it fails when the other
-    /// end does not answer for as long.
+    /// Opens a connection over a stream, and serves it in the current event loop. With `silence` it fails when the
+    /// other end does not answer for as long.
     ///
     /// # Errors
     /// The stream fails.

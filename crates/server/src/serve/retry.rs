@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 const FIRST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// Time at which the chains of watched files are applied again, although the files have not changed: a step failed, such
-/// as the start of a chain whose predecessor was still draining. Wrong files and chains that do not fit are not tried
-/// again.
+/// Time at which the chains of watched files are applied again, although the files have not changed: a step failed,
+/// such as the start of a chain whose predecessor was still draining. Wrong files and chains that do not fit are not
+/// tried again.
 #[derive(Debug, Default)]
 pub(super) struct FolderRetry {
     at: Option<Instant>,

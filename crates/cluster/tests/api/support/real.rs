@@ -36,7 +36,7 @@ impl Drop for Process {
 /// Path of the program, or why it cannot be run here.
 ///
 /// # Errors
-/// What is missing.
+/// Missing part.
 pub fn program() -> Result<PathBuf, String> {
     let home = std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
     let cache = std::env::var_os("XDG_CACHE_HOME")

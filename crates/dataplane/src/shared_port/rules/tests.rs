@@ -189,11 +189,22 @@ fn oracle(
     accepting.max().map(|(.., slot)| slot.0)
 }
 
+/// Addresses, protocol, VLAN and last byte of the MAC address of a packet.
+fn packet() -> impl Strategy<Value = (IpAddr, IpAddr, bool, Option<u16>, u8)> {
+    (
+        address(),
+        address(),
+        any::<bool>(),
+        proptest::option::of(1u16..5),
+        0u8..4,
+    )
+}
+
 proptest! {
     #[test]
     fn rules_decide_as_a_comparison_with_each_chain(
         chains in proptest::collection::vec(wanted(), 0..6),
-        packets in proptest::collection::vec((address(), address(), any::<bool>(), proptest::option::of(1u16..5), 0u8..4), 1..40),
+        packets in proptest::collection::vec(packet(), 1..40),
     ) {
         let rules = ChainRules::new(chains.iter().enumerate());
         for (source, destination, is_tcp, vlan, last) in packets {

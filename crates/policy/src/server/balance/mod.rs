@@ -19,9 +19,9 @@
 //!
 //! **What.** The fewest rows that bring the server within its limit, to the servers with most room; unused ones are
 //! taken if the load exceeds the limits of those in use. Since one row can as well carry more as less, it is chosen
-//! such that both servers get equally full. Candidates are all prefixes from the default row's to the configured length; one
-//! too large for any server is divided further, down to a single destination, and then by the flow hash if the switch
-//! can. One flow that exceeds a server stays.
+//! such that both servers get equally full. Candidates are all prefixes from the default row's to the configured
+//! length; one too large for any server is divided further, down to a single destination, and then by the flow hash if
+//! the switch can. One flow that exceeds a server stays.
 //!
 //! **Order.** The mapper decides, and its caller moves: the new server is in use before the row is written, and packets
 //! that arrive by the new row wait until the old server has none of the row's and has sent their flows' state. Nothing

@@ -66,8 +66,8 @@ impl RowMatch {
     pub const DEFAULT: RowMatch = RowMatch { bits: 0, length: 0 };
 
     /// Returns the row that matches a destination prefix, and of its flows those whose hash begins with the lowest
-    /// `count` bits of `bits`. Returns `None` if no row can match that: prefixes of IPv6 have 64 bits at most, there are
-    /// four bits of a hash, and only single destinations are divided by hash.
+    /// `count` bits of `bits`. Returns `None` if no row can match that: prefixes of IPv6 have 64 bits at most, there
+    /// are four bits of a hash, and only single destinations are divided by hash.
     ///
     /// ```
     /// use tailwater_policy::server::RowMatch;
