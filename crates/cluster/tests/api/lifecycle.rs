@@ -346,7 +346,7 @@ async fn better_plans_empty_servers_in_the_background() {
             .unwrap();
     }
     until("the large ones are gone", || async { places().await.2 == 3 }).await;
-    let before = places().await.1;
+    assert!(places().await.1 > 1, "there is something to save");
     drop(controller);
     let pace = Pace {
         consolidate: true,
@@ -357,5 +357,4 @@ async fn better_plans_empty_servers_in_the_background() {
         places().await == (3, 1, 3)
     })
     .await;
-    println!("three chains were on {before} servers before");
 }
