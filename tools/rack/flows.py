@@ -9,6 +9,14 @@ def received(path):
             yield float(parts[0]), int(parts[1]), int(parts[2]), parts[3]
 
 
+def last(path):
+    """Time of the sink's last packet; 0 if there is none."""
+    with open(path, "rb") as file:
+        file.seek(max(path.stat().st_size - 4096, 0))
+        lines = [line.split() for line in file.read().decode().splitlines()[1:]]
+    return max((float(parts[0]) for parts in lines if len(parts) == 4), default=0.0)
+
+
 def told(packets, phases, arguments):
     """Prints what happened in each phase. Returns True if something is wrong."""
     arrivals = sorted(at for at, *_ in packets)

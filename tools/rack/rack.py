@@ -21,7 +21,7 @@ import subprocess
 import sys
 import time
 
-from flows import received, told
+from flows import last, received, told
 from parts import SINK_MAC, Parts, busiest, ready_servers, sh, steered
 
 CONTROL = "10.202.0.1"
@@ -191,7 +191,7 @@ def traffic(rack, arguments):
     for what, fail, longest in failures(rack):
         began = time.time()
         fail()
-        rack.until("packets arrive again", lambda: any(at > time.time() - 0.5 for at, *_ in received(sink)))
+        rack.until("packets arrive again", lambda: last(sink) > time.time() - 0.5)
         rack.until("two instances have packets again", lambda: len(steered(rack)) == 2)
         recovered = time.time() - began
         time.sleep(2)
