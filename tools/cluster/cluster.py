@@ -12,7 +12,7 @@ restored, after a crash by the next start. No registry and no network is needed.
 
 Needs root, cgroups of version 1, and what `make cluster` installs and builds.
 
-usage: tools/cluster/cluster.py TAILWATER [--flows N] [--rate PACKETS-PER-SECOND] [--keep]
+usage: tools/cluster/cluster.py TAILWATER [--flows N] [--rate PACKETS-PER-SECOND] [--steps REGEX] [--keep]
 """
 
 import argparse
@@ -243,7 +243,8 @@ class Cluster(Parts):
 
     def diagnose(self):
         """Tells what the cluster looks like when something has gone wrong."""
-        for line in ("get pods -A -o wide", "get chains,chaininstances,rackservers -A", "-n tailwater get events",
+        for line in ("get pods -A -o wide", "get chains,chaininstances,rackservers -A", "describe chains -A",
+                     "-n tailwater get events",
                      "-n tailwater logs -l app.kubernetes.io/name=tailwater --prefix --tail=15"):  # fmt: skip
             print(f"$ kubectl {line}\n{self.kubectl(line, check=False)}", flush=True)
 
@@ -308,6 +309,7 @@ def main():
     parser.add_argument("--flows", type=int, default=64)
     parser.add_argument("--rate", type=int, default=2000)
     parser.add_argument("--keep", action="store_true", help="keep the folder with the logs")
+    parser.add_argument("--steps", default="", help="a regular expression: only the steps with such a name")
     parser.add_argument("--inside", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     sys.exit(inside(arguments) if arguments.inside else outside(sys.argv[1:]))

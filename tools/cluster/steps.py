@@ -262,6 +262,8 @@ def run(cluster, arguments):
     steps.begin()
     phases = []
     for what, act, longest in steps.all():
+        if not re.search(arguments.steps, what):
+            continue
         print(f"\n-- {what}", flush=True)
         began = time.time()
         act()
