@@ -25,7 +25,7 @@ pub mod writes;
 pub use better::BetterPlans;
 pub use chains::{ChainFacts, ChainReader, DocumentReader};
 pub(crate) use objects::sorted;
-pub use objects::{Objects, full_name};
+pub use objects::{FunctionObjects, Objects, full_name};
 
 use crate::leader::{ElectionConfig, campaign};
 use crate::notices::Notices;

@@ -21,7 +21,16 @@ pub struct Objects {
     /// Leases of servers, which have their names.
     pub leases: Vec<Arc<Lease>>,
     /// Functions, and pods of functions; `None` if the controller does not see both.
-    pub functions: Option<(Vec<Arc<Function>>, Vec<Arc<Pod>>)>,
+    pub functions: Option<FunctionObjects>,
+}
+
+/// Functions, and pods of functions.
+#[derive(Clone, Debug, Default)]
+pub struct FunctionObjects {
+    /// Functions.
+    pub functions: Vec<Arc<Function>>,
+    /// Pods with the label of an instance.
+    pub pods: Vec<Arc<Pod>>,
 }
 
 /// Watches of them.
@@ -54,8 +63,10 @@ impl Watches {
             profiles: sorted(self.profiles.all()),
             leases: sorted(self.leases.all()),
             // A rack without functions needs no rights for them.
-            functions: (self.functions.is_ready() && self.pods.is_ready())
-                .then(|| (sorted(self.functions.all()), sorted(self.pods.all()))),
+            functions: (self.functions.is_ready() && self.pods.is_ready()).then(|| FunctionObjects {
+                functions: sorted(self.functions.all()),
+                pods: sorted(self.pods.all()),
+            }),
         }
     }
 }

@@ -4,13 +4,14 @@
 //! says why it does not fit. What runs in a pod has no rights. It joins the server's data plane by the socket in the only
 //! folder that it sees; the agent lends it its turns on the chain's core.
 
-use super::objects::{Objects, full_name};
+use super::objects::{FunctionObjects, Objects, full_name};
 use super::write::{Key, Write};
 use crate::resources::{
     Chain, ChainInstance, ChainStatus, Function, FunctionSpec, FunctionStatus, INSTANCE_LABEL, InstancePod,
     POD_DIRECTORY, PODS_ANNOTATION, local_name, pod_folder, pod_socket, references, set_condition,
 };
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use k8s_openapi::jiff::Timestamp;
 use kube::{Resource, ResourceExt};
 use serde_json::{Map, Value, json};
@@ -71,7 +72,7 @@ pub(super) struct FunctionPods<'o> {
 impl<'o> FunctionPods<'o> {
     pub(super) fn new(objects: &'o Objects) -> FunctionPods<'o> {
         let (functions, pods) = match &objects.functions {
-            Some((functions, pods)) => (&functions[..], &pods[..]),
+            Some(FunctionObjects { functions, pods }) => (&functions[..], &pods[..]),
             None => (&[][..], &[][..]),
         };
         FunctionPods {
@@ -309,6 +310,11 @@ fn tell_instance(instance: &ChainInstance, running: &BTreeMap<String, String>) -
 /// Pod of a function of an instance; `None` if the instance has no name on its server.
 fn desired_pod(instance: &ChainInstance, index: usize, function: &FunctionSpec) -> Option<Pod> {
     let pod = &instance.spec.pods[index];
+    // The instance's own finalizer waits for its last packet.
+    let owner = OwnerReference {
+        block_owner_deletion: None,
+        ..instance.controller_owner_ref(&())?
+    };
     let namespace = instance.namespace().unwrap_or_default();
     let local = local_name(&namespace, &instance.name_any()).ok()?;
     let folder = pod_folder(Path::new(POD_DIRECTORY), &local, index);
@@ -333,7 +339,7 @@ fn desired_pod(instance: &ChainInstance, index: usize, function: &FunctionSpec) 
         "metadata": {
             "name": pod.name, "namespace": namespace, "annotations": annotations,
             "labels": {INSTANCE_LABEL: instance.name_any(), "app.kubernetes.io/component": "function"},
-            "ownerReferences": [instance.controller_owner_ref(&())?],
+            "ownerReferences": [owner],
         },
         "spec": {
             "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [

@@ -184,6 +184,21 @@ pub fn references(spec: &Map<String, Value>) -> Vec<String> {
     names
 }
 
+/// Returns `true` if a program of a chain's spec names a socket. On a rack, only agents do.
+pub fn names_a_socket(spec: &Map<String, Value>) -> bool {
+    fn search(value: &Value) -> bool {
+        match value {
+            Value::Array(items) => items.iter().any(search),
+            Value::Object(fields) => fields.iter().any(|(name, value)| match value {
+                Value::Object(program) if name == "program" => program.get("socket").is_some_and(|it| !it.is_null()),
+                other => search(other),
+            }),
+            _ => false,
+        }
+    }
+    spec.get("functions").is_some_and(search)
+}
+
 /// Gives the functions of an instance that run as pods the sockets by which they join.
 pub fn with_sockets(
     spec: &Map<String, Value>,
@@ -243,6 +258,7 @@ mod tests {
         });
         let Value::Object(spec) = spec else { unreachable!() };
         assert_eq!(references(&spec), ["limit", "filter"]);
+        assert!(!names_a_socket(&spec));
         let pod = |user| InstancePod {
             name: format!("web-f{user}"),
             function: String::new(),
@@ -258,6 +274,7 @@ mod tests {
             }})
         );
         assert_eq!(spec["functions"][2], json!({"program": {"file": "./other"}}));
+        assert!(names_a_socket(&spec));
         let branch = &spec["functions"][3]["classifier"]["branches"]["x"]["functions"][0]["program"];
         assert_eq!(branch["socket"], "/run/pods/default--web/1/function.sock");
     }

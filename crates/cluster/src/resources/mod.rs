@@ -26,7 +26,7 @@ pub use chain::{Chain, ChainSpec, ChainStatus, NameTooLong, Scale, local_name};
 pub use condition::{Condition, set as set_condition};
 pub use function::{
     Function, FunctionSpec, FunctionStatus, FunctionVariable, INSTANCE_LABEL, KeyReference, POD_DIRECTORY,
-    PODS_ANNOTATION, PullPolicy, VariableSource, pod_folder, pod_socket, references, with_sockets,
+    PODS_ANNOTATION, PullPolicy, VariableSource, names_a_socket, pod_folder, pod_socket, references, with_sockets,
 };
 pub use instance::{ChainInstance, InstanceFigures, InstancePhase, InstancePod, InstanceSpec, InstanceStatus};
 pub use profile::{Profile, ProfileSpec};

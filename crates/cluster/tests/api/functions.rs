@@ -9,6 +9,8 @@ use crate::support::rack::{
 };
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::core::DynamicObject;
+use kube::discovery::ApiResource;
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 use std::fs;
@@ -119,6 +121,14 @@ async fn pods_of_functions_follow_the_instances() {
             "there is no Function limit",
         )
         .await
+    })
+    .await;
+    // Sockets are for agents to name.
+    let program = json!({"program": {"socket": "/run/tailwater/server.sock"}});
+    create(client, &[chain("own", "10.9.0.0/16", &json!({"functions": [program]}))]).await;
+    until("a socket is refused", || async {
+        let chains = chains(client).await;
+        condition(&chains["own"], "Accepted").is_some_and(|(status, _)| status == "False Invalid")
     })
     .await;
     functions(client)
@@ -249,8 +259,8 @@ async fn functions_are_admitted_by_their_images_and_pods_by_their_namespaces() {
         "metadata": {"name": "tailwater-functions"},
     });
     let text = file("functions-policy.yaml")["spec"].to_string();
-    let allowed = "['example.com/nf', 'registry:5000']";
-    policy["spec"] = serde_json::from_str(&text.replace("ALLOWED", allowed)).unwrap();
+    let allowing = |images: &str| -> Value { serde_json::from_str(&text.replace("ALLOWED", images)).unwrap() };
+    policy["spec"] = allowing("[]");
     create_object(client, GROUP, "validatingadmissionpolicies", None, policy).await;
     let binding = json!({
         "apiVersion": format!("{GROUP}/v1"), "kind": "ValidatingAdmissionPolicyBinding",
@@ -267,8 +277,29 @@ async fn functions_are_admitted_by_their_images_and_pods_by_their_namespaces() {
         Err(error) => error.to_string(),
     };
     // A new policy takes a moment.
-    until("the policy is in force", || async {
-        !tried("elsewhere/limit").await.is_empty()
+    until("none is allowed", || async {
+        tried(&image("example.com/nf/limit"))
+            .await
+            .contains("and none is allowed")
+    })
+    .await;
+    let policies = Api::<DynamicObject>::all_with(
+        client.clone(),
+        &ApiResource {
+            group: GROUP.to_owned(),
+            version: "v1".to_owned(),
+            api_version: format!("{GROUP}/v1"),
+            kind: "ValidatingAdmissionPolicy".to_owned(),
+            plural: "validatingadmissionpolicies".to_owned(),
+        },
+    );
+    let patch = Patch::Merge(json!({"spec": allowing("['example.com/nf', 'registry:5000']")}));
+    policies
+        .patch("tailwater-functions", &PatchParams::default(), &patch)
+        .await
+        .unwrap();
+    until("some are allowed", || async {
+        tried(&image("example.com/nf/limit")).await.is_empty()
     })
     .await;
     let wrong = [

@@ -8,8 +8,11 @@ use super::schedule;
 use crate::socket::Socket;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, chmod, chown};
+use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with};
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen, socket_with,
+};
 use rustix::process::{Pid, PidfdFlags, Signal, getuid, pidfd_open, pidfd_send_signal};
 use rustix::thread::{Gid, Uid};
 use std::collections::HashMap;
@@ -21,6 +24,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
+use tailwater_confine::join_priority_group;
 
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 16;
@@ -88,10 +92,14 @@ impl JoinSocket {
         let mut unnamed = joins.path.clone().into_os_string();
         unnamed.push(format!(".{}", std::process::id()));
         let unnamed = PathBuf::from(unnamed);
-        if fs::symlink_metadata(&joins.path).is_ok_and(|file| !is_socket(&file)) {
-            return Err(io::Error::other(
-                "expected a socket or nothing in its place, found another file",
-            ));
+        match fs::symlink_metadata(&joins.path) {
+            Ok(file) if !is_socket(&file) => {
+                return Err(io::Error::other(
+                    "expected a socket or nothing in its place, found another file",
+                ));
+            }
+            Ok(_) if is_in_use(&joins.path) => return Err(io::Error::other("its socket is in use by another program")),
+            _ => {}
         }
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
@@ -188,6 +196,14 @@ fn is_socket(file: &fs::Metadata) -> bool {
     file.file_type().is_socket()
 }
 
+/// Returns `true` if a program listens at a socket, of any type.
+fn is_in_use(path: &Path) -> bool {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let connected = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+        .and_then(|socket| connect(&socket, &SocketAddrUnix::new(path)?));
+    !matches!(connected, Err(Errno::CONNREFUSED | Errno::NOENT))
+}
+
 /// Returns `true` if one of a process's control groups is that of a pod with this identifier, in whose name the runtime
 /// may have replaced hyphens.
 fn is_in(groups: &str, pod: &str) -> bool {
@@ -223,6 +239,8 @@ impl JoinedProcess {
         if threads != 1 {
             return Err(io::Error::other(format!("expected one thread, found {threads}")));
         }
+        // Without a real-time budget it has ordinary priority, which the report says.
+        let _ = join_priority_group(self.id());
         schedule::put_on(self.id(), core).map_err(|error| match error.raw_os_error() {
             Some(libc::EINVAL) => io::Error::other(format!("core {core} is not among those of its control group")),
             _ => error,
@@ -247,7 +265,6 @@ impl JoinedProcess {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::net::connect;
 
     fn connection(path: &Path) -> io::Result<OwnedFd> {
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
@@ -299,6 +316,13 @@ mod tests {
         fs::write(&path, "").unwrap();
         let error = JoinSocket::open(&Joins::by(&path, None)).unwrap_err();
         assert!(error.to_string().contains("found another file"), "{error}");
+        fs::remove_file(&path).unwrap();
+        let others = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let error = JoinSocket::open(&Joins::by(&path, None)).unwrap_err();
+        assert!(error.to_string().contains("in use by another program"), "{error}");
+        // One that a killed program has left is replaced.
+        drop(others);
+        drop(JoinSocket::open(&Joins::by(&path, None)).unwrap());
         fs::remove_dir_all(folder).unwrap();
     }
 

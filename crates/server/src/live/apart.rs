@@ -44,14 +44,14 @@ impl LiveMachine {
         let place = (leaving.port().to_owned(), leaving.weight());
         self.tell_end(leaving);
         let started = self.launch(chain, None).map(|started| (chain.name.clone(), started));
-        let started = started.or_else(|refused| match self.start_again(old, &plan, &place) {
+        let started = started.map_err(|refused| match self.start_again(old, &plan, &place) {
             Ok(again) => {
                 self.chains.insert(old.to_owned(), again);
-                Err(refused)
+                refused
             }
-            Err(error) => Err(Refusal::new(format!(
+            Err(error) => Refusal::new(format!(
                 "{refused}; chain {old}, which it was to replace, cannot be started again: {error}"
-            ))),
+            )),
         });
         let result = started.map(|(name, started)| drop(self.chains.insert(name, started)));
         self.show();
