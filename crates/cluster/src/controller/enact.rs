@@ -156,9 +156,13 @@ async fn carry_out(client: &Client, recorder: &Recorder, write: Write) -> kube::
             api.create(&PostParams::default(), &pod).await?;
             Ok(Done::Other)
         }
-        Write::DeletePod { key } => {
+        Write::DeletePod { key, at_once } => {
             let api = Api::<Pod>::namespaced(client.clone(), &key.0);
-            api.delete(&key.1, &DeleteParams::default()).await?;
+            let parameters = DeleteParams {
+                grace_period_seconds: at_once.then_some(0),
+                ..DeleteParams::default()
+            };
+            api.delete(&key.1, &parameters).await?;
             Ok(Done::Other)
         }
         Write::FunctionStatus { key, status } => {

@@ -1,8 +1,8 @@
 //! Pods of the instances' functions: one for each function of each instance, on the instance's server.
 //!
 //! A pod requires its node by a node affinity, as those of a DaemonSet do: the scheduler still counts its requests, and
-//! says why it does not fit. What runs in a pod has no rights. It joins the server's data plane by the socket in the only
-//! folder that it sees; the agent lends it its turns on the chain's core.
+//! says why it does not fit. What runs in a pod has no rights. It joins the server's data plane by the socket in the
+//! only folder that it sees; the agent lends it its turns on the chain's core.
 
 use super::objects::{FunctionObjects, Objects, full_name};
 use super::write::{Key, Write};
@@ -122,7 +122,7 @@ impl<'o> FunctionPods<'o> {
                 }
                 match (self.own(instance, pod), desired) {
                     // Of an instance that had this name before.
-                    (None, _) if found.is_some() => writes.extend(deletion(found, key())),
+                    (None, _) if found.is_some() => writes.extend(found.map(|found| removal(found))),
                     (None, Some(desired)) if instance.metadata.deletion_timestamp.is_none() => {
                         writes.push(Write::CreatePod(Box::new(desired)));
                     }
@@ -152,8 +152,7 @@ impl<'o> FunctionPods<'o> {
         }
         for (name, pod) in &self.pods {
             if !wanted.contains(name) {
-                let key = (pod.namespace().unwrap_or_default(), pod.name_any());
-                writes.extend(deletion(Some(pod), key));
+                writes.push(removal(pod));
             }
         }
         writes.extend(self.statuses(now));
@@ -287,9 +286,16 @@ fn is_running(pod: &Pod) -> bool {
     pod.metadata.deletion_timestamp.is_none() && phase(pod) == "Running" && states.all(|state| state.running.is_some())
 }
 
+/// Deletion of a pod that is to be followed by another one.
 fn deletion(found: Option<&Arc<Pod>>, key: Key) -> Option<Write> {
     let is_leaving = found?.metadata.deletion_timestamp.is_some();
-    (!is_leaving).then_some(Write::DeletePod { key })
+    (!is_leaving).then_some(Write::DeletePod { key, at_once: false })
+}
+
+/// Deletion of a pod whose instance is gone.
+fn removal(pod: &Pod) -> Write {
+    let key = (pod.namespace().unwrap_or_default(), pod.name_any());
+    Write::DeletePod { key, at_once: true }
 }
 
 fn digest(pod: &Pod) -> Option<&String> {

@@ -47,6 +47,8 @@ pub enum Write {
     DeletePod {
         /// Key of the pod.
         key: Key,
+        /// Do not wait for its node, which may be lost: another instance may get its name.
+        at_once: bool,
     },
     /// Change the status of a function.
     FunctionStatus {

@@ -48,7 +48,7 @@ pub(super) static PROGRAM_FIELDS: Map = Map {
         Field::new(
             "socket",
             Type::Text(&FILE),
-            "Unix socket that is created for the function's processes, which join by it; relative to the spec's folder.",
+            "Unix socket that is created for processes of the function, which join; relative to the spec's folder.",
         )
         .otherwise("none")
         .example("./limit.sock"),

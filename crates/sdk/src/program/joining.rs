@@ -1,8 +1,8 @@
 //! Program that joins a server by a socket, instead of being started by it: the main process of a pod.
 //!
-//! The main process starts children, each of which connects and serves. Once the server has configured one, the next is
-//! started, so that another one always waits. A child that ends is replaced. So a function that crashes, or whose server
-//! is restarted, is there again in milliseconds; the container runtime sees neither.
+//! The main process starts children, each of which connects and serves. Once the server has configured one, the next
+//! is started, so that another one always waits. A child that ends is replaced. So a function that crashes, or whose
+//! server is restarted, is there again in milliseconds; the container runtime sees neither.
 
 use crate::protocol::socket::Socket;
 use crate::sys::end_with_parent;
