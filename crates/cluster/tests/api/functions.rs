@@ -14,6 +14,7 @@ use kube::discovery::ApiResource;
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 use std::fs;
+use std::path::PathBuf;
 use tailwater_cluster::resources::{Chain, ChainInstance, Function};
 
 fn function(name: &str, image: &str) -> Function {
@@ -88,6 +89,11 @@ async fn wait(client: &Client, pod: &str, reason: &str, message: &str) {
 fn with_function(name: &str) -> Chain {
     let program = json!({"program": {"function": "limit", "file": "./limit", "config": {"rate": 7}}});
     chain(name, "10.1.0.0/16", &json!({"functions": [{"forward": {}}, program]}))
+}
+
+/// Folder of an agent's sockets.
+fn folder_of(agent: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("tailwater-rack-{}-{agent}", std::process::id()))
 }
 
 /// Condition of the chain `web`.
@@ -184,7 +190,7 @@ async fn pods_of_functions_follow_the_instances() {
     .await;
     let manifest: Value = serde_json::from_str(model.model().chains.values().next().unwrap()).unwrap();
     let program = &manifest["spec"]["functions"][1]["program"];
-    let own = std::env::temp_dir().join(format!("tailwater-rack-{}-pods-a", std::process::id()));
+    let own = folder_of("pods-a");
     let folder = own.join(format!("default--{}/0", instance.name_any()));
     assert_eq!(
         *program,
@@ -339,7 +345,7 @@ async fn functions_are_admitted_by_their_images_and_pods_by_their_namespaces() {
         .await
         .unwrap();
     let model = ModelServer::default();
-    let _agent = start_agent(client, "images-a", 4, &model);
+    let agent = start_agent(client, "images-a", 4, &model);
     let _controller = start_controller(&server.account("tailwater-controller", None), "images-controller");
     create(client, &[with_function("web")]).await;
     until("there is a pod", || async { pod_list(client).await.len() == 1 }).await;
@@ -366,4 +372,6 @@ async fn functions_are_admitted_by_their_images_and_pods_by_their_namespaces() {
     let all: Api<ChainInstance> = Api::namespaced(client.clone(), "tailwater");
     let waiting = all.list(&ListParams::default()).await.unwrap();
     assert!(!waiting.items.iter().any(runs));
+    drop(agent);
+    let _ = fs::remove_dir_all(folder_of("images-a"));
 }
