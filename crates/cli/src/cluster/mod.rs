@@ -139,6 +139,7 @@ pub fn agent(args: &AgentArgs) -> Result<ExitCode, CliError> {
                 period: duration(args.report_every),
                 security: reports_security,
             },
+            pods: resources::POD_DIRECTORY.into(),
             facts: ServerStatus {
                 switch_port: args.switch_port.clone(),
                 ..facts(&serving)

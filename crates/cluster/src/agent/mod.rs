@@ -6,6 +6,7 @@
 
 mod local;
 mod plan;
+mod pods;
 mod reporting;
 mod socket;
 
@@ -29,6 +30,7 @@ use kube::runtime::watcher;
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, watch};
@@ -60,6 +62,8 @@ pub struct AgentConfig {
     pub facts: ServerStatus,
     /// Signs of life for the ingress.
     pub reports: ReportsConfig,
+    /// Folder of the sockets by which functions in pods join: [`POD_DIRECTORY`](crate::resources::POD_DIRECTORY).
+    pub pods: PathBuf,
 }
 
 /// Runs the agent until `stop` is set. `connect` makes connections to the server, of which there are two: changes do
@@ -202,8 +206,20 @@ impl<S: LocalServer + 'static> Agent<S> {
                 let instances = chains.iter().filter_map(reporting::of_chain).collect();
                 self.figures.send_modify(|report| report.instances = instances);
                 let instances = self.instances.all();
+                let of_server = instances.iter().map(AsRef::as_ref);
+                let runs = |name: &str| chains.iter().any(|chain| chain.name == name);
+                if let Err(error) = pods::prepare(&self.config.pods, of_server, runs) {
+                    let folder = self.config.pods.display();
+                    self.notices
+                        .warn(&format!("{folder}: functions in pods cannot join: {error}"));
+                }
                 if changing.as_ref().is_none_or(tokio::task::JoinHandle::is_finished) {
-                    let steps = steps(&instances, &chains, &self.attempts(), Timestamp::now());
+                    let steps = steps(
+                        &instances,
+                        &chains,
+                        &self.attempts(),
+                        (&self.config.pods, Timestamp::now()),
+                    );
                     if !steps.is_empty() {
                         changing = Some(self.change(steps, &instances));
                     }

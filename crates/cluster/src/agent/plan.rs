@@ -1,6 +1,7 @@
 //! From the instances of a server and the chains that it has to the next steps. Decides only.
 
 use super::local::{LocalChain, LocalCondition, LocalPhase};
+use super::pods::{missing, spec_of};
 use crate::controller::chains::manifest_of;
 use crate::figures::{latency_text, rate_text};
 use crate::resources::{
@@ -9,6 +10,7 @@ use crate::resources::{
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
 
 /// Step of an agent.
 #[derive(Clone, Debug, PartialEq)]
@@ -70,12 +72,12 @@ pub fn name_of(instance: &ChainInstance) -> Result<String, String> {
 }
 
 /// Returns the steps by which the server's chains become those of its instances. Chains that were not applied by an
-/// agent stay as they are.
+/// agent stay as they are. Functions in pods join in the folder `pods`; an instance waits until its pods run.
 pub fn steps(
     instances: &[impl AsRef<ChainInstance>],
     chains: &[LocalChain],
     attempts: &Attempts,
-    now: Timestamp,
+    (pods, now): (&Path, Timestamp),
 ) -> Vec<AgentStep> {
     let mut steps = Vec::new();
     let present: HashMap<&str, &LocalChain> = chains.iter().map(|chain| (&*chain.name, chain)).collect();
@@ -105,9 +107,9 @@ pub fn steps(
             Some(attempt) if attempt.refused.is_some() => now < attempt.again,
             Some(_) => present.contains_key(&*name),
         };
-        if !is_done {
+        if !is_done && missing(instance).is_none() {
             steps.push(AgentStep::Apply {
-                manifest: manifest_of(&name, &instance.spec.chain_spec),
+                manifest: manifest_of(&name, &spec_of(instance, &name, pods)),
                 force: instance.spec.force,
                 chain: instance.spec.chain.clone(),
                 key,
@@ -128,11 +130,13 @@ pub fn status(
     let before = instance.status.clone().unwrap_or_default();
     let refused = attempt.and_then(|attempt| attempt.refused.as_deref());
     let is_leaving = instance.metadata.deletion_timestamp.is_some();
+    let waits = missing(instance).map(|pod| format!("its pod {pod} does not run yet"));
     let (phase, reason) = match chain {
         _ if is_leaving => (InstancePhase::Draining, ""),
-        None => match refused {
-            Some(reason) => (InstancePhase::Failed, reason),
-            None => (InstancePhase::Pending, ""),
+        None => match (refused, &waits) {
+            (_, Some(waits)) => (InstancePhase::Pending, &**waits),
+            (Some(reason), None) => (InstancePhase::Failed, reason),
+            (None, None) => (InstancePhase::Pending, ""),
         },
         Some(chain) => match chain.phase {
             LocalPhase::Starting => (InstancePhase::Pending, &*chain.reason),

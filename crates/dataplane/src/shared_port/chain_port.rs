@@ -5,7 +5,10 @@ use super::poller::ChainOutlets;
 use super::succession::{RunEnds, Succession};
 use super::{LentSender, Reserved, SharedPort};
 use crate::device::{DeviceQueue, Steering};
+use crate::external::kernel::KernelPorts;
+use crate::external::{Attached, Functions};
 use crate::port::{OpenError, Port, PortQueue, PortRequirements, PortSender, Reta, RetaError, round_robin};
+use crate::report::PortReport;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -43,6 +46,9 @@ pub struct ChainPort {
     ends: RunEnds,
     /// Chain whose packets this one takes over, and what of it.
     replaced: Option<(Withdrawal, Succession)>,
+    /// Interfaces of the chain's external functions, and each worker's side of them once open.
+    externals: Option<KernelPorts>,
+    attached: Vec<Attached>,
 }
 
 /// Slot of a chain on its port, once it has one.
@@ -114,7 +120,14 @@ impl ChainPort {
             withdrawn: Arc::default(),
             ends: RunEnds::default(),
             replaced: None,
+            externals: None,
+            attached: Vec::new(),
         }
+    }
+
+    /// Opens the interfaces of the chain's external functions together with this port.
+    pub(crate) fn attach(&mut self, externals: KernelPorts) {
+        self.externals = Some(externals);
     }
 
     /// Limits the buffers of each worker to what suffices for a chain of which no packet waits at its worker.
@@ -216,6 +229,9 @@ impl Port for ChainPort {
         );
         let steering = steering.map_err(|error| OpenError::Device(error.to_string()))?;
         self.steering = Some(Arc::new(steering.counting(missed)));
+        if let Some(externals) = &mut self.externals {
+            self.attached = externals.open(&())?;
+        }
         let pools = (0..need.workers).map(|_| BufferPool::lent(shared.memory.clone(), of_worker as usize));
         Ok(pools.collect())
     }
@@ -242,6 +258,21 @@ impl Port for ChainPort {
 
     fn packet_store(&self) -> Option<PacketStore> {
         Some(self.shared.packet_store())
+    }
+
+    fn attached(&mut self) -> Vec<Attached> {
+        std::mem::take(&mut self.attached)
+    }
+
+    fn monitor(&self, tell: &mut dyn FnMut(String)) {
+        if let Some(externals) = &self.externals {
+            Functions::<()>::monitor(externals, tell);
+        }
+    }
+
+    fn report(&self) -> Vec<PortReport> {
+        let externals = self.externals.as_ref();
+        externals.map(Functions::<()>::report).unwrap_or_default()
     }
 
     fn reta_delay(&self) -> Option<Nanos> {

@@ -173,8 +173,10 @@ impl<P: Processing> HostedWorker<P> {
             }
             let mut finished = worker.finish(self.died.take());
             if let Some(estate) = self.ends.heir.get().and_then(|estates| estates.get(self.number)) {
-                // Processes of functions end in their own run, which may take its time, and not on this core.
-                let passes = |chain: &mut Chain| estate.takes_chain() && !chain.has_isolated_functions();
+                // Processes of functions end in their own run, which may take its time, and not on this core. A chain
+                // that external functions cut has nothing for a successor.
+                let is_whole = finished.externals.is_empty();
+                let passes = |chain: &mut Chain| is_whole && estate.takes_chain() && !chain.has_isolated_functions();
                 let chain = finished.chains.pop_if(passes);
                 let chain = chain.filter(|_| finished.died.is_none());
                 finished.left = chain.as_ref().and_then(Chain::flow_counters);

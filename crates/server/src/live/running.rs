@@ -6,7 +6,7 @@ use crate::machine::{
 };
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 use tailwater_api::Slo;
@@ -46,7 +46,13 @@ pub(super) struct RunningChain {
     draining: bool,
     /// Packets in the process that this one has taken over from.
     pub(super) carried: PacketCounts,
+    /// News of the interfaces of external functions.
+    news: News,
+    weight: u32,
 }
+
+/// Lines for the user that nobody has taken yet.
+type News = Arc<Mutex<Vec<String>>>;
 
 impl fmt::Debug for RunningChain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -90,6 +96,7 @@ impl RunningChain {
     pub(super) fn start(plan: RunPlan, from: StartFrom<'_>) -> Result<RunningChain, Refusal> {
         let (plan, stop) = (Arc::new(plan), Arc::<AtomicBool>::default());
         let (latest, reconfigure) = (Latest::default(), Arc::<ReconfigureCell>::default());
+        let news = plan.spec().externals().next().map(|_| News::default());
         let mut port = ChainPort::new(from.port, &plan.spec().match_);
         if let Some((replaced, kept)) = from.replaced {
             let workers = plan.config().cores.len() as u16;
@@ -107,13 +114,18 @@ impl RunningChain {
                 Arc::clone(&stop),
                 Arc::clone(&latest),
                 Arc::clone(&reconfigure),
+                news.clone(),
             ),
             Arc::clone(from.host),
         );
         let thread = thread.spawn(move || {
-            let (plan, stop, latest, reconfigure) = of_thread;
+            let (plan, stop, latest, reconfigure, news) = of_thread;
             let control = RunControl::new(&stop).with_reconfigure(&reconfigure);
             let control = control.with_progress(|progress| {
+                if let Some(news) = news.as_ref().filter(|_| !progress.news.is_empty()) {
+                    let mut news = news.lock().unwrap_or_else(PoisonError::into_inner);
+                    news.extend_from_slice(&progress.news);
+                }
                 let progress = Some(Box::new(progress.clone()));
                 *latest.lock().unwrap_or_else(PoisonError::into_inner) = progress;
             });
@@ -132,6 +144,8 @@ impl RunningChain {
             end: None,
             draining: false,
             carried: PacketCounts::default(),
+            news: news.unwrap_or_default(),
+            weight: from.weight,
         };
         chain.await_start()?;
         Ok(chain)
@@ -193,6 +207,21 @@ impl RunningChain {
             cores: self.cores().to_vec(),
             latest: Arc::clone(&self.latest),
         }
+    }
+
+    /// The plan that it runs.
+    pub(super) fn plan(&self) -> &RunPlan {
+        &self.plan
+    }
+
+    /// Weight among the chains of its core.
+    pub(super) fn weight(&self) -> u32 {
+        self.weight
+    }
+
+    /// News of the interfaces of external functions since the last call.
+    pub(super) fn news(&self) -> Vec<String> {
+        std::mem::take(&mut *self.news.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The chain.

@@ -15,7 +15,6 @@ use std::os::fd::OwnedFd;
 use std::path::absolute;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tailwater_api::IsolationMode;
 use tailwater_chain::chain::{Chain, TransferError, TransferFunction, TransferState};
 use tailwater_dataplane::clock::{Clock, ClockOrigin};
 use tailwater_dataplane::core_host::{CoreHost, HostError};
@@ -235,9 +234,14 @@ fn offer_of(name: &str, chain: &RunningChain) -> Result<ChainOffer, Refusal> {
             "chain {name} has {cores} cores: the flows of a chain pass over from one core only"
         )));
     }
-    if chain.spec().isolation.mode != IsolationMode::None {
+    if chain.plan().config().isolation.is_some() {
         return Err(Refusal::new(format!(
             "chain {name} has isolated functions, whose processes are the running server's: drain it first"
+        )));
+    }
+    if let Some((function, _)) = chain.spec().externals().next() {
+        return Err(Refusal::new(format!(
+            "chain {name} has the external function {function}, whose packets do not pass over: drain it first"
         )));
     }
     let read = |chain: &mut Chain| (chain.transfer_functions(), chain.has_external_state());

@@ -216,6 +216,7 @@ pub fn start_agent_at(pace: Pace, client: &Client, name: &str, cores: u32, serve
             ..ServerStatus::default()
         },
         reports: ReportsConfig::default(),
+        pods: std::env::temp_dir().join(format!("tailwater-rack-{}-{name}", std::process::id())),
     };
     let (client, server, notices) = (client.clone(), server.clone(), notices(name));
     let task = tokio::spawn(async move {
