@@ -30,7 +30,7 @@ fn export(server: &Server, chain: &Running) -> (Vec<u8>, u64) {
     let export = move |chain: &mut Chain| chain.export_flows(clock.now(), Nanos::ZERO, 1 << 24);
     chain
         .withdrawal
-        .on_chain(true, SOON, export)
+        .on_worker(0, true, SOON, export)
         .expect("quiet")
         .expect("flows")
 }
@@ -71,11 +71,11 @@ fn flows_and_packets_pass_from_server_to_server() {
         let positions = server.port.positions().expect("a trace has a position");
         let clock = next.host.clock().clone();
         let import = move |chain: &mut Chain| chain.import_flows(&bytes, clock.now(), Nanos::ZERO);
-        let imported = next_chain.withdrawal.on_chain(true, SOON, import).expect("quiet");
+        let imported = next_chain.withdrawal.on_worker(0, true, SOON, import).expect("quiet");
         assert_eq!(imported, Ok(ImportedFlows { flows: 100, refused: 0 }));
         assert!(next.port.continue_at(positions));
         next.port.unpause();
-        let forgotten = chain.withdrawal.on_chain(true, SOON, |chain: &mut Chain| {
+        let forgotten = chain.withdrawal.on_worker(0, true, SOON, |chain: &mut Chain| {
             chain.forget_flows();
             chain.flows()
         });

@@ -3,6 +3,7 @@
 //! Each chain is a run of its own, with its own counters, windows and report, on a share of the cores. One thread per
 //! chain, off the data cores, watches it.
 
+mod deferred;
 mod ended;
 mod figures;
 mod profiling;
@@ -20,6 +21,7 @@ use crate::chain::AppliedChain;
 use crate::events::Severity;
 use crate::machine::{ChainObservation, ChainState, Machine, MachineNote, Refusal};
 use crate::take_over::fields::{FinalCounts, HandedOver, MachineOffer, TakenOver};
+use deferred::TakingOver;
 use profiling::core_to_profile;
 use reading::ChainReader;
 use running::{RunningChain, StartFrom};
@@ -88,6 +90,7 @@ pub struct LiveMachine {
     origin: Nanos,
     /// News of the ports.
     notes: Vec<MachineNote>,
+    taking_over: TakingOver,
 }
 
 /// Receives each chain at its end.
@@ -158,6 +161,7 @@ impl LiveMachine {
             figures: Figures::default(),
             origin,
             notes: Vec::new(),
+            taking_over: TakingOver::new(is_paused),
         })
     }
 
@@ -306,6 +310,7 @@ impl LiveMachine {
                         name: &chain.name,
                         weight: chain.placement.weight,
                         port: self.port(chain)?,
+                        continues_files: self.taking_over.is_pending,
                         host: &self.host,
                         replaced: replaced.map(|old| (old, kept)),
                     },
@@ -450,6 +455,10 @@ impl Machine for LiveMachine {
     }
 
     fn start(&mut self, chain: &AppliedChain) -> Result<(), Refusal> {
+        if self.taking_over.defers(chain) {
+            return self.defer(chain);
+        }
+        self.taking_over.forget(&chain.name);
         if let Some(draining) = self.chains.get(&chain.name) {
             draining.await_end(DRAIN_TIMEOUT);
             if !draining.is_finished() {
@@ -491,6 +500,7 @@ impl Machine for LiveMachine {
     }
 
     fn drain(&mut self, name: &str) -> Result<(), Refusal> {
+        self.taking_over.forget(name);
         let chain = self.chains.get_mut(name);
         let chain = chain.ok_or_else(|| Refusal::new(format!("chain {name} does not run")))?;
         chain.drain();
@@ -513,6 +523,7 @@ impl Machine for LiveMachine {
             }
             observations.push(observation);
         }
+        observations.extend(self.taking_over.observations());
         for name in ended {
             if let Some(gone) = self.chains.remove(&name) {
                 self.tell_end(gone);
@@ -535,7 +546,7 @@ impl Machine for LiveMachine {
     }
 
     fn resume(&mut self) {
-        self.ports.values().for_each(|port| port.unpause());
+        self.go_on();
     }
 
     fn leave(&mut self) {
@@ -547,8 +558,7 @@ impl Machine for LiveMachine {
     }
 
     fn begin(&mut self, paused_at: u64) -> u64 {
-        self.ports.values().for_each(|port| port.unpause());
-        self.host.clock().now().0.saturating_sub(paused_at)
+        LiveMachine::begin(self, paused_at)
     }
 
     fn add_counts(&mut self, counts: &FinalCounts) {
