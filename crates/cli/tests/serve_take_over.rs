@@ -152,15 +152,26 @@ fn flows_ports_and_counters_pass_from_process_to_process() {
     assert!(!folder.0.join("edge.sock.take-over").exists());
 }
 
-/// The file of a chain's records is continued by the process that takes over: the header is there once, and so is each
-/// flow, with all its packets.
+/// Each worker of a chain on several cores passes its flows over, and the file of its records is continued: the header
+/// is there once, and so is each flow, with all its packets.
 #[test]
-fn a_file_of_records_is_continued() {
+fn a_chain_on_two_cores_passes_over_with_its_file() {
     let _alone = alone();
     let folder = Folder::new();
     folder.server("");
+    let core = folder.core();
+    let cores = core.min(1) + 1;
+    let path = folder.0.join("server.yaml");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let text = text.replace(
+        &format!("cores: \"{core}\""),
+        &format!("cores: \"{}-{core}\"", core + 1 - cores),
+    );
+    // For a while, a chain's ring holds what arrives: other programs may have the cores.
+    folder.write("server.yaml", &text.replace("5kpps", "1kpps"));
     let functions = "{nat: {external: [198.19.255.0/24]}}, {accounting: {export: {file: flows.csv}}}";
-    let text = chain("only", "0.0.0.0/0", functions) + "  flows: {idleTimeout: 86400s, capacity: 524288}\n";
+    let text = chain("only", "0.0.0.0/0", functions)
+        + &format!("  cores: {cores}\n  flows: {{idleTimeout: 86400s, capacity: 524288}}\n");
     folder.write("chains/only.yaml", &text);
     let mut serving = Serving::start(&folder);
     for _ in 0..take_overs() {
@@ -179,6 +190,11 @@ fn a_file_of_records_is_continued() {
     let before = packets(&folder);
     wait("packets", || packets(&folder) > before + 300);
     let last = serving.stop();
+    assert_eq!(
+        last["chains"][0]["cores"].as_array().map(Vec::len),
+        Some(cores),
+        "{last}"
+    );
     let counts = &of_chain(&last)["packets"];
     let [offered, delivered, lost] = ["offered", "delivered", "lost"].map(|name| number(&counts[name]));
     assert_eq!((delivered, lost), (offered, 0), "{counts}");

@@ -150,9 +150,9 @@ impl Chain {
         (parts, bytes)
     }
 
-    /// Exports all flows, which stay here, and are [held](Chain::hold_flows). No packet may be in the system. `now` is the current time, `origin` the
-    /// wall-clock time at which the clock was 0. The result has at most `most` bytes. Returns it with the number of
-    /// flows; it is empty if no function has state that passes.
+    /// Exports all flows, which stay here, and are [held](Chain::hold_flows). No packet may be in the system. `now` is
+    /// the current time, `origin` the wall-clock time at which the clock was 0. The result has at most `most` bytes.
+    /// Returns it with the number of flows; it is empty if no function has state that passes.
     ///
     /// # Errors
     /// If buckets are lent to other cores, or the flows take more bytes.

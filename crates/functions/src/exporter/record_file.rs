@@ -24,7 +24,8 @@ pub(crate) struct RecordFile {
 
 impl RecordFile {
     /// Creates the file, which beats `pulse` with every accepted write, and puts `header`, which is empty or a line,
-    /// into its first block, unless something is in the file by then. Records that are not written are added to `unwritten`.
+    /// into its first block, unless something is in the file by then. Records that are not written are added to
+    /// `unwritten`.
     ///
     /// # Errors
     /// The file cannot be created.

@@ -1,5 +1,5 @@
-//! Connections that pass to a process that takes over from this one, with their streams. Connections inside tunnels, and
-//! the counts of thresholds, do not.
+//! Connections that pass to a process that takes over from this one, with their streams. Connections inside tunnels do
+//! not, nor do the counts of thresholds.
 //!
 //! Rules have numbers in flow state: those of a process that has read its rules once, from the same text, are the same.
 

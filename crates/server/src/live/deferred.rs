@@ -1,9 +1,8 @@
 //! Chains that start only at the end of a take-over: their state in Redis has one owner, which is the running server
 //! until then.
 
-use super::LiveMachine;
 use crate::chain::AppliedChain;
-use crate::machine::{ChainObservation, ChainState, Refusal};
+use crate::machine::{ChainObservation, ChainState};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{TcpStream, ToSocketAddrs};
@@ -54,6 +53,21 @@ impl TakingOver {
         self.failed.remove(name);
     }
 
+    /// Lets a chain wait.
+    pub(super) fn add(&mut self, chain: &AppliedChain) {
+        self.chains.insert(chain.name.clone(), chain.clone());
+    }
+
+    /// Takes the chains that have waited out.
+    pub(super) fn take(&mut self) -> BTreeMap<String, AppliedChain> {
+        std::mem::take(&mut self.chains)
+    }
+
+    /// Notes the reason for which a chain could not start.
+    pub(super) fn fail(&mut self, name: String, reason: String) {
+        self.failed.insert(name, reason);
+    }
+
     /// States of the chains that do not run yet, or could not start.
     pub(super) fn observations(&self) -> impl Iterator<Item = ChainObservation> {
         let waiting = self.chains.keys().map(|name| (name, ChainState::Starting));
@@ -65,32 +79,8 @@ impl TakingOver {
     }
 }
 
-impl LiveMachine {
-    /// Checks a chain that starts at the end of the take-over.
-    pub(super) fn defer(&mut self, chain: &AppliedChain) -> Result<(), Refusal> {
-        self.port(chain)?;
-        self.plan(chain, Some(&chain.name))?;
-        if let Some(state) = &chain.settings.state {
-            reach(state).map_err(|error| Refusal::new(format!("spec.state.redis: {error}")))?;
-        }
-        self.taking_over.chains.insert(chain.name.clone(), chain.clone());
-        Ok(())
-    }
-
-    /// Starts the chains that have waited. The running server has processed all packets, and stored what they changed.
-    pub(super) fn start_deferred(&mut self) {
-        for (name, chain) in std::mem::take(&mut self.taking_over.chains) {
-            match self.launch(&chain, None) {
-                Ok(started) => drop(self.chains.insert(name, started)),
-                Err(refusal) => drop(self.taking_over.failed.insert(name, refusal.to_string())),
-            }
-        }
-        self.taking_over.is_pending = false;
-    }
-}
-
 /// Connects to a store once.
-fn reach(state: &StateSpec) -> io::Result<()> {
+pub(super) fn reach(state: &StateSpec) -> io::Result<()> {
     match &state.redis.address {
         RedisAddress::Socket(path) => UnixStream::connect(path).map(drop),
         RedisAddress::Tcp(host, port) | RedisAddress::Tls { host, port, .. } => {

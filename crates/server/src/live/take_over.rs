@@ -1,8 +1,10 @@
 //! Take-over of the data plane by another process, and from one.
 
+use super::deferred::reach;
 use super::ended::EndedChain;
 use super::running::RunningChain;
 use super::{LiveMachine, ServerPort};
+use crate::chain::AppliedChain;
 use crate::machine::{PacketCounts, Refusal};
 use crate::take_over::fields::{
     ChainFlows, ChainOffer, FinalCounts, FunctionOffer, HandedOver, MachineOffer, PortOffer, SocketOffer, StateOffer,
@@ -244,6 +246,28 @@ impl LiveMachine {
         Ok(taken)
     }
 
+    /// Checks a chain that starts at the end of the take-over.
+    pub(super) fn defer(&mut self, chain: &AppliedChain) -> Result<(), Refusal> {
+        self.port(chain)?;
+        self.plan(chain, Some(&chain.name))?;
+        if let Some(state) = &chain.settings.state {
+            reach(state).map_err(|error| Refusal::new(format!("spec.state.redis: {error}")))?;
+        }
+        self.taking_over.add(chain);
+        Ok(())
+    }
+
+    /// Starts the chains that have waited. The running server has processed all packets, and stored what they changed.
+    fn start_deferred(&mut self) {
+        for (name, chain) in self.taking_over.take() {
+            match self.launch(&chain, None) {
+                Ok(started) => drop(self.chains.insert(name, started)),
+                Err(refusal) => self.taking_over.fail(name, refusal.to_string()),
+            }
+        }
+        self.taking_over.is_pending = false;
+    }
+
     /// Begins to receive, once the other process does not any more. Returns the time since `paused_at`, in nanoseconds.
     pub(super) fn begin(&mut self, paused_at: u64) -> u64 {
         // Their packets wait, too.
@@ -304,13 +328,6 @@ fn sockets_of(name: &str, port: &SharedPort) -> Result<PassedSockets, Refusal> {
 }
 
 fn offer_of(name: &str, chain: &RunningChain) -> Result<ChainOffer, Refusal> {
-    // After a take-over, workers of one chain lose packets that they pass to each other.
-    let cores = chain.cores().len();
-    if cores > 1 {
-        return Err(Refusal::new(format!(
-            "chain {name} has {cores} cores: the flows of a chain pass over from one core only"
-        )));
-    }
     if chain.spec().isolation.mode != IsolationMode::None {
         return Err(Refusal::new(format!(
             "chain {name} has isolated functions, whose processes are the running server's: drain it first"
