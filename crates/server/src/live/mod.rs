@@ -301,6 +301,8 @@ impl LiveMachine {
             Some(reconfigure) => reconfigure.kept_by(plan.spec()),
             None => Vec::new(),
         };
+        // With another number of cores no function is kept, and the old ones still write.
+        let is_resized = old.is_some_and(|old| old.cores().len() != plan.config().cores.len());
         let started = old
             .map_or(Ok(()), |old| check_outputs(plan.spec(), old, &kept))
             .and_then(|()| {
@@ -310,7 +312,7 @@ impl LiveMachine {
                         name: &chain.name,
                         weight: chain.placement.weight,
                         port: self.port(chain)?,
-                        continues_files: self.taking_over.is_pending,
+                        continues_files: is_resized || self.taking_over.is_pending,
                         host: &self.host,
                         replaced: replaced.map(|old| (old, kept)),
                     },
