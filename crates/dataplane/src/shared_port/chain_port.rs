@@ -75,15 +75,17 @@ impl Withdrawal {
         }
     }
 
-    /// Runs `f` on the chain between two turns of its worker, once no packet is in the chain if it `needs_quiet`.
-    /// `None` if that took longer than `timeout`: it does not run any more then.
-    pub fn on_chain<R: Send + 'static>(
+    /// Runs `f` on a worker's instance of the chain between two of its turns, once the worker has no packet if it
+    /// `needs_quiet`. `None` if that took longer than `timeout`, and does not run any more then, or if there is no such
+    /// worker.
+    pub fn on_worker<R: Send + 'static>(
         &self,
+        worker: usize,
         needs_quiet: bool,
         timeout: Duration,
         f: impl FnOnce(&mut Chain) -> R + Send + 'static,
     ) -> Option<R> {
-        self.ends.requests.call(needs_quiet, timeout, f)
+        self.ends.requests_to(worker)?.call(needs_quiet, timeout, f)
     }
 
     /// Returns `true` once packets have been delivered to the chain's workers, or could have been.
@@ -203,7 +205,7 @@ impl Port for ChainPort {
         self.reserved = reserved;
         // It is opened once.
         let _ = self.slot.set(slot);
-        let _ = self.ends.workers.set(need.workers);
+        self.ends.set_workers(need.workers);
         let missed = Arc::<AtomicU64>::default();
         let has_hash = same_key(&need.rss_key, &shared.config.rss_key);
         let sizes = (ring, of_worker as usize);

@@ -155,19 +155,24 @@ impl Poller {
             Pause::None => MOST_BATCHES,
             _ => self.batches_after_pause(now),
         };
+        let most = match self.pause {
+            Pause::CatchingUp(_) => self.least_room().min(MAX_BATCH),
+            _ => MAX_BATCH,
+        };
+        self.batch.limit(most);
         for _ in 0..batches {
             let received = self.queue.receive(now, &mut self.pool, &mut self.batch);
             let count = self.batch.len();
             any |= count > 0;
             self.count(received);
             if self.pause != Pause::None {
-                self.count_waited();
+                self.count_waited(most);
             }
             self.deliver();
             if received.ended && received.waiting == 0 {
                 self.ended = true;
             }
-            if count < MAX_BATCH {
+            if count < most {
                 break;
             }
         }
@@ -383,19 +388,20 @@ impl Poller {
                 self.pause = Pause::None;
                 1
             }
-            Pause::CatchingUp(_) => usize::from(self.least_room() >= MAX_BATCH),
+            // A ring may be smaller than a batch.
+            Pause::CatchingUp(_) => usize::from(self.least_room() > 0),
         }
     }
 
-    /// Counts packets of the batch that waited. A batch that is not full is the last of them.
+    /// Counts packets of the batch that waited. A batch of fewer than `most` is the last of them.
     #[cold]
-    fn count_waited(&mut self) {
+    fn count_waited(&mut self, most: usize) {
         let Pause::CatchingUp(since) = self.pause else {
             return;
         };
         let waited = (0..self.batch.len()).filter(|at| self.batch.packet(*at).arrival < since);
         add(&self.counters.waited, waited.count() as u64);
-        if self.batch.len() < MAX_BATCH {
+        if self.batch.len() < most {
             self.pause = Pause::None;
         }
     }

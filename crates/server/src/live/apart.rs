@@ -67,6 +67,7 @@ impl LiveMachine {
             weight: *weight,
             port,
             host: &self.host,
+            continues_files: true,
             replaced: None,
         };
         RunningChain::start(plan.clone(), from)

@@ -4,6 +4,7 @@
 //! chain, off the data cores, watches it.
 
 mod apart;
+mod deferred;
 mod ended;
 mod external;
 mod figures;
@@ -21,6 +22,7 @@ use crate::admission::Capacity;
 use crate::chain::AppliedChain;
 use crate::machine::{ChainObservation, ChainState, Machine, MachineNote, Refusal};
 use crate::take_over::fields::{FinalCounts, HandedOver, MachineOffer, TakenOver};
+use deferred::TakingOver;
 use profiling::core_to_profile;
 use reading::ChainReader;
 use running::{RunningChain, StartFrom};
@@ -89,6 +91,7 @@ pub struct LiveMachine {
     origin: Nanos,
     /// News of the ports.
     notes: Vec<MachineNote>,
+    taking_over: TakingOver,
 }
 
 /// Receives each chain at its end.
@@ -159,6 +162,7 @@ impl LiveMachine {
             figures: Figures::default(),
             origin,
             notes: Vec::new(),
+            taking_over: TakingOver::new(is_paused),
         })
     }
 
@@ -304,6 +308,8 @@ impl LiveMachine {
             Some(reconfigure) => reconfigure.kept_by(plan.spec()),
             None => Vec::new(),
         };
+        // With another number of cores no function is kept, and the old ones still write.
+        let is_resized = old.is_some_and(|old| old.cores().len() != plan.config().cores.len());
         let started = old
             .map_or(Ok(()), |old| check_outputs(plan.spec(), old, &kept))
             .and_then(|()| {
@@ -313,6 +319,7 @@ impl LiveMachine {
                         name: &chain.name,
                         weight: chain.placement.weight,
                         port: self.port(chain)?,
+                        continues_files: is_resized || self.taking_over.is_pending,
                         host: &self.host,
                         replaced: replaced.map(|old| (old, kept)),
                     },
@@ -464,6 +471,10 @@ impl Machine for LiveMachine {
     }
 
     fn start(&mut self, chain: &AppliedChain) -> Result<(), Refusal> {
+        if self.taking_over.defers(chain) {
+            return self.defer(chain);
+        }
+        self.taking_over.forget(&chain.name);
         if let Some(draining) = self.chains.get(&chain.name) {
             draining.await_end(DRAIN_TIMEOUT);
             if !draining.is_finished() {
@@ -516,6 +527,7 @@ impl Machine for LiveMachine {
     }
 
     fn drain(&mut self, name: &str) -> Result<(), Refusal> {
+        self.taking_over.forget(name);
         let chain = self.chains.get_mut(name);
         let chain = chain.ok_or_else(|| Refusal::new(format!("chain {name} does not run")))?;
         chain.drain();
@@ -539,6 +551,7 @@ impl Machine for LiveMachine {
             }
             observations.push(observation);
         }
+        observations.extend(self.taking_over.observations());
         for name in ended {
             if let Some(gone) = self.chains.remove(&name) {
                 self.tell_end(gone);
@@ -561,7 +574,7 @@ impl Machine for LiveMachine {
     }
 
     fn resume(&mut self) {
-        self.ports.values().for_each(|port| port.unpause());
+        self.go_on();
     }
 
     fn leave(&mut self) {
@@ -573,8 +586,7 @@ impl Machine for LiveMachine {
     }
 
     fn begin(&mut self, paused_at: u64) -> u64 {
-        self.ports.values().for_each(|port| port.unpause());
-        self.host.clock().now().0.saturating_sub(paused_at)
+        LiveMachine::begin(self, paused_at)
     }
 
     fn add_counts(&mut self, counts: &FinalCounts) {

@@ -84,6 +84,8 @@ pub(super) struct StartFrom<'s> {
     pub(super) weight: u32,
     pub(super) port: &'s Arc<SharedPort>,
     pub(super) host: &'s Arc<CoreHost>,
+    /// Its functions write behind what is in their files.
+    pub(super) continues_files: bool,
     /// Chain on the same port whose place it takes, and the functions that it keeps.
     pub(super) replaced: Option<(&'s RunningChain, Vec<KeptFunction>)>,
 }
@@ -129,7 +131,11 @@ impl RunningChain {
                 let progress = Some(Box::new(progress.clone()));
                 *latest.lock().unwrap_or_else(PoisonError::into_inner) = progress;
             });
-            run_hosted(&plan, (&mut port, &host), share, control)
+            let run = || run_hosted(&plan, (&mut port, &host), share, control);
+            match from.continues_files {
+                true => tailwater_files::continuing(run),
+                false => run(),
+            }
         });
         let thread = thread.map_err(|error| Refusal::new(format!("its thread cannot be started: {error}")))?;
         let mut chain = RunningChain {
@@ -273,15 +279,29 @@ impl RunningChain {
         self.plan.config().scaling.is_some()
     }
 
-    /// Runs `f` on its functions and flows between two turns, once no packet is in it if it `needs_quiet`. `None` if
-    /// that took longer than `timeout`.
-    pub(super) fn on_chain<R: Send + 'static>(
+    /// Runs `f` on a worker's functions and flows between two turns, once the worker has no packet if it
+    /// `needs_quiet`. `None` if that took longer than `timeout`.
+    pub(super) fn on_worker<R: Send + 'static>(
         &self,
+        worker: usize,
         needs_quiet: bool,
         timeout: Duration,
         f: impl FnOnce(&mut Chain) -> R + Send + 'static,
     ) -> Option<R> {
-        self.withdrawal.on_chain(needs_quiet, timeout, f)
+        self.withdrawal.on_worker(worker, needs_quiet, timeout, f)
+    }
+
+    /// Calls `f` with the number of each worker, for all at the same time. Results are in the order of the numbers;
+    /// `None` where `f` panicked.
+    pub(super) fn for_workers<R: Send>(&self, f: impl Fn(usize) -> R + Sync) -> Vec<Option<R>> {
+        match self.cores().len() {
+            1 => vec![Some(f(0))],
+            workers => std::thread::scope(|scope| {
+                let f = &f;
+                let threads: Vec<_> = (0..workers).map(|worker| scope.spawn(move || f(worker))).collect();
+                threads.into_iter().map(|thread| thread.join().ok()).collect()
+            }),
+        }
     }
 
     /// Returns `true` if it gets packets.
