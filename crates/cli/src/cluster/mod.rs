@@ -179,6 +179,7 @@ pub fn ingress(args: &IngressArgs) -> Result<ExitCode, CliError> {
                 UnmatchedPackets::Leave => Unmatched::Leave,
             },
             table: args.table,
+            most_fill: args.fill,
             lost_after: args.listen.map(|_| args.lost_after),
             ..SteeringConfig::default()
         },

@@ -9,7 +9,7 @@ mod plan;
 mod reporting;
 mod socket;
 
-pub use local::{LocalChain, LocalCondition, LocalError, LocalPhase, LocalServer};
+pub use local::{LocalChain, LocalCondition, LocalError, LocalLoad, LocalPhase, LocalServer};
 pub use plan::{AgentStep, Attempt, Attempts, Key, key_of, name_of, status, steps};
 pub use reporting::ReportsConfig;
 pub use socket::ControlSocket;
@@ -62,7 +62,7 @@ pub struct AgentConfig {
     pub reports: ReportsConfig,
 }
 
-/// Runs the agent until `stop` is set. `connect` makes connections to the server, of which there are two: changes do
+/// Runs the agent until `stop` is set. `connect` makes connections to the server, of which there are three: changes do
 /// not hold up reports.
 pub async fn run<S: LocalServer + 'static>(
     client: Client,
@@ -80,8 +80,15 @@ pub async fn run<S: LocalServer + 'static>(
         instances: Vec::new(),
     });
     let reporting = reporting::run(config.reports.clone(), reported_figures, notices.clone());
+    let measures = !config.reports.to.is_empty();
+    let loads = reporting::measure(connect(), figures, notices.clone());
+    let measuring = async {
+        match measures {
+            true => loads.await,
+            false => std::future::pending().await,
+        }
+    };
     let agent = Agent {
-        figures,
         client: client.clone(),
         config: Arc::clone(&config),
         instances,
@@ -96,6 +103,7 @@ pub async fn run<S: LocalServer + 'static>(
     tokio::select! {
         () = watching => {}
         () = reporting => {}
+        () = measuring => {}
         () = heartbeat(client, config, notices) => {}
         () = agent.run(&changed, stop) => {}
         _ = ending.wait_for(|stop| *stop) => {}
@@ -177,7 +185,6 @@ async fn renew(api: &Api<Lease>, config: &AgentConfig) -> kube::Result<()> {
 }
 
 struct Agent<S> {
-    figures: watch::Sender<AgentReport>,
     client: Client,
     config: Arc<AgentConfig>,
     instances: Watched<ChainInstance>,
@@ -199,8 +206,6 @@ impl<S: LocalServer + 'static> Agent<S> {
         while !*stop.borrow() {
             let began = Instant::now();
             if let Some(chains) = self.chains().await {
-                let instances = chains.iter().filter_map(reporting::of_chain).collect();
-                self.figures.send_modify(|report| report.instances = instances);
                 let instances = self.instances.all();
                 if changing.as_ref().is_none_or(tokio::task::JoinHandle::is_finished) {
                     let steps = steps(&instances, &chains, &self.attempts(), Timestamp::now());

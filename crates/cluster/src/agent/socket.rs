@@ -1,9 +1,11 @@
 //! A server behind its control socket.
 
-use super::local::{LocalChain, LocalCondition, LocalError, LocalPhase, LocalServer};
+use super::local::{LocalChain, LocalCondition, LocalError, LocalLoad, LocalPhase, LocalServer};
+use crate::figures::class_load;
 use crate::resources::InstanceFigures;
 use std::path::PathBuf;
 use tailwater_net::Nanos;
+use tailwater_policy::server::ServerCounters;
 use tailwater_server::control::generated::{self as message, ConditionStatus, Phase};
 use tailwater_server::control::{Client, ClientError};
 
@@ -67,6 +69,11 @@ impl LocalServer for ControlSocket {
         }
     }
 
+    fn loads(&mut self) -> Result<Vec<LocalLoad>, LocalError> {
+        let response = self.call(|client| client.loads()).map_err(error)?;
+        Ok(response.chains.into_iter().map(local_load).collect())
+    }
+
     fn list(&mut self) -> Result<Vec<LocalChain>, LocalError> {
         let response = self.call(|client| client.list()).map_err(error)?;
         Ok(response.chains.into_iter().map(local_chain).collect())
@@ -105,5 +112,22 @@ fn local_chain(chain: message::Chain) -> LocalChain {
         figures,
         name: chain.name,
         reason: chain.reason,
+    }
+}
+
+fn local_load(load: message::ChainLoad) -> LocalLoad {
+    let classes = load.classes.iter();
+    LocalLoad {
+        measured: Nanos(load.measured_nanos),
+        counters: ServerCounters {
+            offered: load.offered,
+            processed: load.processed,
+            busy: Nanos(load.busy_nanos),
+            late: load.late,
+        },
+        classes: classes
+            .filter_map(|class| class_load(&class.destination, class.source_bits, class.packets))
+            .collect(),
+        name: load.name,
     }
 }

@@ -1,5 +1,6 @@
 //! Poller: receives from a queue of a shared port, and passes each packet to the chain it belongs to.
 
+use super::flow_samples::FlowSampler;
 use super::inbox::{Outlet, Progress};
 use super::rules::{ChainRules, MAX_CHAINS};
 use crate::port::{PortQueue, QueuePosition, Received};
@@ -102,6 +103,7 @@ pub(crate) struct Poller {
     unmatched: Unmatched,
     counters: Arc<PollerCounters>,
     progress: Arc<Progress>,
+    sampler: FlowSampler,
     /// Whether packets wait in the port.
     pause: Pause,
     /// Turns until all chains' buffers are taken back.
@@ -110,7 +112,7 @@ pub(crate) struct Poller {
 }
 
 /// Slot that no chain has.
-const NOBODY: u8 = MAX_CHAINS as u8;
+pub(super) const NOBODY: u8 = MAX_CHAINS as u8;
 
 /// Turns between visits of chains that get no packets.
 const SETTLE_INTERVAL: u32 = 64;
@@ -121,7 +123,7 @@ impl Poller {
         pool: BufferPool,
         unmatched: Unmatched,
         counters: Arc<PollerCounters>,
-        progress: Arc<Progress>,
+        (progress, sampler): (Arc<Progress>, FlowSampler),
     ) -> Poller {
         Poller {
             batch: Batch::new(&pool, MAX_BATCH),
@@ -135,6 +137,7 @@ impl Poller {
             unmatched,
             counters,
             progress,
+            sampler,
             pause: Pause::default(),
             settle_in: SETTLE_INTERVAL,
             ended: false,
@@ -210,6 +213,7 @@ impl Poller {
             outlets,
             fed,
             counters,
+            sampler,
             ..
         } = self;
         // First the choices, then the packets: each loop keeps what it needs in registers.
@@ -219,6 +223,7 @@ impl Poller {
             chosen[place] = rules.chain_of(frame).unwrap_or(NOBODY);
             place += 1;
         });
+        sampler.note(&self.batch, &chosen);
         let choose = |place: usize| Some(chosen[place]).filter(|slot| *slot != NOBODY);
         let mut delivered = self.batch.len() as u64;
         self.batch

@@ -3,6 +3,7 @@
 //! Each chain is a run of its own, with its own counters, windows and report, on a share of the cores. One thread per
 //! chain, off the data cores, watches it.
 
+mod classes;
 mod ended;
 mod figures;
 mod profiling;
@@ -504,6 +505,7 @@ impl Machine for LiveMachine {
     fn observe(&mut self) -> Vec<ChainObservation> {
         self.reap();
         self.monitor_ports();
+        self.read_flow_samples();
         let mut observations = Vec::new();
         let mut ended = Vec::new();
         for (name, chain) in &mut self.chains {

@@ -1,8 +1,10 @@
 //! A chain that runs, and the thread that watches it.
 
+use super::classes::RecentClasses;
 use super::figures::{ChainFigures, Latest};
 use crate::machine::{
-    ChainObservation, ChainState, CoreUse, LatencyObservation, PacketCounts, PacketRates, Refusal, WindowWork,
+    ChainLoad, ChainObservation, ChainState, CoreUse, LatencyObservation, PacketCounts, PacketRates, Refusal,
+    WindowWork,
 };
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,6 +20,8 @@ use tailwater_dataplane::shared_port::{ChainPort, SharedPort, Withdrawal};
 use tailwater_dataplane::{RunControl, RunError, RunPlan, run_hosted};
 use tailwater_functions::build::{KeptFunction, Reconfigure};
 use tailwater_functions::spec::ChainSpec;
+use tailwater_net::Nanos;
+use tailwater_policy::server::ServerCounters;
 use tailwater_policy::turns::TurnShare;
 
 /// Longest time in which a chain's functions are built.
@@ -46,6 +50,8 @@ pub(super) struct RunningChain {
     draining: bool,
     /// Packets in the process that this one has taken over from.
     pub(super) carried: PacketCounts,
+    /// Recent packets by class of flows.
+    pub(super) classes: RecentClasses,
 }
 
 impl fmt::Debug for RunningChain {
@@ -132,6 +138,7 @@ impl RunningChain {
             end: None,
             draining: false,
             carried: PacketCounts::default(),
+            classes: RecentClasses::default(),
         };
         chain.await_start()?;
         Ok(chain)
@@ -163,6 +170,11 @@ impl RunningChain {
 
     pub(super) fn port(&self) -> &str {
         &self.port
+    }
+
+    /// Slot on its port, once it has one.
+    pub(super) fn slot(&self) -> Option<usize> {
+        self.withdrawal.slot()
     }
 
     pub(super) fn cores(&self) -> &[usize] {
@@ -316,6 +328,17 @@ impl RunningChain {
                 busy: window.busy,
                 batches: window.batches,
                 packets: window.processed,
+            });
+            let work = progress.work;
+            observation.load = (work.until > Nanos::ZERO && end.is_none()).then(|| ChainLoad {
+                measured: work.until,
+                counters: ServerCounters {
+                    offered: work.offered,
+                    processed: work.processed,
+                    busy: work.busy,
+                    late: work.late,
+                },
+                classes: self.classes.shown(work.until),
             });
         }
         observation

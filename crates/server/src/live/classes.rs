@@ -1,0 +1,49 @@
+//! Recent packets of a chain by class of flows, from samples of its port.
+
+use super::LiveMachine;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use tailwater_net::Nanos;
+use tailwater_policy::server::{ClassLoad, FlowClass, FlowClassCounts};
+
+/// Classes of a chain that are shown; beyond these, neighbours are summed up.
+const MOST_CLASSES: usize = 256;
+
+/// Recent packets of a chain by class of flows.
+#[derive(Debug, Default)]
+pub(super) struct RecentClasses {
+    counts: FlowClassCounts,
+    /// Those at the end of the last window, and that end.
+    shown: Arc<[ClassLoad]>,
+    until: Nanos,
+}
+
+impl RecentClasses {
+    /// Returns the packets of the last windows, of which the last has ended at `until`.
+    pub(super) fn shown(&mut self, until: Nanos) -> Arc<[ClassLoad]> {
+        if self.until != until {
+            self.until = until;
+            self.shown = self.counts.loads(MOST_CLASSES).into();
+            self.counts.begin_period();
+        }
+        Arc::clone(&self.shown)
+    }
+}
+
+impl LiveMachine {
+    /// Reads the samples of all ports.
+    pub(super) fn read_flow_samples(&mut self) {
+        for (name, port) in &self.ports {
+            let of_port = self.chains.values_mut().filter(|chain| chain.port() == name.as_str());
+            let mut by_slot: BTreeMap<usize, &mut RecentClasses> = of_port
+                .filter_map(|chain| Some((chain.slot()?, &mut chain.classes)))
+                .collect();
+            port.read_flow_samples(|sample| {
+                if let Some(classes) = by_slot.get_mut(&sample.slot) {
+                    let class = FlowClass::by_source(sample.source, sample.destination);
+                    classes.counts.add(class, sample.packets);
+                }
+            });
+        }
+    }
+}
