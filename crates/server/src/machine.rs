@@ -300,6 +300,8 @@ pub struct PacketRates {
     pub dropped: f64,
     /// Packets lost for lack of resources.
     pub lost: f64,
+    /// Dedicated cores in use: seconds of their time per second.
+    pub cores: f64,
 }
 
 /// Latency of a chain in its last window, or since its start.

@@ -381,6 +381,8 @@ fn is_news(before: &InstanceStatus, now: &InstanceStatus) -> bool {
         || before.figures.is_some() != now.figures.is_some()
         || differs(old.offered, new.offered)
         || differs(old.latency_nanos as f64, new.latency_nanos as f64)
+        || old.busy.is_some() != new.busy.is_some()
+        || differs(old.busy.unwrap_or_default(), new.busy.unwrap_or_default())
 }
 
 /// Files of a chain's profiles.

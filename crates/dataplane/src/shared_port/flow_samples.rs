@@ -5,7 +5,7 @@
 //! The reader sets the mean: about as many packets as the ring has room for between two readings are sampled, all of
 //! them where they are few.
 
-use super::poller::NOBODY;
+use super::rules::NOBODY;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -2,7 +2,7 @@
 
 use super::flow_samples::FlowSampler;
 use super::inbox::{Outlet, Progress};
-use super::rules::{ChainRules, MAX_CHAINS};
+use super::rules::{ChainRules, MAX_CHAINS, NOBODY};
 use crate::port::{PortQueue, QueuePosition, Received};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -110,9 +110,6 @@ pub(crate) struct Poller {
     settle_in: u32,
     ended: bool,
 }
-
-/// Slot that no chain has.
-pub(super) const NOBODY: u8 = MAX_CHAINS as u8;
 
 /// Turns between visits of chains that get no packets.
 const SETTLE_INTERVAL: u32 = 64;

@@ -16,6 +16,7 @@
 //! Quadrant's is in `tailwater-baselines`.
 
 mod actions;
+mod busy;
 mod controller;
 mod fleet;
 mod moves;
@@ -30,6 +31,7 @@ mod view;
 pub use actions::{
     CreateReason, DeleteReason, DrainReason, NewInstance, RackAction, RackPlan, RackWork, ResizeReason, Risk, Verdict,
 };
+pub use busy::{BusyLimits, busy_shares};
 pub use controller::RackController;
 pub use options::RackOptions;
 pub use rearrange::{Rearranged, Rearrangement, consolidated};

@@ -166,6 +166,7 @@ fn rates(rates: PacketRates) -> message::Rates {
         delivered: rates.delivered,
         dropped: rates.dropped,
         lost: rates.lost,
+        cores: rates.cores,
     }
 }
 

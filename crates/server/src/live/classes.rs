@@ -1,8 +1,7 @@
 //! Recent packets of a chain by class of flows, from samples of its port.
 
-use super::LiveMachine;
-use std::collections::BTreeMap;
 use std::sync::Arc;
+use tailwater_dataplane::shared_port::FlowSample;
 use tailwater_net::Nanos;
 use tailwater_policy::server::{ClassLoad, FlowClass, FlowClassCounts};
 
@@ -19,6 +18,12 @@ pub(super) struct RecentClasses {
 }
 
 impl RecentClasses {
+    /// Counts a sample of the chain's packets.
+    pub(super) fn add(&mut self, sample: &FlowSample) {
+        let class = FlowClass::by_source(sample.source, sample.destination);
+        self.counts.add(class, sample.packets);
+    }
+
     /// Returns the packets of the last windows, of which the last has ended at `until`.
     pub(super) fn shown(&mut self, until: Nanos) -> Arc<[ClassLoad]> {
         if self.until != until {
@@ -27,23 +32,5 @@ impl RecentClasses {
             self.counts.begin_period();
         }
         Arc::clone(&self.shown)
-    }
-}
-
-impl LiveMachine {
-    /// Reads the samples of all ports.
-    pub(super) fn read_flow_samples(&mut self) {
-        for (name, port) in &self.ports {
-            let of_port = self.chains.values_mut().filter(|chain| chain.port() == name.as_str());
-            let mut by_slot: BTreeMap<usize, &mut RecentClasses> = of_port
-                .filter_map(|chain| Some((chain.slot()?, &mut chain.classes)))
-                .collect();
-            port.read_flow_samples(|sample| {
-                if let Some(classes) = by_slot.get_mut(&sample.slot) {
-                    let class = FlowClass::by_source(sample.source, sample.destination);
-                    classes.counts.add(class, sample.packets);
-                }
-            });
-        }
     }
 }

@@ -376,6 +376,7 @@ fn rates(window: &LastWindow) -> PacketRates {
         delivered: per_second(window.delivered),
         dropped: per_second(window.dropped),
         lost: per_second(window.lost),
+        cores: window.busy.as_secs_f64() / window.length.as_secs_f64().max(1e-9),
     }
 }
 
