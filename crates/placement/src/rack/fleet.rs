@@ -224,7 +224,7 @@ impl<'v> Server<'v> {
     }
 
     /// Predicted share of each core of an instance.
-    fn share(&self, name: &str) -> f64 {
+    pub fn share(&self, name: &str) -> f64 {
         if self.exclusive.iter().any(|one| one.name == name) {
             return 1.0;
         }

@@ -26,6 +26,8 @@ mod refusal;
 mod resize;
 mod round;
 mod scaling;
+#[cfg(feature = "milp")]
+mod solved;
 mod view;
 
 pub use actions::{
@@ -36,6 +38,8 @@ pub use controller::RackController;
 pub use options::RackOptions;
 pub use rearrange::{Rearranged, Rearrangement, consolidated};
 pub use scaling::{ChainCapacity, ChainLoad, ScalingPolicy, TailwaterScaling};
+#[cfg(feature = "milp")]
+pub use solved::solved;
 pub use view::{
     ChainDemand, ChainView, InstanceLoad, InstancePhase, InstanceView, RackPromise, RackThroughput, RackView,
     ServerState, ServerView,
