@@ -133,6 +133,10 @@ async fn skewed_traffic_evens_out_between_servers_without_a_lost_packet() {
     tokio::time::sleep(Duration::from_millis(200)).await;
     done.store(true, Ordering::Relaxed);
     servers.into_iter().for_each(|server| server.join().unwrap());
+    let is_problem = |output: &Output| matches!(output, Output::Problem(_));
+    let seen = ingress.until(|output| matches!(output, Output::MoveEnded { .. })).await;
+    assert!(!seen.iter().any(is_problem), "{seen:?}");
+    ingress.stop().await;
     let (arrived, sent) = (arrived.lock().unwrap(), sent.load(Ordering::Relaxed));
     let mut ways: BTreeMap<u8, Vec<u16>> = BTreeMap::new();
     for number in 0..sent {
@@ -155,8 +159,4 @@ async fn skewed_traffic_evens_out_between_servers_without_a_lost_packet() {
         ways.values().all(|way| [&[1][..], &[1, 2]].contains(&&**way)),
         "{ways:?}"
     );
-    let is_problem = |output: &Output| matches!(output, Output::Problem(_));
-    let seen = ingress.until(|output| matches!(output, Output::MoveEnded { .. })).await;
-    assert!(!seen.iter().any(is_problem), "{seen:?}");
-    ingress.stop().await;
 }
