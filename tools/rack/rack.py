@@ -243,10 +243,10 @@ class Rack:
         arguments = ["controller", "--identity", name, "--lease", "3s", "--lost-after", "3s", "--drain", "5s"]
         self.start(f"controller-{name}", [self.program, *arguments], None, self.environment())
 
-    def start_ingress(self):
+    def start_ingress(self, *more):
         endpoint = f"unix:{self.folder}/br0.mgmt"
         arguments = ["ingress", "--switch", endpoint, "--listen", f"{CONTROL}:17443", "--tls", "tls", "--lost-after", "400ms"]
-        self.start("ingress", [self.program, *arguments, "--unmatched", "normal"], None, self.environment())
+        self.start("ingress", [self.program, *arguments, "--unmatched", "normal", *more], None, self.environment())
 
     def agent(self, name):
         core = len(os.sched_getaffinity(0)) - 1
@@ -333,6 +333,12 @@ def busiest(rack):
     return name if name and rates[name] > 0 else ""
 
 
+def is_even(rack):
+    """Two instances have a quarter of the packets or more."""
+    rates = [one.get("status", {}).get("figures", {}).get("offered", 0) for one in rack.instances()]
+    return sum(4 * rate >= sum(rates) > 0 for rate in rates) == 2
+
+
 def failures(rack):
     """What fails, one after another: name, what is done, and longest allowed gap in seconds."""
 
@@ -366,6 +372,16 @@ def failures(rack):
         rack.kill(f"agent-{name.removeprefix('server-')}")
         rack.dead = name
 
+    def skewed_load():
+        """All packets go to one instance. The ingress may fill it to 2 % of its core: some have to go to the other one."""
+        if is_even(rack):
+            raise SystemExit("both instances have load already")
+        rack.kill("ingress")
+        rack.start_ingress("--fill", "2")
+        rack.until("both instances have their part of the load", lambda: is_even(rack))
+        rack.kill("ingress")
+        rack.start_ingress()
+
     def server_returns():
         rack.agent(rack.dead.removeprefix("server-"))
         rack.until("it is ready", lambda: len(ready_servers(rack)) == 3)
@@ -380,6 +396,7 @@ def failures(rack):
         ("the switch restarts without its rules", restart_switch, 5),
         ("a server is killed", kill_server, 1),
         ("it comes back", server_returns, 0.5),
+        ("one instance has all the load", skewed_load, 0.5),
     ]
 
 

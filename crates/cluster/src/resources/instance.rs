@@ -142,4 +142,8 @@ pub struct InstanceFigures {
     pub latency_nanos: u64,
     /// Packets offered, delivered, dropped and lost since it started.
     pub packets: [u64; 4],
+    /// Share of the time of its cores, as far as other chains leave it, that it spent on packets in the last window, 0
+    /// to 1. Absent if its server does not measure it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub busy: Option<f64>,
 }

@@ -88,6 +88,11 @@ impl Withdrawal {
         self.ends.requests_to(worker)?.call(needs_quiet, timeout, f)
     }
 
+    /// Slot of the chain on its port, once it has one.
+    pub fn slot(&self) -> Option<usize> {
+        self.slot.get().copied()
+    }
+
     /// Returns `true` once packets have been delivered to the chain's workers, or could have been.
     pub fn is_live(&self) -> bool {
         self.live.load(Ordering::Acquire)

@@ -1,7 +1,8 @@
 //! Poller: receives from a queue of a shared port, and passes each packet to the chain it belongs to.
 
+use super::flow_samples::FlowSampler;
 use super::inbox::{Outlet, Progress};
-use super::rules::{ChainRules, MAX_CHAINS};
+use super::rules::{ChainRules, MAX_CHAINS, NOBODY};
 use crate::port::{PortQueue, QueuePosition, Received};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -102,15 +103,13 @@ pub(crate) struct Poller {
     unmatched: Unmatched,
     counters: Arc<PollerCounters>,
     progress: Arc<Progress>,
+    sampler: FlowSampler,
     /// Whether packets wait in the port.
     pause: Pause,
     /// Turns until all chains' buffers are taken back.
     settle_in: u32,
     ended: bool,
 }
-
-/// Slot that no chain has.
-const NOBODY: u8 = MAX_CHAINS as u8;
 
 /// Turns between visits of chains that get no packets.
 const SETTLE_INTERVAL: u32 = 64;
@@ -121,7 +120,7 @@ impl Poller {
         pool: BufferPool,
         unmatched: Unmatched,
         counters: Arc<PollerCounters>,
-        progress: Arc<Progress>,
+        (progress, sampler): (Arc<Progress>, FlowSampler),
     ) -> Poller {
         Poller {
             batch: Batch::new(&pool, MAX_BATCH),
@@ -135,6 +134,7 @@ impl Poller {
             unmatched,
             counters,
             progress,
+            sampler,
             pause: Pause::default(),
             settle_in: SETTLE_INTERVAL,
             ended: false,
@@ -215,6 +215,7 @@ impl Poller {
             outlets,
             fed,
             counters,
+            sampler,
             ..
         } = self;
         // First the choices, then the packets: each loop keeps what it needs in registers.
@@ -224,6 +225,7 @@ impl Poller {
             chosen[place] = rules.chain_of(frame).unwrap_or(NOBODY);
             place += 1;
         });
+        sampler.note(&self.batch, &chosen);
         let choose = |place: usize| Some(chosen[place]).filter(|slot| *slot != NOBODY);
         let mut delivered = self.batch.len() as u64;
         self.batch

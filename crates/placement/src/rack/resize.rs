@@ -118,10 +118,12 @@ impl Round<'_, '_> {
         while self.lacks_instances(group, wanted.least) {
             let even = if wanted.least > 1 { instances.max(1) as f64 } else { 1.0 };
             let rate = wanted.at_most_whole((wanted.goal / even).ceil());
-            let reason = if recovering {
-                CreateReason::Lost
-            } else {
-                CreateReason::Missing
+            let reason = match group.slots.len() < group.least() {
+                _ if recovering => CreateReason::Lost,
+                true => CreateReason::Missing,
+                false if group.slots.len() < wanted.least => CreateReason::Load,
+                // Redundancy.
+                false => CreateReason::Missing,
             };
             if let Err(shortage) = self.add(group, rate, wanted, reason) {
                 return Some(shortage);

@@ -4,6 +4,7 @@
 //! chain, off the data cores, watches it.
 
 mod apart;
+mod classes;
 mod deferred;
 mod ended;
 mod external;
@@ -347,6 +348,20 @@ impl LiveMachine {
         }
     }
 
+    /// Reads the samples of all ports.
+    fn read_flow_samples(&mut self) {
+        for (name, port) in &self.ports {
+            let of_port = self.chains.values_mut().filter(|chain| chain.port() == name.as_str());
+            let by_slot = of_port.filter_map(|chain| Some((chain.slot()?, &mut chain.classes)));
+            let mut by_slot: BTreeMap<usize, _> = by_slot.collect();
+            port.read_flow_samples(|sample| {
+                if let Some(classes) = by_slot.get_mut(&sample.slot) {
+                    classes.add(&sample);
+                }
+            });
+        }
+    }
+
     /// Notes news of the ports, and counts packets that they have lost.
     fn monitor_ports(&mut self) {
         for (name, port) in &self.ports {
@@ -542,6 +557,7 @@ impl Machine for LiveMachine {
         self.reap();
         self.monitor_ports();
         self.monitor_externals();
+        self.read_flow_samples();
         let mut observations = Vec::new();
         let mut ended = Vec::new();
         for (name, chain) in &mut self.chains {

@@ -1,8 +1,10 @@
 //! A chain that runs, and the thread that watches it.
 
+use super::classes::RecentClasses;
 use super::figures::{ChainFigures, Latest};
 use crate::machine::{
-    ChainObservation, ChainState, CoreUse, LatencyObservation, PacketCounts, PacketRates, Refusal, WindowWork,
+    ChainLoad, ChainObservation, ChainState, CoreUse, LatencyObservation, PacketCounts, PacketRates, Refusal,
+    WindowWork,
 };
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,6 +20,8 @@ use tailwater_dataplane::shared_port::{ChainPort, SharedPort, Withdrawal};
 use tailwater_dataplane::{RunControl, RunError, RunPlan, run_hosted};
 use tailwater_functions::build::{KeptFunction, Reconfigure};
 use tailwater_functions::spec::ChainSpec;
+use tailwater_net::Nanos;
+use tailwater_policy::server::ServerCounters;
 use tailwater_policy::turns::TurnShare;
 
 /// Longest time in which a chain's functions are built.
@@ -49,6 +53,8 @@ pub(super) struct RunningChain {
     /// News of the interfaces of external functions.
     news: News,
     weight: u32,
+    /// Recent packets by class of flows.
+    pub(super) classes: RecentClasses,
 }
 
 /// Lines for the user that nobody has taken yet.
@@ -152,6 +158,7 @@ impl RunningChain {
             carried: PacketCounts::default(),
             news: news.unwrap_or_default(),
             weight: from.weight,
+            classes: RecentClasses::default(),
         };
         chain.await_start()?;
         Ok(chain)
@@ -183,6 +190,11 @@ impl RunningChain {
 
     pub(super) fn port(&self) -> &str {
         &self.port
+    }
+
+    /// Slot on its port, once it has one.
+    pub(super) fn slot(&self) -> Option<usize> {
+        self.withdrawal.slot()
     }
 
     pub(super) fn cores(&self) -> &[usize] {
@@ -366,6 +378,17 @@ impl RunningChain {
                 batches: window.batches,
                 packets: window.processed,
             });
+            let work = progress.work;
+            observation.load = (work.until > Nanos::ZERO && end.is_none()).then(|| ChainLoad {
+                measured: work.until,
+                counters: ServerCounters {
+                    offered: work.offered,
+                    processed: work.processed,
+                    busy: work.busy,
+                    late: work.late,
+                },
+                classes: self.classes.shown(work.until),
+            });
         }
         observation
     }
@@ -402,6 +425,7 @@ fn rates(window: &LastWindow) -> PacketRates {
         delivered: per_second(window.delivered),
         dropped: per_second(window.dropped),
         lost: per_second(window.lost),
+        cores: window.busy.as_secs_f64() / window.length.as_secs_f64().max(1e-9),
     }
 }
 

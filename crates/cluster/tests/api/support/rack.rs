@@ -45,6 +45,8 @@ pub struct Model {
     pub chains: BTreeMap<String, String>,
     /// Packets per second that each chain is offered.
     pub offered: f64,
+    /// Share of the time of its cores that each chain spends on packets.
+    pub busy: Option<f64>,
     /// Reason for which it refuses everything, if it does.
     pub refuses: Option<String>,
     /// Chains that were applied, in order, each time that they changed.
@@ -106,6 +108,7 @@ impl LocalServer for ModelServer {
                 offered: model.offered,
                 latency_nanos: 42_000,
                 packets: [0; 4],
+                busy: model.busy,
             }),
             ..LocalChain::default()
         });
