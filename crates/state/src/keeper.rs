@@ -22,6 +22,8 @@ mod writing;
 const ASKS: usize = 1 + MAX_CANDIDATES;
 /// Maximum number of updates per packet: its flow and the companion.
 const UPDATES: usize = 2;
+/// Refused flows that wait for their end at a time. Others are found again with their next packet.
+const REFUSED: usize = 256;
 /// Flows checked per turn while searching for ones the store lacks.
 const CATCH_UP: usize = 32;
 
@@ -114,7 +116,7 @@ impl Keeper {
             origin,
             incarnation: 1,
             stamp: 0,
-            refused: Vec::with_capacity(refusal::MOST),
+            refused: Vec::with_capacity(REFUSED),
             has_refused: false,
             search: None,
             missed: false,

@@ -14,17 +14,8 @@ use crate::keys::{self, Version};
 use crate::link::{Failure, Store};
 use crate::request::{Operation, Request};
 use ::redis::{Cmd, Connection, ErrorKind, RedisError, ServerErrorKind, Value};
-use script::Changes;
+use script::{Changes, Reply};
 use std::sync::Arc;
-
-/// Expected reply.
-#[derive(Clone, Copy, Debug)]
-enum Reply {
-    /// This number of values, for the next keys in `places`.
-    Values(usize),
-    /// Acknowledgement of this number of changes, for the next keys in `places`.
-    Changes(usize),
-}
 
 /// Connections of one thread, one per function.
 pub struct RedisStore {

@@ -3,13 +3,10 @@
 //! A packet whose change is refused must not be sent, nor must later ones of its flow: another instance decides about it.
 //! The flow ends here, so that its next packet finds the other instance's state.
 
-use super::{Keeper, PacketAction};
+use super::{Keeper, PacketAction, REFUSED};
 use tailwater_chain::batch::Batch;
 use tailwater_chain::chain::{Chain, DurableFlow, PersistState};
 use tailwater_net::Nanos;
-
-/// Refused flows that wait for their end at a time. Others are found again with their next packet.
-pub(super) const MOST: usize = 256;
 
 impl Keeper {
     /// Marks a flow and its companion as another instance's. Their packets are lost from now on, and they end when none
@@ -29,7 +26,7 @@ impl Keeper {
     #[cold]
     pub(super) fn end_later(&mut self, chain: &Chain, flow: DurableFlow) {
         let entry = (flow.index(), chain.durable_key(flow));
-        if self.refused.len() < MOST && !self.refused.contains(&entry) {
+        if self.refused.len() < REFUSED && !self.refused.contains(&entry) {
             self.refused.push(entry);
         }
     }

@@ -1,8 +1,16 @@
 //! Changes of values, as one script of Redis: whether a value may be replaced is decided where it is.
 
-use super::Reply;
 use crate::request::Entry;
 use ::redis::cmd;
+
+/// Expected reply to a command.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Reply {
+    /// This number of values, for the next keys in `places`.
+    Values(usize),
+    /// Acknowledgement of this number of changes, for the next keys in `places`.
+    Changes(usize),
+}
 
 /// Most keys of a script: Redis serves nobody else while it runs.
 const MOST: usize = 128;
