@@ -124,17 +124,17 @@ fn translate(steps: &[Step], always: bool) -> Result<(u64, u64), String> {
         }
     }
     // In the end each connection goes on, wherever it goes.
-    for at in 0..INSTANCES {
+    for (at, instance) in instances.iter_mut().enumerate() {
         for n in 0..FLOWS {
             for attempt in 0.. {
                 now += Nanos::from_micros(10);
-                instances[at].settle(now);
-                let exhausted = instances[at].count("nat/ports-exhausted");
-                instances[at].turn(&[out(n)], now);
-                instances[at].settle(now);
-                let sent = instances[at].take_sent();
+                instance.settle(now);
+                let exhausted = instance.count("nat/ports-exhausted");
+                instance.turn(&[out(n)], now);
+                instance.settle(now);
+                let sent = instance.take_sent();
                 seen.take(&sent)?;
-                if !sent.is_empty() || instances[at].count("nat/ports-exhausted") > exhausted {
+                if !sent.is_empty() || instance.count("nat/ports-exhausted") > exhausted {
                     break;
                 }
                 if attempt == 3 {
