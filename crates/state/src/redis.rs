@@ -1,7 +1,8 @@
 //! Redis backend: connections, users, commands.
 //!
 //! Each function of a chain has its own Redis user, `tw:{chain}:{function}@{instance}#{run}`. The user may access only
-//! keys of its own space, and only with `MGET`, `SET` and `UNLINK`, also from scripts. Tailwater creates the users with the credential in
+//! keys of its own space, and only with `MGET`, `SET` and `UNLINK`, also from scripts. Tailwater creates the users
+//! with the credential in
 //! the spec and a random password of this run. It creates them again if Redis has lost them. A later run of the same
 //! instance deletes them, which closes the connections of an earlier run that is still alive.
 

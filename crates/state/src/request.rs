@@ -46,7 +46,8 @@ pub struct Entry {
     pub base: u64,
     /// Functions that store the flow's companion with their state, one bit each.
     pub paired: u16,
-    /// The flow was opened as a companion, and its values have not been read: what names the same companion is replaced.
+    /// The flow was opened as a companion, and its values have not been read: what names the same companion is
+    /// replaced.
     pub joins: bool,
     /// Functions whose values were not replaced, since another instance has the flow, one bit each.
     pub refused: u16,

@@ -1,4 +1,5 @@
-//! Instances of a chain that run at the same time and share one store. Any of them may get a packet of any flow, as when
+//! Instances of a chain that run at the same time and share one store. Any of them may get a packet of any flow, as
+//! when
 //! flows move between servers, and even at the same time, as while a switch changes its rules.
 
 mod rig;
@@ -151,7 +152,8 @@ fn translate(steps: &[Step], always: bool) -> Result<(u64, u64), String> {
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 32, failure_persistence: None, ..ProptestConfig::default() })]
-    /// Whichever instances get a connection's packets, and when: its external address and port never change, and no other
+    /// Whichever instances get a connection's packets, and when: its external address and port never change, and no
+    /// other
     /// connection has them.
     #[test]
     fn a_port_has_one_connection_and_a_connection_one_port(steps in prop::collection::vec(step(), 1..300)) {
@@ -224,7 +226,8 @@ proptest! {
         last.finish(now);
         let records = std::fs::read_to_string(folder.join(format!("{INSTANCES}.csv"))).unwrap();
         std::fs::remove_dir_all(&folder).unwrap();
-        let mut counted: Vec<u64> = records.lines().skip(1).map(|line| line.split(',').nth(6).unwrap().parse().unwrap()).collect();
+        let count = |line: &str| line.split(',').nth(6).unwrap().parse::<u64>().unwrap();
+        let mut counted: Vec<u64> = records.lines().skip(1).map(count).collect();
         let mut expected: Vec<u64> = sent.into_values().collect();
         counted.sort_unstable();
         expected.sort_unstable();
