@@ -3,8 +3,8 @@
 
 Real programs: `tailwater controller`, `agent` and `ingress`. A client sends datagrams of many flows, which a chain with
 address translation forwards to a sink. Meanwhile one thing after another fails. When a server is killed, the ingress sends its
-flows to another one. That one chooses the same external addresses and ports for them, since `nat` derives its first
-choice from the flow; what the lost instance kept in Redis is not read. Prints a table of what arrived, and exits with 1
+flows to another one, which finds their state in Redis. The bindings alone do not show that: `nat` derives its first choice
+from the flow. Prints a table of what arrived, and exits with 1
 if a gap was too long, a flow did not recover, or a flow got another binding.
 
 Needs root, Open vSwitch, Redis, etcd, openssl, and the API server that `tools/kubernetes/build.sh` builds.

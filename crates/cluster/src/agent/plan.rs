@@ -9,6 +9,7 @@ use crate::resources::{
 };
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
+use serde_json::{Map, Value};
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
@@ -109,7 +110,7 @@ pub fn steps(
         };
         if !is_done && missing(instance).is_none() {
             steps.push(AgentStep::Apply {
-                manifest: manifest_of(&name, &spec_of(instance, &name, pods)),
+                manifest: manifest_of(&name, &local_spec(instance, &name, pods)),
                 force: instance.spec.force,
                 chain: instance.spec.chain.clone(),
                 key,
@@ -118,6 +119,19 @@ pub fn steps(
         }
     }
     steps
+}
+
+/// Spec of an instance on its server, with the sockets of its pods, and the names under which it keeps flow state: the
+/// instances of a chain share it, and each is an owner of its own.
+fn local_spec(instance: &ChainInstance, name: &str, pods: &Path) -> Map<String, Value> {
+    let mut spec = spec_of(instance, name, pods);
+    if let Some(Value::Object(state)) = spec.get_mut("state") {
+        let namespace = instance.namespace().unwrap_or_default();
+        let chain = format!("{namespace}--{}", instance.spec.chain);
+        state.insert("chain".to_owned(), Value::String(chain));
+        state.insert("instance".to_owned(), Value::String(name.to_owned()));
+    }
+    spec
 }
 
 /// Returns the status of an instance, from its chain on the server and the last attempt to apply it.
@@ -181,4 +195,32 @@ fn retain_known(conditions: &mut Vec<Condition>, local: &[LocalCondition]) {
             .any(|condition| condition.name == name && condition.holds.is_some())
     };
     conditions.retain(|condition| is_known(&condition.name));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resources::InstanceSpec;
+    use serde_json::json;
+
+    #[test]
+    fn instances_of_a_chain_keep_state_under_its_name_and_own_it_under_theirs() {
+        let spec = json!({
+            "chain": "edge", "server": "a", "chainGeneration": 1,
+            "chainSpec": {"state": {"redis": {"socket": "/r"}, "instance": "mine"}},
+        });
+        let mut spec: InstanceSpec = serde_json::from_value(spec).unwrap();
+        let state_of = |spec: &InstanceSpec| {
+            let mut instance = ChainInstance::new("edge-7", spec.clone());
+            instance.metadata.namespace = Some("shop".to_owned());
+            let name = name_of(&instance).unwrap();
+            local_spec(&instance, &name, Path::new("/run/pods"))
+                .get("state")
+                .cloned()
+        };
+        let expected = json!({"redis": {"socket": "/r"}, "chain": "shop--edge", "instance": "shop--edge-7"});
+        assert_eq!(state_of(&spec), Some(expected));
+        spec.chain_spec.clear();
+        assert_eq!(state_of(&spec), None);
+    }
 }
