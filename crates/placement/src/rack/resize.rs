@@ -168,11 +168,16 @@ impl Round<'_, '_> {
             BTreeSet::new()
         };
         let least = (wanted.goal * PIECE).min(rate);
-        let parts: Vec<f64> = PARTS
+        let mut parts: Vec<f64> = PARTS
             .iter()
             .map(|part| (rate * part).ceil())
             .filter(|part| *part >= least)
             .collect();
+        // Without room for growth is better than too little.
+        let bare = (wanted.rate - group.rate()).max(wanted.rate * PIECE).ceil();
+        if group.rate() < wanted.rate && parts.last().is_some_and(|last| bare < *last) {
+            parts.push(bare);
+        }
         for (at, part) in parts.iter().enumerate() {
             // Only the smallest part is worth asking every server.
             let most = if at + 1 < parts.len() { FEW } else { usize::MAX };
