@@ -115,8 +115,8 @@ fn main() -> ExitCode {
         Command::Trace(TraceCommand::Info(args)) => trace::info(&args),
         Command::Trace(TraceCommand::Convert(args)) => trace::convert(&args),
         Command::Trace(TraceCommand::Synth(args)) => trace::synth(&args),
-        Command::Completions(args) => shell::completions(&args),
-        Command::ManPages(args) => shell::man_pages(&args),
+        Command::Completions(args) => shell::completions(&args, Cli::command()),
+        Command::ManPages(args) => shell::man_pages(&args, Cli::command()),
         Command::FunctionProcess(args) => function_process::function_process(&args),
         Command::TryLibrary(args) => Err(CliError::System {
             what: "the library cannot be tried out",

@@ -1,9 +1,8 @@
 //! `tailwater completions` and `tailwater man-pages`: for shells and `man`, from the definitions of the commands.
 
-use crate::args::Cli;
 use crate::error::CliError;
 use crate::output::print;
-use clap::{Args, CommandFactory};
+use clap::{Args, Command};
 use clap_complete::Shell;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -41,27 +40,27 @@ pub struct ManPagesArgs {
     pub folder: PathBuf,
 }
 
-/// Prints completions.
+/// Prints completions of the program.
 ///
 /// # Errors
 /// Standard output fails.
-pub fn completions(args: &CompletionsArgs) -> Result<ExitCode, CliError> {
+pub fn completions(args: &CompletionsArgs, mut program: Command) -> Result<ExitCode, CliError> {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut Cli::command(), "tailwater", &mut script);
+    clap_complete::generate(args.shell, &mut program, "tailwater", &mut script);
     print(&String::from_utf8_lossy(&script))?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes a page for each command that is not hidden.
+/// Writes a page for each command of the program that is not hidden.
 ///
 /// # Errors
 /// A file cannot be written.
-pub fn man_pages(args: &ManPagesArgs) -> Result<ExitCode, CliError> {
+pub fn man_pages(args: &ManPagesArgs, program: Command) -> Result<ExitCode, CliError> {
     let failed = |source| CliError::System {
         what: "the pages cannot be written",
         source,
     };
     std::fs::create_dir_all(&args.folder).map_err(failed)?;
-    clap_mangen::generate_to(Cli::command(), &args.folder).map_err(failed)?;
+    clap_mangen::generate_to(program, &args.folder).map_err(failed)?;
     Ok(ExitCode::SUCCESS)
 }

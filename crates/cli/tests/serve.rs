@@ -267,7 +267,7 @@ fn wrong_servers_are_refused_in_one_line() {
         "10.0.0.0/8",
         "{name: fw, external: {port: interface=none, timeout: 1ms}}",
     );
-    refused("external");
+    refused("interface none: no such interface");
 }
 
 #[test]

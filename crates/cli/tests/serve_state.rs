@@ -6,7 +6,7 @@ mod common;
 mod redis_server;
 
 use common::chain_server::*;
-use redis_server::RedisServer;
+use redis_server::{RedisServer, piece_of};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::process::Stdio;
@@ -30,7 +30,7 @@ fn bindings(server: &RedisServer) -> BTreeMap<Vec<u8>, Vec<u8>> {
     for key in keys {
         // An expired one is not there any more.
         let value: Option<Vec<u8>> = redis::cmd("GET").arg(&key).query(&mut connection).unwrap();
-        bindings.extend(value.map(|value| (key, value[16..].to_vec())));
+        bindings.extend(value.map(|value| (key, piece_of(&value).to_vec())));
     }
     bindings
 }

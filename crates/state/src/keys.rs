@@ -7,11 +7,9 @@
 //! # Owners
 //!
 //! Several instances of a chain use the same keys. A value is replaced only by the run that wrote it, or by one that
-//! has
-//! read it ([`Version::is_replaced`]). So of two instances that change a flow at the same time one is refused, and of
-//! two
-//! that bind two flows to the same external port as well: both write the return direction's key, and only one finds it
-//! absent.
+//! has read it ([`Version::is_replaced`]). So of two instances that change a flow at the same time one is refused, and
+//! of two that bind two flows to the same external port as well: both write the return direction's key, and only one
+//! finds it absent.
 
 use std::net::IpAddr;
 use tailwater_net::FlowKey;
@@ -87,8 +85,7 @@ pub fn write_value(piece: &[u8], version: &Version, out: &mut Vec<u8>) {
 }
 
 /// Decodes a value into `piece`, if it is valid and of that length. Returns the update number. Values of earlier
-/// formats
-/// end with the piece.
+/// formats end with the piece.
 pub fn read_value(value: &[u8], piece: &mut [u8]) -> Option<u64> {
     let (head, body) = value.split_at_checked(HEAD)?;
     let number = |at: usize| u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);

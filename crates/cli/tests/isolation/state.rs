@@ -3,7 +3,7 @@
 
 use crate::common::*;
 use crate::processes::{family_of, processes_of, signal};
-use crate::server::RedisServer;
+use crate::server::{RedisServer, piece_of};
 use crate::{TRUSTED, alone, can_confine, process, reason, restarts};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -58,7 +58,7 @@ pub(crate) fn known(server: &RedisServer) -> Known {
     let keys: Vec<Vec<u8>> = redis::cmd("KEYS").arg("tw:*").query(&mut connection).unwrap();
     for key in keys {
         let value: Vec<u8> = redis::cmd("GET").arg(&key).query(&mut connection).unwrap();
-        let piece = value[16..].to_vec();
+        let piece = piece_of(&value).to_vec();
         if key.starts_with(b"tw:test:nat:") {
             bindings.insert(key, piece);
         } else {
