@@ -11,7 +11,7 @@ MINUTES ?= 10
 check test quick: export CMAKE_TOOLCHAIN_FILE := $(CURDIR)/tools/highs-for-tests.cmake
 # Cargo itself uses all cores; two of them would wait for each other's lock.
 .NOTPARALLEL:
-.PHONY: help deps build release images rack demo test test-cluster quick mutants soak chaos loom check bench bench-chains bench-counts bench-cluster bench-flows bench-functions bench-ids bench-changes bench-isolation bench-ports bench-peers bench-external bench-papers bench-compare bench-scaling bench-sim bench-start bench-socket bench-state bench-live-vs-sim bench-profile bench-contention bench-placement bench-prediction bench-serve clean
+.PHONY: help deps build release images rack cluster demo test test-cluster quick mutants soak chaos loom check bench bench-chains bench-counts bench-cluster bench-flows bench-functions bench-ids bench-changes bench-isolation bench-ports bench-peers bench-external bench-papers bench-compare bench-scaling bench-sim bench-start bench-socket bench-state bench-live-vs-sim bench-profile bench-contention bench-placement bench-prediction bench-serve clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -38,6 +38,14 @@ rack: ## as root: three servers in network namespaces, a switch, a real API serv
 	@tools/kubernetes/build.sh
 	@cargo build --release --locked -p tailwater --features cluster
 	@tools/rack/rack.py target/release/tailwater
+
+# Kubernetes' programs are kept outside of the tree: a quarter of an hour for the first time.
+cluster: ## as root: a whole Kubernetes cluster of two nodes, installs the chart there, sends packets through a chain; pods are killed, the chain grows and shrinks, the release is upgraded and uninstalled, and a table tells what arrived. Builds Kubernetes' programs for the first time
+	@tools/deps.sh build check test cluster node
+	@tools/kubernetes/build.sh kube-apiserver kube-controller-manager kube-scheduler kubelet kube-proxy helm \
+		$$(command -v kubectl >/dev/null || echo kubectl)
+	@cargo build --release --locked -p tailwater --features cluster
+	@tools/cluster/cluster.py target/release/tailwater
 
 # The demo needs none of the optional features, whose dependencies take long to build. A chain of one's own may need them.
 demo: ## bursts on one core, and with an auxiliary core by two policies: a table and charts; then six chains on one core; CHAIN=file and TRAFFIC=file run a chain of your own

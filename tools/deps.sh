@@ -14,11 +14,12 @@
 #           Open vSwitch: its tests end to end
 #   milp    cmake and libclang: the feature `milp`, which builds HiGHS
 #   cluster etcd-server, openssl: the real API server of `make test-cluster`
+#   node    containerd, runc, plugins for pods' networks, ip, ethtool, iptables, conntrack: the nodes of `make cluster`
 #
-# Packages of `test`, `bench`, `ports`, `milp` and `cluster` are optional: tests and benchmarks that need a missing one
-# are skipped, and report it; `make test-cluster` fails.
+# Packages of `test`, `bench`, `ports`, `milp`, `cluster` and `node` are optional: tests and benchmarks that need a missing
+# one are skipped, and report it; `make test-cluster` and `make cluster` fail.
 #
-# Without a group: all of them but `cluster`. Debian packages come by apt-get. Rust comes by rustup's own script,
+# Without a group: all of them but `cluster` and `node`. Debian packages come by apt-get. Rust comes by rustup's own script,
 # and only where there is no cargo; so where there is one, nothing but packages is fetched.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -161,6 +162,18 @@ cluster() {
         say "going on without ${missing[*]}: only a model of the API server can be used"
 }
 
+# What containers of `make cluster` run on. Services are not started: the cluster runs programs of its own.
+node() {
+    local missing=()
+    have containerd || missing+=(containerd)
+    have runc || missing+=(runc)
+    have ip || missing+=(iproute2)
+    [ -x /usr/lib/cni/bridge ] || missing+=(containernetworking-plugins)
+    [ ${#missing[@]} -eq 0 ] || apt_install "${missing[@]}" ||
+        say "going on without ${missing[*]}: there can be no nodes"
+    optional ethtool iptables conntrack
+}
+
 [ $# -gt 0 ] || set -- build check test bench ports milp
 for group in "$@"; do
     case $group in
@@ -181,6 +194,7 @@ for group in "$@"; do
     ports) ports ;;
     milp) milp ;;
     cluster) cluster ;;
-    *) fail "expected a group (build, check, test, bench, ports, milp, cluster), found $group" ;;
+    node) node ;;
+    *) fail "expected a group (build, check, test, bench, ports, milp, cluster, node), found $group" ;;
     esac
 done

@@ -29,7 +29,11 @@ MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 def libraries(program):
     """Paths by which the program finds its libraries, the loader included."""
-    listed = subprocess.run(["ldd", program], check=True, capture_output=True, text=True).stdout
+    done = subprocess.run(["ldd", program], capture_output=True, text=True)
+    if done.returncode and "not a dynamic executable" in done.stderr:
+        return []
+    done.check_returncode()
+    listed = done.stdout
     if missing := re.findall(r"(\S+) => not found", listed):
         sys.exit(f"{program}: expected these libraries: {', '.join(missing)}")
     found = set(re.findall(r"(/\S+) \(0x", listed))
@@ -48,8 +52,13 @@ def add(archive, name, content=None, mode=0o644, kind=tarfile.REGTYPE):
     archive.addfile(entry, io.BytesIO(content) if content is not None else None)
 
 
+def entry(program):
+    """Path of the program in the image."""
+    return f"/usr/bin/{pathlib.Path(program).name}"
+
+
 def layer(program):
-    contents = {"usr/bin/tailwater": (pathlib.Path(program).read_bytes(), 0o755)}
+    contents = {entry(program).lstrip("/"): (pathlib.Path(program).read_bytes(), 0o755)}
     for path in libraries(program):
         contents[path.lstrip("/")] = (pathlib.Path(path).read_bytes(), 0o755)
     for name, text in FILES.items():
@@ -80,7 +89,7 @@ def main():
             "architecture": MACHINES.get(platform.machine(), platform.machine()),
             "os": "linux",
             "created": "1970-01-01T00:00:00Z",
-            "config": {"Entrypoint": ["/usr/bin/tailwater"], "Env": ["PATH=/usr/bin"], "WorkingDir": "/"},
+            "config": {"Entrypoint": [entry(program)], "Env": ["PATH=/usr/bin"], "WorkingDir": "/"},
             "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest(plain)}"]},
             "history": [{"created": "1970-01-01T00:00:00Z", "created_by": "tools/image.py"}],
         },

@@ -229,7 +229,13 @@ impl Round<'_, '_> {
         let (rate, band) = (group.rate(), self.options.band);
         let has_promise = group.chain.promise.is_some();
         let surplus = |goal: f64| has_promise && goal < rate * (1.0 - band);
-        let too_many = !has_promise && group.slots.len() > wanted.least || group.slots.len() > group.most();
+        // Those of a chain whose least number was lowered, or that it had before it got a promise, are no surplus of rate.
+        let needed = if has_promise {
+            wanted.instances(wanted.goal, group.most())
+        } else {
+            wanted.least
+        };
+        let too_many = group.slots.len() > needed.min(group.most());
         if !surplus(wanted.goal) && !too_many {
             memory.low = None;
             return;

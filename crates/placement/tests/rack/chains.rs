@@ -186,6 +186,29 @@ fn limits_of_instances_are_kept() {
 }
 
 #[test]
+fn a_lowered_least_number_takes_instances_away_though_the_promise_stays() {
+    let two = ChainView {
+        least: 2,
+        ..chain("a", 0.4)
+    };
+    let mut world = World::new(options(), exact(), servers(2, 1), vec![two]);
+    world.settle();
+    assert_eq!((world.of("a").len(), world.promised("a")), (2, 0.4e6));
+    world.chain("a").least = 1;
+    world.settle();
+    assert_eq!((world.of("a").len(), world.promised("a")), (1, 0.4e6));
+    // Instances of before it had a promise count, too.
+    let promise = std::mem::take(&mut world.chain("a").promise);
+    world.chain("a").least = 2;
+    world.settle();
+    assert_eq!(world.of("a").len(), 2);
+    world.chain("a").promise = promise;
+    world.chain("a").least = 1;
+    world.settle();
+    assert_eq!((world.of("a").len(), world.promised("a")), (1, 0.4e6));
+}
+
+#[test]
 fn redundancy_is_on_different_servers() {
     let twice = ChainView {
         redundancy: 2,
