@@ -31,11 +31,12 @@ ALONE = "isolation/* confine/* dataplane/external dataplane/hosted_isolation cli
 # Programs that only compute: nothing depends on when they run, on a time limit or on the number of cores. The longest
 # come first.
 COMPUTING = """
-    sim/* ids/* net/* traffic/* baselines/* functions/hostile functions/handover functions/exhaustion
-    dataplane/*_captures predict/* socket/* policy/*
+    functions/hostile functions/lib sim/* ids/* net/* traffic/* baselines/* functions/handover functions/exhaustion
+    functions/flow_stats dataplane/*_captures predict/* socket/* policy/*
     placement/[!m]* dispatch/* chain/* api/* streams/* measure/*
-    cli/explain cli/predict cli/simulate_flows cli/simulate_report cli/trace cli/wrong_input
-    sdk/function sdk/header sdk/json functions/kinds
+    cli/explain cli/place cli/predict cli/schema cli/simulate cli/simulate_find cli/simulate_flows cli/simulate_report
+    cli/trace cli/wrong_input
+    sdk/function sdk/header sdk/json functions/kinds functions/library functions/spec_golden functions/transfer
 """
 CORES = sorted(os.sched_getaffinity(0))
 # Workers use the last core.

@@ -176,7 +176,7 @@ class Cluster(Parts):
         self.until("nodes are ready", lambda: all(self.is_ready(f"node/{node.name}") for node in self.nodes), 120)
 
     def images(self):
-        version = sh(f"{self.program} --version").stdout.split()[-1]
+        version = sh(f"{self.program} -V").stdout.split()[-1]
         sh(f"cc -O1 -static -o {self.folder}/pause {HERE}/pause.c")
         for program, name, file in ((f"{self.folder}/pause", PAUSE, "pause.tar"), (self.program, f"tailwater:{version}", "image.tar")):
             print(sh(f"{ROOT}/tools/image.py {program} {name} {self.folder}/{file}").stdout.split("/")[-1].strip(), flush=True)

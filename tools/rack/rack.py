@@ -3,8 +3,8 @@
 
 Real programs: `tailwater controller`, `agent` and `ingress`. A client sends datagrams of many flows, which a chain with
 address translation forwards to a sink. Meanwhile one thing after another fails. When a server is killed, the ingress sends its
-flows to another one. That one chooses the same external addresses and ports for them, since `nat` derives its first
-choice from the flow; what the lost instance kept in Redis is not read. Prints a table of what arrived, and exits with 1
+flows to another one, which finds their state in Redis. The bindings alone do not show that: `nat` derives its first choice
+from the flow. Prints a table of what arrived, and exits with 1
 if a gap was too long, a flow did not recover, or a flow got another binding.
 
 Needs root, Open vSwitch, Redis, etcd, openssl, and the API server that `tools/kubernetes/build.sh` builds.
@@ -69,10 +69,10 @@ class Rack(Parts):
         arguments = ["controller", "--identity", name, "--lease", "3s", "--lost-after", "3s", "--drain", "5s"]
         self.start(f"controller-{name}", [self.program, *arguments], None, self.environment())
 
-    def start_ingress(self):
+    def start_ingress(self, *more):
         endpoint = f"unix:{self.folder}/br0.mgmt"
         arguments = ["ingress", "--switch", endpoint, "--listen", f"{CONTROL}:17443", "--tls", "tls", "--lost-after", "400ms"]
-        self.start("ingress", [self.program, *arguments, "--unmatched", "normal"], None, self.environment())
+        self.start("ingress", [self.program, *arguments, "--unmatched", "normal", *more], None, self.environment())
 
     def agent(self, name):
         core = len(os.sched_getaffinity(0)) - 1
@@ -129,6 +129,12 @@ def main():
     sys.exit(1 if failed else 0)
 
 
+def is_even(rack):
+    """Two instances have a quarter of the packets or more."""
+    rates = [one.get("status", {}).get("figures", {}).get("offered", 0) for one in rack.instances()]
+    return sum(4 * rate >= sum(rates) > 0 for rate in rates) == 2
+
+
 def failures(rack):
     """What fails, one after another: name, what is done, and longest allowed gap in seconds."""
 
@@ -162,6 +168,16 @@ def failures(rack):
         rack.kill(f"agent-{name.removeprefix('server-')}")
         rack.dead = name
 
+    def skewed_load():
+        """All packets go to one instance. The ingress may fill it to 2 % of its core: some have to go to the other one."""
+        if is_even(rack):
+            raise SystemExit("both instances have load already")
+        rack.kill("ingress")
+        rack.start_ingress("--fill", "2")
+        rack.until("both instances have their part of the load", lambda: is_even(rack))
+        rack.kill("ingress")
+        rack.start_ingress()
+
     def server_returns():
         rack.agent(rack.dead.removeprefix("server-"))
         rack.until("it is ready", lambda: len(ready_servers(rack)) == 3)
@@ -176,6 +192,7 @@ def failures(rack):
         ("the switch restarts without its rules", restart_switch, 5),
         ("a server is killed", kill_server, 1),
         ("it comes back", server_returns, 0.5),
+        ("one instance has all the load", skewed_load, 0.5),
     ]
 
 

@@ -35,6 +35,12 @@ pub static STATE: Map = Map {
         )
         .otherwise("the host's name"),
         Field::new(
+            "chain",
+            Type::Text(&INSTANCE_NAME),
+            "Name of the chain in Redis. Instances with the same one share flow state.",
+        )
+        .otherwise("`metadata.name`"),
+        Field::new(
             "whenUnavailable",
             Type::Words(&["hold", "pass", "drop"]),
             "Treatment of packets that wait too long.",
@@ -103,6 +109,8 @@ pub struct StateSpec {
     /// Name of this instance of the chain, by default the host's name. A later run under the same name takes over from
     /// an earlier one.
     pub instance: Option<String>,
+    /// Name of the chain in the store, by default that of the spec. Instances with the same one share flow state.
+    pub chain: Option<String>,
     /// Policy for packets whose wait exceeds the limit.
     pub when_unavailable: WhenUnavailable,
     /// Maximum number of a worker's packets that wait at a time: 256 to 32,768.
@@ -174,6 +182,10 @@ pub fn state(node: &Located<'_>, base_dir: &Path) -> Result<StateSpec, SpecError
             None => None,
             Some(node) => Some(instance(&node)?),
         },
+        chain: match fields.optional("chain") {
+            None => None,
+            Some(node) => Some(instance(&node)?),
+        },
         when_unavailable: match fields.optional("whenUnavailable") {
             None => WhenUnavailable::default(),
             Some(node) => node.word(&[
@@ -193,7 +205,7 @@ pub fn state(node: &Located<'_>, base_dir: &Path) -> Result<StateSpec, SpecError
     })
 }
 
-/// Parses an instance name that can be part of a Redis user's name.
+/// Parses a name that can be part of a Redis user's name.
 fn instance(node: &Located<'_>) -> Result<String, SpecError> {
     let name = node.string("a name of letters, digits, dashes and dots")?;
     let fits = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '.';

@@ -75,6 +75,8 @@ pub struct Chain {
     waiting: SplitPool,
     /// Chain that this one has succeeded, until all of its flows are here.
     predecessor: Option<Box<Predecessor>>,
+    /// No flow ends, and no timer runs: see [`hold_flows`](Chain::hold_flows).
+    flows_are_held: bool,
     /// Timer of the functions, if they are timed.
     stopwatch: Option<Box<Stopwatch>>,
 }

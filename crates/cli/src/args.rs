@@ -20,17 +20,19 @@ use crate::predict::{PREDICT_EXAMPLES, PredictArgs};
 use crate::profile::{CAPACITY_EXAMPLES, CapacityArgs};
 use crate::run::{RUN_EXAMPLES, RunArgs};
 use crate::serve::{SERVE_EXAMPLES, ServeArgs};
+use crate::shell::{COMPLETIONS_EXAMPLES, CompletionsArgs, MAN_PAGES_EXAMPLES, ManPagesArgs};
 use crate::simulate::{SIMULATE_EXAMPLES, SimulateArgs};
 use crate::specs::{
     EXPLAIN_SPEC_EXAMPLES, ExplainSpecArgs, SCHEMA_EXAMPLES, SchemaArgs, VALIDATE_EXAMPLES, ValidateArgs,
 };
 use crate::trace::TraceCommand;
+use crate::version;
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 
 /// Runs chains of network functions and reports whether they meet their latency objectives.
 #[derive(Debug, Parser)]
-#[command(name = "tailwater", version)]
+#[command(name = "tailwater", version, long_version = version::long())]
 #[command(after_help = "\
 Examples:
   tailwater demo
@@ -125,6 +127,12 @@ pub enum Command {
     /// Check whether this machine is suitable for packet processing, and suggest fixes
     #[command(after_help = DOCTOR_EXAMPLES)]
     Doctor(DoctorArgs),
+    /// Print the completions of a shell
+    #[command(after_help = COMPLETIONS_EXAMPLES)]
+    Completions(CompletionsArgs),
+    /// Write a man page for each command
+    #[command(after_help = MAN_PAGES_EXAMPLES)]
+    ManPages(ManPagesArgs),
     /// Run one function of a chain as a process; started by `tailwater run --isolation process`
     #[command(hide = true)]
     FunctionProcess(FunctionProcessArgs),

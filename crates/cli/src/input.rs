@@ -1,6 +1,7 @@
 //! Traffic by name: a capture file or a preset, loaded into memory and timed.
 
 use crate::error::CliError;
+use crate::headings;
 use crate::matching::Matching;
 use crate::text::{short, thousands};
 use crate::values::{self, LONGEST};
@@ -32,18 +33,23 @@ const FASTEST_PPS: f64 = 100e6;
 pub struct LoadArgs {
     /// Factor of the replay rate
     #[arg(long, value_name = "X", value_parser = values::scale, allow_negative_numbers = true)]
+    #[arg(help_heading = headings::TRAFFIC)]
     pub rate_scale: Option<f64>,
     /// Ignore timestamps, and send packets evenly at this rate
     #[arg(long, value_name = "PPS", value_parser = values::rate, allow_negative_numbers = true)]
+    #[arg(help_heading = headings::TRAFFIC)]
     pub rate: Option<f64>,
     /// Seed of a preset's packets
     #[arg(long, value_name = "N", default_value = "1")]
+    #[arg(help_heading = headings::TRAFFIC)]
     pub seed: u64,
     /// Skip empty and oversized packets instead of refusing the capture
     #[arg(long)]
+    #[arg(help_heading = headings::TRAFFIC, hide_short_help = true)]
     pub skip_bad_packets: bool,
     /// Memory limit for packets
     #[arg(long, value_name = "BYTES", default_value = "4G", value_parser = values::bytes)]
+    #[arg(help_heading = headings::TRAFFIC, hide_short_help = true)]
     pub memory_limit: u64,
 }
 

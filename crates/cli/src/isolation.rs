@@ -264,6 +264,10 @@ impl Isolating {
             let Some(function) = functions.find(|function| function.name == program.function) else {
                 continue;
             };
+            // Their defences are those of what started them.
+            if program.joins.is_some() {
+                continue;
+            }
             let memory = flows + program.demands.shared_bytes as u64;
             self.confine(program, files(chain, function), memory);
         }
@@ -313,7 +317,7 @@ fn check_file(code: &Code<'_>) -> Result<(), LibraryError> {
     if !data.is_file() {
         return match code {
             Code::Library(_) => Err(LibraryError::NoFile),
-            Code::Program(_) => apart("expected an executable, found a folder or device"),
+            Code::Program(_) | Code::Socket(_) => apart("expected an executable, found a folder or device"),
         };
     }
     let Code::Program(_) = code else {
@@ -419,7 +423,7 @@ fn files(chain: &Path, function: &FunctionSpec) -> Vec<PathBuf> {
 fn files_of(code: &Code<'_>) -> Vec<PathBuf> {
     match code {
         Code::Library(file) => vec![file.to_path_buf()],
-        Code::Program(_) => Vec::new(),
+        Code::Program(_) | Code::Socket(_) => Vec::new(),
     }
 }
 

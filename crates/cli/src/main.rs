@@ -1,6 +1,7 @@
 //! The `tailwater` command.
 
 mod args;
+mod baseline;
 #[cfg(feature = "cluster")]
 mod cluster;
 pub(crate) mod contention;
@@ -13,6 +14,7 @@ mod error;
 mod explain;
 mod files;
 mod function_process;
+mod headings;
 mod html;
 mod input;
 mod isolation;
@@ -31,14 +33,17 @@ mod profile;
 mod progress;
 pub(crate) mod run;
 mod serve;
+mod shell;
 mod signals;
 mod simulate;
 mod specs;
+mod systemd;
 pub(crate) mod table;
 mod text;
 mod timed;
 mod trace;
 mod values;
+mod version;
 
 use args::{Cli, Command, ProfileCommand};
 use clap::error::{ContextKind, ContextValue};
@@ -110,6 +115,8 @@ fn main() -> ExitCode {
         Command::Trace(TraceCommand::Info(args)) => trace::info(&args),
         Command::Trace(TraceCommand::Convert(args)) => trace::convert(&args),
         Command::Trace(TraceCommand::Synth(args)) => trace::synth(&args),
+        Command::Completions(args) => shell::completions(&args, Cli::command()),
+        Command::ManPages(args) => shell::man_pages(&args, Cli::command()),
         Command::FunctionProcess(args) => function_process::function_process(&args),
         Command::TryLibrary(args) => Err(CliError::System {
             what: "the library cannot be tried out",

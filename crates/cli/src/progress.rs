@@ -216,6 +216,7 @@ mod tests {
         let progress = Progress {
             state: None,
             window: None,
+            work: Default::default(),
             news: Vec::new(),
             elapsed: Nanos::from_secs(86_399),
             duration: Some(Nanos::from_secs(86_400)),

@@ -17,6 +17,7 @@ use crate::error::CliError;
 use crate::metrics::{Endpoint, ServerPage, ServerSources};
 use crate::output::complain;
 use crate::signals::stop_on_signals;
+use crate::systemd::{self, Notifier};
 use crate::values::Cores;
 use cache::divided;
 use errors::not_served;
@@ -142,6 +143,7 @@ pub fn serve_with(args: &ServeArgs, companion: impl FnOnce(Serving<'_>) + Send) 
         snapshot: Arc::default(),
     };
     let snapshot = Arc::clone(&sources.snapshot);
+    let mut notifier = Notifier::new();
     let page = ServerPage::new(sources);
     let (mut metrics, late_page) = match endpoint {
         Some(endpoint) => (Some(endpoint.serve(page)?), None),
@@ -178,12 +180,14 @@ pub fn serve_with(args: &ServeArgs, companion: impl FnOnce(Serving<'_>) + Send) 
         };
         let start: Start = beginning.into();
         let served = run_server(config, start, machine, stop, ready, warn, move |state| {
+            notifier.is_alive();
             *snapshot.lock().unwrap_or_else(PoisonError::into_inner) = state.clone();
         });
         over.store(true, Ordering::Relaxed);
         drop(timer);
         served
     });
+    systemd::is_stopping();
     drop(metrics);
     drop(elsewhere);
     let served = served.map_err(not_served)?;
@@ -269,6 +273,7 @@ fn announce(config: &ServerConfig, [dedicated, auxiliary]: [&[usize]; 2]) {
         },
     );
     complain("notice", &text);
+    systemd::is_ready(&text);
 }
 
 /// Tells the user of something that failed while the server runs.

@@ -474,4 +474,55 @@ mod with_dpdk {
             assert_eq!(report["ports"][1]["link"]["up"], false, "{report}");
         }
     }
+
+    /// Chains of a server share a device. Its packets are those of the chains and of no chain.
+    #[test]
+    fn chains_of_a_server_share_a_device() {
+        let folder = Folder::new();
+        let frame = |network: u8, port: u16| {
+            let key = FlowKey::v4(
+                [10, 9, 0, 1].into(),
+                [10, network, 0, 1].into(),
+                protocol::UDP,
+                port,
+                53,
+            );
+            FrameBuilder::new(&key).to_vec().unwrap()
+        };
+        let frames: Vec<_> = (0..300)
+            .map(|at| (u64::from(at), frame(1 + (at % 3) as u8, 1000 + at)))
+            .collect();
+        let traffic = folder.capture("in.pcap", &frames);
+        for network in [1, 2] {
+            let chain = format!(
+                "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {{name: net{network}}}\nspec:\n  match: \
+                 {{destinations: [10.{network}.0.0/16]}}\n  slo: {{latency: 100ms}}\n  functions: [forward: {{}}]\n"
+            );
+            std::fs::write(folder.path(&format!("{network}.yaml")), chain).unwrap();
+        }
+        let server = format!(
+            "apiVersion: tailwater.dev/v1alpha1\nkind: Server\nmetadata: {{name: edge}}\nspec:\n  cores: \"0\"\n  \
+             ports: [{{name: north, port: \"net_pcap0,rx_pcap={},infinite_rx=1\"}}]\n  chains: [1.yaml, 2.yaml]\n  \
+             control: {{socket: edge.sock}}\n  stateDirectory: state\n",
+            traffic.display()
+        );
+        std::fs::write(folder.path("server.yaml"), server).unwrap();
+        let output = tailwater()
+            .args(["serve", "--output", "json", "--duration", "1s", "server.yaml"])
+            .current_dir(folder.path("."))
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let port = |name: &str| report["ports"][0][name].as_u64().unwrap();
+        let mut offered = 0;
+        for chain in report["chains"].as_array().unwrap() {
+            assert_identity(&chain["report"]);
+            assert!(count(&chain["report"], "delivered") > 0, "{report}");
+            offered += count(&chain["report"], "offered");
+        }
+        assert_eq!(report["chains"].as_array().map(Vec::len), Some(2));
+        assert!(port("unmatched") > 0, "{report}");
+        assert_eq!(port("received"), offered + port("unmatched") + port("lost"), "{report}");
+    }
 }

@@ -10,9 +10,9 @@ use common::chain_server::*;
 use processes::{family_of, is_there, places_of, signal};
 use serde_json::Value;
 use std::fs;
-use std::os::unix::fs::chown;
+use std::os::unix::fs::{MetadataExt, chown};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -209,6 +209,155 @@ fn two_isolated_chains_share_a_core_in_containers_and_processes() {
         let function = &chain["report"]["isolation"]["functions"][0];
         assert_ne!(number(&function["turns"]), 0, "{report:#}");
     }
+}
+
+/// Builds an example as a program, `rate`.
+fn build_rate_limit(folder: &Folder) {
+    let example = |file: &str| {
+        let project = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        project.join("examples/functions/rate-limit").join(file)
+    };
+    let mut cc = Command::new("cc");
+    cc.args(["-std=c11", "-O2", "-pthread", "-I"])
+        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../sdk/include"))
+        .arg("-o")
+        .arg(folder.0.join("rate"))
+        .args(["rate_limit.c", "main.c"].map(example))
+        .arg(common::libtailwater_nf().join("libtailwater_nf.a"));
+    assert!(cc.status().unwrap().success());
+}
+
+/// Process that plays a pod, ended with the test.
+struct Pod(std::process::Child);
+
+impl Pod {
+    fn start(folder: &Folder) -> Pod {
+        let mut command = Command::new(folder.0.join("rate"));
+        command.env("TAILWATER_FUNCTION_SOCKET", folder.0.join("pod/limit.sock"));
+        Pod(command.uid(NOBODY).gid(NOBODY).spawn().unwrap())
+    }
+
+    fn processes(&self) -> Vec<u32> {
+        processes::processes_of(self.0.id())
+    }
+}
+
+impl Drop for Pod {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Processes of a program that somebody else has started join a chain beside a trusted one. They are replaced by others
+/// that join when they fail, when the chain is changed, and when the server or their pod is another one.
+#[test]
+fn processes_join_by_a_socket() {
+    let _alone = alone();
+    if !can_isolate() {
+        return;
+    }
+    let folder = Folder::new();
+    build_rate_limit(&folder);
+    fs::create_dir(folder.0.join("pod")).unwrap();
+    folder.server("");
+    folder.chain("plain", "10.0.0.0/17", "{forward: }");
+    let mut serving = Serving::start(&folder);
+    let pod = Pod::start(&folder);
+    let with_burst = |burst: u32| {
+        let config = format!("{{packetsPerSecond: 100000, burst: {burst}}}");
+        let program = format!("{{program: {{socket: pod/limit.sock, user: {NOBODY}, config: {config}}}}}");
+        folder.write("apart.yaml", &apart(&format!("{{accounting: }}, {program}"), ""));
+        folder.ok(&["apply", "-f", "apart.yaml"]);
+    };
+    with_burst(64);
+    await_both(&folder);
+    // The server has started nothing. One process works, one is its standby, and one waits.
+    assert!(below(&serving).is_empty());
+    wait("three processes", || pod.processes().len() == 3);
+    let socket = fs::metadata(folder.0.join("pod/limit.sock")).unwrap();
+    assert_eq!((socket.uid(), socket.mode() & 0o777), (NOBODY, 0o600));
+    for _ in 0..2 {
+        let first = pod.processes();
+        first
+            .iter()
+            .for_each(|process| processes::signal_if_there(*process, "-KILL"));
+        await_gone(&first);
+        await_both(&folder);
+    }
+    // A hanging process is ended by the server.
+    wait("three processes", || pod.processes().len() == 3);
+    let stopped = *pod.processes().first().unwrap();
+    signal(stopped, "-STOP");
+    wait("the end of the stopped process", || !is_there(stopped));
+    await_both(&folder);
+    with_burst(32);
+    await_both(&folder);
+    // Processes end with their server, and join the next one.
+    let before = pod.processes();
+    serving.kill();
+    let serving = Serving::start_again(&folder);
+    await_both(&folder);
+    assert!(pod.processes().iter().any(|process| !before.contains(process)));
+    // Another pod takes the place of the one before.
+    drop(pod);
+    let pod = Pod::start(&folder);
+    await_both(&folder);
+    folder.ok(&["delete", "chain", "apart"]);
+    wait("the socket's end", || !folder.0.join("pod/limit.sock").exists());
+    let report = serving.stop();
+    let chains = report["chains"].as_array().unwrap();
+    let apart = chains.iter().find(|chain| chain["name"] == "apart").unwrap();
+    let isolation = &apart["report"]["isolation"];
+    assert_eq!(
+        (&isolation["mode"], &isolation["real_time"]),
+        (&"joined".into(), &true.into())
+    );
+    assert_eq!(isolation["functions"].as_array().unwrap().len(), 1, "{report:#}");
+    drop(pod);
+}
+
+/// A program of somebody else beside a trusted chain: it is replaced when it is killed, and nothing of it remains.
+#[test]
+fn a_third_party_program_runs_on_a_server() {
+    let _alone = alone();
+    if !can_isolate() {
+        return;
+    }
+    let folder = Folder::new();
+    build_rate_limit(&folder);
+    folder.server("");
+    folder.chain("plain", "10.0.0.0/17", "{forward: }");
+    let serving = Serving::start(&folder);
+    let of_program = |burst: &str| {
+        let program = format!("{{program: {{file: rate, config: {{packetsPerSecond: 100000, burst: {burst}}}}}}}");
+        folder.write("apart.yaml", &apart(&program, PROCESS));
+    };
+    // The program itself refuses.
+    of_program("many");
+    let output = folder.run(&["apply", "-f", "apart.yaml", "--socket", "edge.sock"]);
+    assert_refused(&output, "config.burst: expected a whole number");
+    wait("the end of the program", || below(&serving).is_empty());
+    assert_eq!(state_of(&folder), ["generation"]);
+    of_program("64");
+    folder.ok(&["apply", "-f", "apart.yaml"]);
+    await_both(&folder);
+    let first = below(&serving);
+    let places: Vec<PathBuf> = first.iter().copied().flat_map(places_of).collect();
+    first
+        .iter()
+        .for_each(|process| processes::signal_if_there(*process, "-KILL"));
+    await_gone(&first);
+    await_both(&folder);
+    folder.ok(&["delete", "chain", "apart"]);
+    wait("the end of the processes", || below(&serving).is_empty());
+    wait("the chain's file", || state_of(&folder) == ["generation"]);
+    assert!(!places.iter().any(|place| place.exists()), "{places:?}");
+    let report = serving.stop();
+    let chains = report["chains"].as_array().unwrap();
+    let apart = chains.iter().find(|chain| chain["name"] == "apart").unwrap();
+    let function = &apart["report"]["isolation"]["functions"][0];
+    assert_ne!(number(&function["turns"]), 0, "{report:#}");
 }
 
 /// Asserts that the server refuses, in one line with this text.

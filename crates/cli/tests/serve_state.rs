@@ -6,9 +6,10 @@ mod common;
 mod redis_server;
 
 use common::chain_server::*;
-use redis_server::RedisServer;
+use redis_server::{RedisServer, piece_of};
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::process::Stdio;
 
 /// Chain with state in Redis, and further fields.
 fn stored(server: &RedisServer, functions: &str, fields: &str) -> String {
@@ -29,7 +30,7 @@ fn bindings(server: &RedisServer) -> BTreeMap<Vec<u8>, Vec<u8>> {
     for key in keys {
         // An expired one is not there any more.
         let value: Option<Vec<u8>> = redis::cmd("GET").arg(&key).query(&mut connection).unwrap();
-        bindings.extend(value.map(|value| (key, value[16..].to_vec())));
+        bindings.extend(value.map(|value| (key, piece_of(&value).to_vec())));
     }
     bindings
 }
@@ -55,6 +56,43 @@ fn assert_kept(before: &BTreeMap<Vec<u8>, Vec<u8>>, server: &RedisServer) {
         .filter(|(key, value)| after.get(*key) != Some(value))
         .count();
     assert_eq!(changed, 0, "of {}", before.len());
+}
+
+/// A process that takes over gets the store when the running one has processed and stored everything: no packet is lost
+/// for want of it.
+#[test]
+fn the_store_passes_to_a_process_that_takes_over() {
+    let Some(server) = RedisServer::start(&[]) else {
+        return;
+    };
+    let folder = Folder::new();
+    folder.server("");
+    folder.write(
+        "chains/stored.yaml",
+        &stored(&server, "{nat: {external: [203.0.113.0/28]}}", ""),
+    );
+    let mut serving = Serving::start(&folder);
+    await_packets(&folder);
+    let known = bindings(&server);
+    assert!(known.len() > 20, "{}", known.len());
+    let mut command = folder.command(&["serve", "server.yaml", "--output", "json", "--take-over"]);
+    let next = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let next = Serving(Some(next));
+    let old = serving.0.take().unwrap().wait_with_output().unwrap();
+    assert_eq!(old.status.code(), Some(0), "{}", String::from_utf8_lossy(&old.stderr));
+    wait("the new server", || {
+        folder.run(&["get", "chains", "--socket", "edge.sock"]).status.success()
+    });
+    await_packets(&folder);
+    assert_kept(&known, &server);
+    assert!(folder.ok(&["events"]).contains("TookOver"));
+    let old: Value = serde_json::from_slice(&old.stdout).unwrap();
+    for report in [&old, &next.stop()] {
+        let chain = &report["chains"][0];
+        assert_eq!(chain["failure"], Value::Null, "{chain:#}");
+        let packets = &chain["report"]["packets"];
+        assert_eq!(number(&packets["lost"]), 0, "{packets:#}");
+    }
 }
 
 #[test]

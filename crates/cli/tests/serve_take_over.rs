@@ -7,6 +7,7 @@ mod common;
 
 use common::chain_server::{Folder, PATIENCE, Serving, chain, number, wait};
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Output, Stdio};
@@ -149,6 +150,65 @@ fn flows_ports_and_counters_pass_from_process_to_process() {
     assert_eq!(offered, received - unmatched, "{port}");
     assert!(offered > all / 2, "{port}");
     assert!(!folder.0.join("edge.sock.take-over").exists());
+}
+
+/// Each worker of a chain on several cores passes its flows over, and the file of its records is continued: the header
+/// is there once, and so is each flow, with all its packets.
+#[test]
+fn a_chain_on_two_cores_passes_over_with_its_file() {
+    let _alone = alone();
+    let folder = Folder::new();
+    folder.server("");
+    let core = folder.core();
+    let cores = core.min(1) + 1;
+    let path = folder.0.join("server.yaml");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let text = text.replace(
+        &format!("cores: \"{core}\""),
+        &format!("cores: \"{}-{core}\"", core + 1 - cores),
+    );
+    // For a while, a chain's ring holds what arrives: other programs may have the cores.
+    folder.write("server.yaml", &text.replace("5kpps", "1kpps"));
+    let functions = "{nat: {external: [198.19.255.0/24]}}, {accounting: {export: {file: flows.csv}}}";
+    let text = chain("only", "0.0.0.0/0", functions)
+        + &format!("  cores: {cores}\n  flows: {{idleTimeout: 86400s, capacity: 524288}}\n");
+    folder.write("chains/only.yaml", &text);
+    let mut serving = Serving::start(&folder);
+    for _ in 0..take_overs() {
+        let before = packets(&folder);
+        wait("packets", || packets(&folder) > before + 300);
+        let next = take_over(&folder, &[]);
+        let ended = report(&end(serving.0.take().unwrap()));
+        serving = Serving(Some(next));
+        wait("the event", || {
+            folder.run(&["events", "--socket", "edge.sock"]).status.success()
+                && folder.ok(&["events"]).contains("TookOver")
+        });
+        let packets = &of_chain(&ended)["packets"];
+        assert_eq!(number(&packets["lost"]), 0, "{packets}");
+    }
+    let before = packets(&folder);
+    wait("packets", || packets(&folder) > before + 300);
+    let last = serving.stop();
+    assert_eq!(
+        last["chains"][0]["cores"].as_array().map(Vec::len),
+        Some(cores),
+        "{last}"
+    );
+    let counts = &of_chain(&last)["packets"];
+    let [offered, delivered, lost] = ["offered", "delivered", "lost"].map(|name| number(&counts[name]));
+    assert_eq!((delivered, lost), (offered, 0), "{counts}");
+    let records = std::fs::read_to_string(folder.0.join("flows.csv")).unwrap();
+    let (headers, records): (Vec<_>, Vec<_>) = records.lines().partition(|line| line.starts_with("source,"));
+    assert_eq!(headers.len(), 1);
+    let mut counted = 0;
+    let mut keys = BTreeSet::new();
+    for record in &records {
+        let fields: Vec<_> = record.split(',').collect();
+        counted += fields[6].parse::<u64>().unwrap();
+        assert!(keys.insert(fields[..6].join(",")), "twice: {record}");
+    }
+    assert_eq!(counted, delivered);
 }
 
 /// Server whose report is read at any time, so that it can end.
@@ -297,11 +357,7 @@ fn a_take_over_is_refused_before_anything_stops() {
     let _alone = alone();
     let folder = Folder::new();
     folder.server("");
-    folder.chain(
-        "walled",
-        "10.0.0.0/17",
-        "{policer: {limits: [{per: flow, rate: 100Mbps, burst: 64000}]}}",
-    );
+    folder.chain("walled", "10.0.0.0/17", "{dnsGuard: {limits: {responses: 10000}}}");
     let nobody = end(take_over(&folder, &[]));
     let error = String::from_utf8_lossy(&nobody.stderr).into_owned();
     assert_eq!(nobody.status.code(), Some(2), "{error}");
@@ -320,7 +376,7 @@ fn a_take_over_is_refused_before_anything_stops() {
         error
     };
     let error = refused(&[]);
-    let expected = "--take-over would lose the state of function policer of chain walled; add --lose-state to accept";
+    let expected = "--take-over would lose the state of function dnsGuard of chain walled; add --lose-state to accept";
     assert!(error.contains(expected), "{error}");
     // Other traffic.
     let path = folder.0.join("server.yaml");

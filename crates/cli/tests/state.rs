@@ -6,7 +6,7 @@ mod server;
 
 use common::serving::{Serving, documented, served};
 use common::{Folder, run, tailwater};
-use server::RedisServer;
+use server::{RedisServer, piece_of};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
@@ -47,7 +47,7 @@ fn known(server: &RedisServer) -> (BTreeMap<Vec<u8>, Vec<u8>>, u64) {
     let keys: Vec<Vec<u8>> = redis::cmd("KEYS").arg("tw:*").query(&mut connection).unwrap();
     for key in keys {
         let value: Vec<u8> = redis::cmd("GET").arg(&key).query(&mut connection).unwrap();
-        let piece = value[16..].to_vec();
+        let piece = piece_of(&value).to_vec();
         if key.starts_with(b"tw:test:nat:") {
             bindings.insert(key, piece);
         } else {

@@ -1,6 +1,21 @@
-//! Figures as people read them in tables.
+//! Figures as people read them in tables, and as messages have them.
 
+use std::net::IpAddr;
 use tailwater_net::Nanos;
+use tailwater_policy::server::{ClassLoad, FlowClass};
+
+/// Returns the load of a class of flows, as messages have it. `None` if the destination is no address.
+pub fn class_load(destination: &[u8], source_bits: u32, packets: u32) -> Option<ClassLoad> {
+    let destination = match destination.len() {
+        4 => IpAddr::from(<[u8; 4]>::try_from(destination).ok()?),
+        16 => IpAddr::from(<[u8; 16]>::try_from(destination).ok()?),
+        _ => return None,
+    };
+    Some(ClassLoad {
+        class: FlowClass::by_source_bits(u8::try_from(source_bits).ok()?, destination),
+        packets,
+    })
+}
 
 /// Returns a latency with three digits: `143us`, `1.25ms`.
 pub fn latency_text(latency: Nanos) -> String {

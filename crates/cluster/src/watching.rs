@@ -22,6 +22,11 @@ impl<K: Lookup<DynamicType: Hash + Eq + Clone> + Clone + 'static> Watched<K> {
         let _ = self.0.wait_until_ready().await;
     }
 
+    /// Returns `true` if all have been seen once.
+    pub fn is_ready(&self) -> bool {
+        matches!(self.0.wait_until_ready().now_or_never(), Some(Ok(())))
+    }
+
     /// All of them.
     pub fn all(&self) -> Vec<Arc<K>> {
         self.0.state()

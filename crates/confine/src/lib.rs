@@ -92,5 +92,6 @@ pub use container::ContainerRuntime;
 pub use error::Error;
 pub use filter::Syscall;
 pub use instance::{FIRST_USER, sweep};
+pub use schedule::join_priority_group;
 pub use spawn::Child;
 pub use stopped::{End, Limit, Status, Stopped};

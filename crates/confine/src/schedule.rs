@@ -70,6 +70,15 @@ pub(crate) fn raise_above(thread: Pid, priority: u8) -> Result<(), sys::Errno> {
     }
 }
 
+/// Moves a process that this crate did not start to this process's `cpu` group of version 1, which may have a real-time
+/// budget where that of the process has none. No effect with version 2, which has no such budgets.
+///
+/// # Errors
+/// The groups cannot be read or written.
+pub fn join_priority_group(process: u32) -> Result<(), Error> {
+    join_our_group(process.cast_signed())
+}
+
 /// Moves a process to the agent's `cpu` group, which has a real-time budget.
 fn join_our_group(pid: i32) -> Result<(), Error> {
     let hierarchies = Hierarchies::find()?;

@@ -412,9 +412,11 @@ impl<R: Receiver, S: Sender> DeviceQueue<R, S> {
             let Refused { in_pieces, damaged } = receiver.refused();
             received.refused.in_pieces += in_pieces;
             received.refused.damaged += damaged;
-            if self.tells_ways && number > 0 {
+            if self.tells_ways {
+                // Of a shared port, there is one queue for both devices.
                 let received = batch.iter_mut().skip(before);
-                received.for_each(|packet| packet.set_number(1));
+                let from_exit = received.filter(|packet| number > 0 || packet.entry != 0);
+                from_exit.for_each(|packet| packet.set_number(1));
             }
             self.totals[number] += count as u64;
             received.offered += count as u64;

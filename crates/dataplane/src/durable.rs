@@ -174,7 +174,7 @@ impl DurableRun {
         Ok(Some(DurableRun {
             access: Arc::new(Access::open(
                 &state.redis,
-                &spec.name,
+                state.chain.as_deref().unwrap_or(&spec.name),
                 state.instance.as_deref(),
                 &functions,
             )?),
@@ -240,6 +240,7 @@ impl DurableRun {
             updates: counters.updates,
             rewritten: counters.rewritten,
             missed: counters.missed,
+            refused: counters.refused,
             forgotten: counters.forgotten,
             held_most: counters.most_waiting,
             held: waits.total(),

@@ -33,5 +33,5 @@ pub mod trace_nic;
 pub mod worker;
 
 pub use run::{Packets, RunConfig, RunControl, RunError, RunPlan, run, run_hosted};
-pub use tailwater_isolation::server::IsolationConfig;
+pub use tailwater_isolation::server::{IsolationConfig, Program};
 pub use tailwater_measure::{attribution, histogram};

@@ -220,6 +220,8 @@ pub struct StateReport {
     pub rewritten: u64,
     /// Changes without room in a request. They were written later.
     pub missed: u64,
+    /// Changes refused since another instance has the flow or its port.
+    pub refused: u64,
     /// Flows deleted in the store because they were idle for too long.
     pub forgotten: u64,
     /// Packets that waited for their flow's state or for an acknowledgement.

@@ -3,6 +3,7 @@
 use crate::clock::Clock;
 use crate::core_host::CoreHost;
 use crate::cores::AvoidCores;
+use crate::external::kernel::KernelPorts;
 use crate::external::with_externals::WithExternals;
 use crate::port::{Port, RetaError, round_robin};
 use crate::reload_watcher::News;
@@ -30,7 +31,7 @@ pub use control::{ReconfigureCell, RunControl};
 pub use error::{RunError, Unrecorded};
 pub use packets::Packets;
 pub use plan::{RunConfig, RunPlan};
-pub use progress::{LastWindow, Progress};
+pub use progress::{LastWindow, Progress, RunWork};
 
 /// Executes a plan on `packets`: a trace, or a port on which RSS buckets are initially assigned to queues round-robin.
 /// Returns when the traffic has ended, or once `control` stops the run.
@@ -59,8 +60,9 @@ pub fn run<'p>(
 }
 
 /// Executes a plan on a chain's share of a port and of cores, beside other chains. The plan's cores are among those of
-/// the host, and its auxiliary cores, if it has any, are all of those. Packets arrive until `control` stops the run,
-/// after which the port still has to be [withdrawn](crate::shared_port::Withdrawal).
+/// the host, and its auxiliary cores, if it has any, are all of those. External functions have kernel interfaces, which
+/// are opened here. Packets arrive until `control` stops the run, after which the port still has to be
+/// [withdrawn](crate::shared_port::Withdrawal).
 ///
 /// # Errors
 /// Same as [`run`].
@@ -72,10 +74,18 @@ pub fn run_hosted(
 ) -> Result<RunReport, RunError> {
     let config = plan.config();
     // Packets, and nothing else, give such a worker work. One that waits for auxiliary cores says so.
-    let only_fed = config.cores.len() == 1 && plan.spec().state.is_none();
+    let external = plan.spec().externals().next();
+    let only_fed = config.cores.len() == 1 && plan.spec().state.is_none() && external.is_none();
     if only_fed && config.scaling.is_none() && config.isolation.is_none() {
         // A batch, and what it releases.
         port.limit_held(2 * u32::from(plan.spec().packets.batch));
+    }
+    if let Some((function, _)) = external {
+        let ports = KernelPorts::find(plan.spec(), config.cores.len() as u16);
+        port.attach(ports.map_err(|source| RunError::Interface {
+            function: function.to_owned(),
+            source,
+        })?);
     }
     // Until all processes of the functions have ended, which is before this returns.
     let real_time = match (&config.isolation, &config.cores[..]) {

@@ -22,5 +22,5 @@ mod tests;
 
 pub use atomic::{AtomicFile, write_whole};
 pub use input::{InputFile, SILENCE, STDIN, is_stdin, read, regular_only};
-pub use output::{GRACE, create};
+pub use output::{GRACE, continuing, create};
 pub use stop::stop_requested;

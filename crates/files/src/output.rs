@@ -2,6 +2,7 @@
 
 use crate::input::{expected_a_file, name_of};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use std::cell::Cell;
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
@@ -14,18 +15,44 @@ pub const GRACE: Duration = Duration::from_secs(5);
 /// Interval at which a named pipe is tried again.
 const RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Creates or truncates a file. A named pipe is opened as soon as it has a reader; writing to it then blocks.
+thread_local! {
+    static CONTINUING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs `f`, during which [`create`] on this thread keeps what is in a file: another process that writes it goes on, or
+/// leaves it to this one.
+pub fn continuing<T>(f: impl FnOnce() -> T) -> T {
+    struct Restore(bool);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            CONTINUING.set(self.0);
+        }
+    }
+    let _restore = Restore(CONTINUING.replace(true));
+    f()
+}
+
+/// Creates or truncates a file, and writes behind what is in it at the time. A named pipe is opened as soon as it has a
+/// reader; writing to it then blocks. Within [`continuing`] the file is not truncated.
 ///
 /// # Errors
 /// If the file cannot be created, is a directory or a disk, or if a pipe has no reader for [`GRACE`].
 pub fn create(path: &Path) -> io::Result<File> {
-    let file = create_nonblocking(path)?;
-    fcntl_setfl(&file, fcntl_getfl(&file)? - OFlags::NONBLOCK)?;
+    let file = open(path, !CONTINUING.get())?;
+    // Two processes may write the file at the end of one of them.
+    fcntl_setfl(&file, (fcntl_getfl(&file)? - OFlags::NONBLOCK) | OFlags::APPEND)?;
     Ok(file)
 }
 
-/// Same as [`create`], for a file whose writes do not block.
+/// Creates or truncates a file whose writes do not block.
+///
+/// # Errors
+/// Same as [`create`].
 pub(crate) fn create_nonblocking(path: &Path) -> io::Result<File> {
+    open(path, true)
+}
+
+fn open(path: &Path, truncates: bool) -> io::Result<File> {
     if let Ok(there) = path.metadata()
         && (there.is_dir() || there.file_type().is_block_device())
     {
@@ -37,7 +64,7 @@ pub(crate) fn create_nonblocking(path: &Path) -> io::Result<File> {
     let since = Instant::now();
     loop {
         let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(true);
+        options.write(true).create(true).truncate(truncates);
         let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
         match options.custom_flags(flags.bits() as i32).open(path) {
             Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NXIO.raw_os_error()) => {

@@ -158,3 +158,19 @@ fn a_report_to_a_pipe_arrives_and_a_reader_that_goes_ends_it() {
     drop(reader);
     assert_eq!(file.write(b"more").unwrap_err().kind(), ErrorKind::BrokenPipe);
 }
+
+/// Two processes may write one file at the end of one of them: nothing is truncated, and each writes at the end.
+#[test]
+fn files_are_continued_on_request_only() {
+    let folder = Folder::new();
+    let file = folder.path("file");
+    fs::write(&file, "old").unwrap();
+    let mut one = create(&file).unwrap();
+    one.write_all(b"one ").unwrap();
+    let mut two = continuing(|| create(&file)).unwrap();
+    two.write_all(b"two ").unwrap();
+    one.write_all(b"one").unwrap();
+    assert_eq!(fs::read(&file).unwrap(), b"one two one");
+    drop(create(&file).unwrap());
+    assert_eq!(fs::read(&file).unwrap(), b"");
+}

@@ -89,6 +89,13 @@ impl OutFile {
         let pulse = pulse.clone();
         create(path).map(|file| OutFile { file, pulse })
     }
+
+    /// Returns `true` if there is something in the file: another process has begun it.
+    pub fn is_begun(&self) -> bool {
+        self.file
+            .metadata()
+            .is_ok_and(|found| found.is_file() && found.len() > 0)
+    }
 }
 
 impl Write for OutFile {

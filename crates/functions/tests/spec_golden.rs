@@ -118,6 +118,7 @@ fn state_is_read() {
     let state = spec.settings.state.expect("state");
     let expected = StateSpec {
         instance: None,
+        chain: None,
         redis: RedisSpec {
             address: RedisAddress::Tls {
                 host: "redis.example".to_owned(),

@@ -10,8 +10,9 @@ use tailwater_chain::chain::{Chain, TransferState};
 use tailwater_functions::build::ChainBuilder;
 use tailwater_functions::firewall::FirewallTable;
 use tailwater_functions::spec::ChainSpec;
-use tailwater_net::builder::FrameBuilder;
+use tailwater_net::builder::{FrameBuilder, TcpFields};
 use tailwater_net::parse::parse;
+use tailwater_net::tcp::TcpFlags;
 use tailwater_net::toeplitz::RssHasher;
 use tailwater_net::{FlowKey, Nanos, protocol};
 
@@ -146,6 +147,114 @@ fn flows_of_a_backend_that_is_gone_get_another_one() {
     }
 }
 
+/// A client's segments of one connection: its SYN, then each part of the data, answered by nobody.
+fn segments(port: u16, parts: &[&str]) -> Vec<Vec<u8>> {
+    let key = FlowKey::v4([10, 0, 0, 1].into(), [198, 51, 100, 1].into(), protocol::TCP, port, 80);
+    let segment = |sequence: u32, flags, data: &str| {
+        let fields = TcpFields {
+            sequence,
+            acknowledgment: 500,
+            flags,
+            ..TcpFields::default()
+        };
+        let frame = FrameBuilder::new(&key).tcp(fields).payload(data.as_bytes());
+        frame.to_vec().unwrap()
+    };
+    let mut frames = vec![segment(99, TcpFlags::SYN, "")];
+    let mut sequence = 100;
+    for part in parts {
+        frames.push(segment(sequence, TcpFlags::ACK, part));
+        sequence += part.len() as u32;
+    }
+    frames
+}
+
+/// What is found in a stream does not depend on whether its flow has passed over between two segments. Neither does
+/// what comes behind a hole.
+#[test]
+fn streams_are_inspected_across_the_take_over() {
+    const FILTER: &str = "[urlFilter: {patterns: [blocked.example/secret]}]";
+    const RULES: &str = "[ids: {mode: drop, rules: ['drop tcp any any -> any any (flow:to_server; content:\"blocked\"; \
+                         content:\"secret\"; sid:1;)']}]";
+    let request = ["GET /sec", "ret HTTP/1.1\r\nHost: bl", "ocked.example\r\n\r\n"];
+    let rules = ["first blo", "cked and", " then sec", "ret. "];
+    let harmless = ["GET /ope", "n HTTP/1.1\r\nHost: bl", "ocked.example\r\n\r\n"];
+    let now = Nanos::from_secs(1);
+    for (functions, parts, is_found) in [
+        (FILTER, &request[..], true),
+        (RULES, &rules, true),
+        (FILTER, &harmless, false),
+        (RULES, &harmless, false),
+    ] {
+        let frames = segments(5000, parts);
+        for at in 1..frames.len() {
+            // The segment behind the take-over comes one too early, if it can.
+            for swapped in [false, true] {
+                let mut frames = frames.clone();
+                if swapped && at + 1 < frames.len() {
+                    frames.swap(at, at + 1);
+                }
+                let mut old = Rig::new(functions);
+                let mut passed: Vec<bool> = frames[..at].iter().map(|frame| old.run(frame, now).is_some()).collect();
+                let mut new = old.pass_over(functions, now);
+                drop(old);
+                passed.extend(frames[at..].iter().map(|frame| new.run(frame, now).is_some()));
+                let dropped = passed.iter().filter(|passed| !**passed).count();
+                assert_eq!(
+                    dropped > 0,
+                    is_found,
+                    "{functions}: {passed:?} at {at}, swapped {swapped}"
+                );
+            }
+        }
+    }
+}
+
+/// Other rules in the new process find what they say, and forget what the old ones had found: here a flowbit.
+#[test]
+fn flowbits_stay_with_the_rules_that_set_them() {
+    let rules = |more: &str| {
+        format!(
+            "[ids: {{mode: drop, rules: [{more}'alert tcp any any -> any any (content:\"one\"; flowbits:set,seen; \
+             noalert; sid:1;)', 'drop tcp any any -> any any (content:\"two\"; flowbits:isset,seen; sid:2;)']}}]"
+        )
+    };
+    let (same, other) = (
+        rules(""),
+        rules("'alert tcp any any -> any any (content:\"x\"; flowbits:set,other; noalert; sid:3;)', "),
+    );
+    let now = Nanos::from_secs(1);
+    let frames = segments(5000, &["one ", "two "]);
+    for (next, is_dropped) in [(&same, true), (&other, false)] {
+        let mut old = Rig::new(&same);
+        assert!(frames[..2].iter().all(|frame| old.run(frame, now).is_some()));
+        let mut new = old.pass_over(next, now);
+        assert_eq!(new.run(&frames[2], now).is_none(), is_dropped, "{next}");
+    }
+}
+
+/// Key streams and buckets go on where they were.
+#[test]
+fn keys_and_buckets_of_flows_pass_over() {
+    let encrypt = format!("[encrypt: {{key: {}}}]", "5a".repeat(32));
+    let frames = segments(5000, &["some text", "more text"]);
+    let now = Nanos::from_secs(1);
+    let mut old = Rig::new(&encrypt);
+    frames[..2].iter().for_each(|frame| drop(old.run(frame, now)));
+    let mut new = old.pass_over(&encrypt, now);
+    let sent = new.run(&frames[2], now);
+    assert!(sent.is_some() && sent != Some(frames[2].clone()));
+    assert_eq!(sent, old.run(&frames[2], now));
+    // A burst of two packets, which are gone before; and again after its time.
+    const POLICER: &str = "[policer: {limits: [{per: flow, rate: 1pps, burst: 2}]}]";
+    let mut old = Rig::new(POLICER);
+    let packet = &frames[1];
+    assert!((0..2).all(|_| old.run(packet, now).is_some()));
+    let mut new = old.pass_over(POLICER, now);
+    assert_eq!(new.run(packet, now), None);
+    assert!(new.run(packet, Nanos::from_secs(3)).is_some());
+}
+
 /// Functions whose state another process cannot take are known as such.
 #[test]
 fn each_function_says_what_passes_over() {
@@ -165,7 +274,18 @@ fn each_function_says_what_passes_over() {
             "[firewall: {zones: {all: {prefixes: any}}, rules: [allow tcp]}]",
             portable(1, FirewallTable::STATE_BYTES),
         ),
-        ("[policer: {limits: [{per: flow, rate: 1Mbps, burst: 1600}]}]", local),
+        (
+            "[policer: {limits: [{per: flow, rate: 1Mbps, burst: 1600}]}]",
+            portable(1, 24),
+        ),
+        ("[mirror: {to: {file: /dev/null}}]", none),
+        (
+            "[ids: {rules: ['alert tcp any any -> any any (content:\"x\"; sid:1;)']}]",
+            portable(1, 48),
+        ),
+        ("[urlFilter: {patterns: [a.example]}]", portable(1, 56)),
+        ("[flowStats: {export: [{file: /dev/null}]}]", portable(1, 32)),
+        ("[dnsGuard: {limits: {responses: 20}}]", local),
     ] {
         assert_eq!(state(functions), [expected], "{functions}");
     }

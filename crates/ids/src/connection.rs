@@ -155,6 +155,11 @@ impl Connection {
         };
     }
 
+    /// Forgets what depends on the rule set: flowbits, and the port group.
+    pub(crate) fn forget_rules(&mut self) {
+        (self.bits, self.rules, self.port_group) = ([0; MAX_BITS], 0, 0);
+    }
+
     fn has_bit(&self, bit: u16) -> bool {
         self.bits.contains(&bit)
     }

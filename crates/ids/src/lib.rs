@@ -39,6 +39,7 @@ mod signature_group;
 pub mod slots;
 mod stream;
 pub mod threshold;
+pub mod transfer;
 mod tunnels;
 mod unit;
 mod x509;

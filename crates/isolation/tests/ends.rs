@@ -29,6 +29,7 @@ fn program(attack: &str) -> Program {
         demands: Requirements::default(),
         on_failure: Default::default(),
         confined: None,
+        joins: None,
     }
 }
 

@@ -3,6 +3,8 @@
 //! One of the few modules with `unsafe` code. Written by hand: `libc` or `rustix` would be the only external dependency
 //! of every new function, whose folder gets a copy of this crate and builds without a network.
 
+pub(crate) mod joining;
+
 use std::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
 use std::fs::File;
 use std::io;

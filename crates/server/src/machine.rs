@@ -10,6 +10,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use tailwater_net::Nanos;
 use tailwater_placement::slo::Curves;
+use tailwater_policy::server::{ClassLoad, ServerCounters};
 
 /// Data plane of one machine, which runs chains.
 ///
@@ -226,8 +227,22 @@ pub struct ChainObservation {
     pub cores: CoreUse,
     /// Work of its cores in the last window, if one has ended.
     pub work: Option<WindowWork>,
+    /// Load since the chain's start, if a window has ended.
+    pub load: Option<ChainLoad>,
     /// Part of the last-level cache that its core has, if the cache is divided.
     pub cache: Option<CacheWays>,
+}
+
+/// Load of a chain in all windows that have ended.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ChainLoad {
+    /// End of these windows, since the chain's start.
+    pub measured: Nanos,
+    /// Packets, and the time that its dedicated cores spent on them.
+    pub counters: ServerCounters,
+    /// Recent packets by class of flows, as [`FlowClass::by_source`](tailwater_policy::server::FlowClass::by_source)
+    /// has them.
+    pub classes: Arc<[ClassLoad]>,
 }
 
 /// Work of a chain's cores in a window.
@@ -255,6 +270,7 @@ impl ChainObservation {
             rates: None,
             cores: CoreUse::default(),
             work: None,
+            load: None,
             cache: None,
         }
     }
@@ -284,6 +300,8 @@ pub struct PacketRates {
     pub dropped: f64,
     /// Packets lost for lack of resources.
     pub lost: f64,
+    /// Dedicated cores in use: seconds of their time per second.
+    pub cores: f64,
 }
 
 /// Latency of a chain in its last window, or since its start.

@@ -11,6 +11,7 @@ use common::{manifest, server};
 use load::{CheckedPort, Load, Sent};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::net::Ipv4Addr;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -289,6 +290,42 @@ impl World {
         assert_eq!(running, should_run);
     }
 
+    /// A chain that runs tells its load, by source and destination of its own packets.
+    fn check_load(&mut self) {
+        let end = Instant::now() + Duration::from_secs(20);
+        let (name, load) = loop {
+            let observed = self.manager.machine().observe();
+            let mut loads = observed.into_iter().filter_map(|chain| Some((chain.name, chain.load?)));
+            // All last four bits of the sources.
+            match loads.find(|(_, load)| load.classes.len() >= 16) {
+                Some(found) => break found,
+                None => assert!(Instant::now() < end, "no load is known"),
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        };
+        let chain: usize = name[1..].parse().unwrap();
+        let network = match self.expected[&chain].0 {
+            6 => (chain / PORTS.len() + 1) % CHAINS,
+            _ => chain / PORTS.len(),
+        };
+        let destination = Ipv4Addr::new(10, network as u8, 0, 1);
+        for class in &*load.classes {
+            assert_eq!(class.class.destination(), destination, "{name}");
+        }
+        // Of twenty flows with equal rates, two each have the first four values, and one each the others.
+        let packets = |bits: u8| {
+            let class = load.classes.iter().find(|class| class.class.hash() == bits);
+            class.map_or(0, |class| class.packets)
+        };
+        let [first, others]: [u32; 2] = [(0..4).map(packets).sum(), (4..16).map(packets).sum()];
+        let share = f64::from(first) / f64::from(first + others);
+        assert!((share - 0.4).abs() < 0.15, "{name}: {share} of {:?}", load.classes);
+        let counters = load.counters;
+        assert!(counters.busy > Nanos::ZERO && counters.processed > 0, "{counters:?}");
+        assert!(counters.processed <= counters.offered, "{counters:?}");
+        assert!(counters.busy < load.measured, "{load:?}");
+    }
+
     /// Ends all chains and the cores, and checks the books.
     fn end(self) {
         let World {
@@ -380,6 +417,7 @@ fn random_operations_under_load_agree_with_a_model() {
         began.elapsed()
     );
     assert!(grown < 64 << 10, "{grown} KiB");
+    world.check_load();
     world.end();
     let end = Instant::now() + Duration::from_secs(10);
     while threads() > before && Instant::now() < end {

@@ -69,3 +69,15 @@ fn equal_options_give_equal_reports_and_another_seed_another_load() {
     options.seed += 1;
     assert_ne!(report.oracle_core_seconds, run(&options).oracle_core_seconds);
 }
+
+/// The round in which a tenth of the servers is lost does not predict again what a server has refused.
+#[test]
+fn a_lost_tenth_of_a_rack_takes_few_predictions() {
+    let mut options = ClusterOptions::new(60, tailwater(0));
+    (options.seconds, options.warm_up, options.day) = (12, 4, 3600);
+    options.failure = (8, 0.1);
+    let report = run(&options);
+    // 1,062 without memory of refusals.
+    assert!(report.predictions.1 < 500, "{report:?}");
+    assert!(report.affected > 0 && report.refused == 0, "{report:?}");
+}

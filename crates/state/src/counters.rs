@@ -18,6 +18,8 @@ pub struct Counters {
     pub rewritten: u64,
     /// Changes without room in a request. They were written later, with the flow's next change or by a search.
     pub missed: u64,
+    /// Changes that the store refused, since another instance has the flow or its port.
+    pub refused: u64,
     /// Flows deleted because they expired.
     pub forgotten: u64,
     /// Packets that continued without the answer they waited for.
@@ -39,6 +41,7 @@ impl Counters {
         self.updates += other.updates;
         self.rewritten += other.rewritten;
         self.missed += other.missed;
+        self.refused += other.refused;
         self.forgotten += other.forgotten;
         self.passed += other.passed;
         self.dropped += other.dropped;

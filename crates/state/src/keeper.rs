@@ -15,14 +15,17 @@ use tailwater_chain::line::PacketLine;
 use tailwater_measure::histogram::LatencyHistogram;
 use tailwater_net::{FlowKey, Nanos};
 
+mod refusal;
+mod writing;
+
 /// Maximum number of read entries per packet: its flow and the companion candidates of its functions.
 const ASKS: usize = 1 + MAX_CANDIDATES;
 /// Maximum number of updates per packet: its flow and the companion.
 const UPDATES: usize = 2;
+/// Refused flows that wait for their end at a time. Others are found again with their next packet.
+const REFUSED: usize = 256;
 /// Flows checked per turn while searching for ones the store lacks.
 const CATCH_UP: usize = 32;
-/// Incarnation of flows whose last update found no room in a request.
-const MISSED: u32 = u32::MAX;
 
 /// Verdict on a packet after the look-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +58,12 @@ pub struct Keeper {
     /// Start of the run, in wall-clock time.
     origin: Nanos,
     incarnation: u32,
+    /// Last update number.
+    stamp: u64,
+    /// Flows that another instance has, which end here once none of their packets waits.
+    refused: Vec<(u32, FlowKey)>,
+    /// Set once the store has refused a change.
+    has_refused: bool,
     /// Next index in the flow table for the search for flows whose state the store lacks.
     search: Option<u32>,
     /// Set if an update found no room since the last search.
@@ -106,6 +115,9 @@ impl Keeper {
             wishes: Vec::with_capacity(MAX_CANDIDATES),
             origin,
             incarnation: 1,
+            stamp: 0,
+            refused: Vec::with_capacity(REFUSED),
+            has_refused: false,
             search: None,
             missed: false,
             counters: Counters::default(),
@@ -179,6 +191,8 @@ impl Keeper {
                     self.counters.hits += u64::from(entry.found != 0);
                     let flow = chain.durable_flow_at(entry.flow, &entry.key);
                     if let Some(flow) = flow.filter(|_| entry.found != 0) {
+                        let standing = chain.persist_state(flow);
+                        standing.base = standing.base.max(entry.stamp);
                         chain.restore(flow, entry.found, request.row(place));
                     }
                 }
@@ -186,6 +200,13 @@ impl Keeper {
                     self.counters.taken += 1;
                     if let Some(flow) = chain.durable_flow_at(entry.flow, &entry.asker) {
                         chain.persist_state(flow).taken |= 1 << entry.number;
+                    }
+                }
+                Operation::Update if entry.refused != 0 => {
+                    self.counters.refused += 1;
+                    self.has_refused = true;
+                    if let Some(flow) = chain.durable_flow_at(entry.flow, &entry.key) {
+                        self.refuse(chain, flow, entry.joins);
                     }
                 }
                 Operation::Probe | Operation::Update | Operation::Forget => {}
@@ -204,8 +225,12 @@ impl Keeper {
             let way = match chain.durable_flow(packet) {
                 None => PacketAction::Run,
                 Some(flow) => {
-                    let asked = chain.persist_state(flow).asked;
-                    if self.fenced {
+                    let standing = *chain.persist_state(flow);
+                    let asked = standing.asked;
+                    if standing.refused != 0 {
+                        self.end_later(chain, flow);
+                        PacketAction::Lose
+                    } else if self.fenced {
                         // The state known here is outdated.
                         PacketAction::Lose
                     } else if asked != 0 && self.commits.is_open(asked) {
@@ -313,6 +338,8 @@ impl Keeper {
                 }
             }
             chain.drop_unavailable(batch, |_| true);
+        } else if self.has_refused {
+            self.lose_refused(chain, batch, true);
         }
         Some(leaving)
     }
@@ -326,6 +353,8 @@ impl Keeper {
         self.note(leaving);
         if leaving.reason == LeaveReason::Drop {
             chain.drop_unavailable(batch, |_| true);
+        } else if self.has_refused {
+            self.lose_refused(chain, batch, false);
         }
         Some(leaving)
     }
@@ -386,93 +415,6 @@ impl Keeper {
         self.hold(chain, batch, now)
     }
 
-    /// Functions whose state must be written although it has not changed. The store has another incarnation, lacks the
-    /// state or is about to expire it, or the state was read from the store.
-    #[inline]
-    fn stale(&mut self, chain: &mut Chain, flow: DurableFlow, now: Nanos) -> u16 {
-        let standing = *chain.persist_state(flow);
-        if standing.took_up == 0 && standing.incarnation == 0 {
-            return 0;
-        }
-        let age = millis(now).saturating_sub(standing.written);
-        let fresh =
-            standing.incarnation == self.incarnation && u64::from(age) < millis_of(chain.durable_timeout(flow)) / 2;
-        match fresh {
-            true => 0,
-            false => chain.seen_pieces(flow),
-        }
-    }
-
-    fn write(&mut self, chain: &mut Chain, flow: DurableFlow, pieces: u16, now: Nanos) {
-        let (standing, open) = (*chain.persist_state(flow), self.link.open());
-        let bucket = chain.durable_bucket(flow);
-        let (number, place) = if standing.updated_in == open {
-            (open, standing.entry as usize)
-        } else if self.link.room() > 0 {
-            let timeout = millis_of(chain.durable_timeout(flow));
-            let key = chain.durable_key(flow);
-            // For a flow that was written before, no deletion can be pending: it would have ended since.
-            if matches!(standing.incarnation, 0 | MISSED) {
-                chain.remove_ended(&key);
-            }
-            self.link.push(Entry {
-                operation: Operation::Update,
-                key,
-                asker: key,
-                flow: flow.index(),
-                // A refresh is due after half the idle timeout. A whole one must remain then.
-                life: u32::try_from(timeout + timeout / 2 + 1).unwrap_or(u32::MAX),
-                ..Entry::default()
-            })
-        } else {
-            let standing = chain.persist_state(flow);
-            // If the flow ends in this state, its bucket stays until the store has been updated.
-            (standing.incarnation, standing.bucket) = (MISSED, bucket);
-            self.missed = true;
-            self.counters.missed += 1;
-            return;
-        };
-        self.counters.updates += 1;
-        if let Some(buckets) = &mut self.buckets {
-            buckets.note(bucket, number);
-        }
-        let (entry, row) = self.link.entry(place);
-        entry.pieces |= pieces;
-        entry.stamp = self.origin.0.wrapping_add(now.0);
-        chain.durable_row(flow, row);
-        let standing = chain.persist_state(flow);
-        standing.bucket = bucket;
-        standing.updated_in = number;
-        standing.entry = place as u32;
-        standing.gate = number;
-        standing.incarnation = self.incarnation;
-        standing.written = millis(now);
-    }
-
-    /// Writes a flow's companion with it. The flow's packets open the companion, which may have no packets for long.
-    fn write_companion(&mut self, chain: &mut Chain, flow: DurableFlow, now: Nanos) {
-        let Some(companion) = chain.durable_companion(flow) else {
-            return;
-        };
-        let (own, other) = (*chain.persist_state(flow), *chain.persist_state(companion));
-        let late = other.incarnation != self.incarnation
-            || millis(now).saturating_sub(other.written) > millis_of(chain.durable_timeout(flow)) as u32 / 2;
-        let seen = chain.seen_pieces(companion);
-        if !late || seen == 0 {
-            return;
-        }
-        if other.asked == 0 && own.took_up == 0 {
-            // The companion is as new as the flow.
-            chain.persist_state(companion).asked = link::NONE;
-        }
-        self.write(chain, companion, seen, now);
-        // The store has both directions before a packet of either leaves. The companion's update may be in the next
-        // request.
-        let gate = chain.persist_state(companion).gate;
-        let own = chain.persist_state(flow);
-        own.gate = own.gate.max(gate);
-    }
-
     /// Moves packets whose gates are closed out of the batch.
     fn hold(&mut self, chain: &mut Chain, batch: &mut Batch, now: Nanos) -> usize {
         let (mut gate, mut count) = (0, 0);
@@ -515,6 +457,9 @@ impl Keeper {
     /// turn.
     #[inline]
     pub fn finish_turn(&mut self, chain: &mut Chain, now: Nanos) {
+        if !self.refused.is_empty() {
+            self.end_refused(chain, now);
+        }
         while self.link.has_half()
             && let Some((key, bucket)) = chain.next_ended()
         {
@@ -585,12 +530,4 @@ impl Keeper {
         self.shared.publish(&self.counters, 0);
         (self.counters, self.waits)
     }
-}
-
-fn millis(time: Nanos) -> u32 {
-    millis_of(time) as u32
-}
-
-fn millis_of(span: Nanos) -> u64 {
-    span.0 / 1_000_000
 }

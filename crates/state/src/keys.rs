@@ -1,7 +1,15 @@
 //! Encoding of flow state in the store: keys and values with the same meaning on every server.
 //!
-//! A key is `tw:{chain}:{function}:{kind}-v{version}:` and the flow's key in 40 bytes. A value is a header of 16 bytes
-//! and the function's state of the flow. It is a single value, so it is either complete or absent.
+//! A key is `tw:{chain}:{function}:{kind}-v{version}:` and the flow's key in 40 bytes. A value is a header of 16 bytes,
+//! the function's state of the flow, the number of the run that wrote it, and possibly the key of the flow's companion.
+//! It is a single value, so it is either complete or absent.
+//!
+//! # Owners
+//!
+//! Several instances of a chain use the same keys. A value is replaced only by the run that wrote it, or by one that
+//! has read it ([`Version::is_replaced`]). So of two instances that change a flow at the same time one is refused, and
+//! of two that bind two flows to the same external port as well: both write the return direction's key, and only one
+//! finds it absent.
 
 use std::net::IpAddr;
 use tailwater_net::FlowKey;
@@ -13,8 +21,35 @@ pub const FLOW_BYTES: usize = 40;
 /// Length of the value header: format, length of the state, and update number.
 pub const HEAD: usize = 16;
 
+/// Length of the number of a run at the end of a value.
+pub const WRITER: usize = 8;
+
 /// Magic number and version of the value format.
-const FORMAT: u32 = 0x7477_0001;
+pub const FORMAT: u32 = 0x7477_0001;
+
+/// Version of a value: who wrote it, and when.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Version {
+    /// Update number.
+    pub stamp: u64,
+    /// Number of the run that wrote it; 0 is unknown.
+    pub writer: u64,
+    /// Companion of the flow, where a function opened one.
+    pub companion: Option<FlowKey>,
+}
+
+impl Version {
+    /// Returns the update number with which a new value replaces this one, or `None` if it must not: another run has
+    /// written this one since the new one's run has read it at `base`. With `joins` the new one's flow was opened as a
+    /// companion and has not been read; then it is enough that both name the same companion.
+    pub fn is_replaced(&self, new: &Version, base: u64, joins: bool) -> Option<u64> {
+        if self.writer == 0 || self.writer == new.writer || self.stamp <= base {
+            return Some(new.stamp);
+        }
+        let is_same = joins && self.companion.is_some() && self.companion == new.companion;
+        is_same.then(|| new.stamp.max(self.stamp.saturating_add(1)))
+    }
+}
 
 /// Key space of a function: the prefix of all its keys.
 pub fn space(chain: &str, function: &str) -> String {
@@ -38,18 +73,25 @@ pub fn write_flow(key: &FlowKey, out: &mut Vec<u8>) {
 }
 
 /// Appends an encoded value.
-pub fn write_value(piece: &[u8], stamp: u64, out: &mut Vec<u8>) {
+pub fn write_value(piece: &[u8], version: &Version, out: &mut Vec<u8>) {
     out.extend_from_slice(&FORMAT.to_be_bytes());
     out.extend_from_slice(&(piece.len() as u32).to_be_bytes());
-    out.extend_from_slice(&stamp.to_be_bytes());
+    out.extend_from_slice(&version.stamp.to_be_bytes());
     out.extend_from_slice(piece);
+    out.extend_from_slice(&version.writer.to_be_bytes());
+    if let Some(companion) = &version.companion {
+        write_flow(companion, out);
+    }
 }
 
-/// Decodes a value into `piece`, if it is valid and of that length. Returns the update number.
+/// Decodes a value into `piece`, if it is valid and of that length. Returns the update number. Values of earlier
+/// formats end with the piece.
 pub fn read_value(value: &[u8], piece: &mut [u8]) -> Option<u64> {
     let (head, body) = value.split_at_checked(HEAD)?;
     let number = |at: usize| u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
-    if number(0) != FORMAT || number(4) as usize != piece.len() || body.len() != piece.len() {
+    let (body, end) = body.split_at_checked(piece.len())?;
+    let is_whole = [0, WRITER, WRITER + FLOW_BYTES].contains(&end.len());
+    if number(0) != FORMAT || number(4) as usize != piece.len() || !is_whole {
         return None;
     }
     piece.copy_from_slice(body);
@@ -91,18 +133,23 @@ mod tests {
         fn values_are_whole_or_nothing(
             piece in prop::collection::vec(any::<u8>(), 0..40),
             stamp: u64,
-            cut in 0usize..64,
+            writer: u64,
+            is_paired: bool,
+            cut in 0usize..112,
             noise in prop::collection::vec(any::<u8>(), 0..64),
         ) {
             let mut value = Vec::new();
-            write_value(&piece, stamp, &mut value);
+            let companion = is_paired.then(|| FlowKey::v4(Ipv4Addr::LOCALHOST, Ipv4Addr::LOCALHOST, 17, 1, 2));
+            write_value(&piece, &Version { stamp, writer, companion }, &mut value);
             let mut read = vec![0; piece.len()];
             prop_assert_eq!(read_value(&value, &mut read), Some(stamp));
             prop_assert_eq!(&read, &piece);
-            if cut < value.len() {
+            let ends = [0, WRITER].map(|end| HEAD + piece.len() + end);
+            if cut < value.len() && !ends.contains(&cut) {
                 prop_assert_eq!(read_value(&value[..cut], &mut read), None);
             }
             let mut longer = vec![0; piece.len() + 1];
+            read.fill(0);
             prop_assert_eq!(read_value(&value, &mut longer), None);
             prop_assert!(noise.starts_with(&FORMAT.to_be_bytes()) || read_value(&noise, &mut read).is_none());
         }

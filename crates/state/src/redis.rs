@@ -1,28 +1,22 @@
 //! Redis backend: connections, users, commands.
 //!
 //! Each function of a chain has its own Redis user, `tw:{chain}:{function}@{instance}#{run}`. The user may access only
-//! keys of its own space, and only with `MGET`, `SET` and `UNLINK`. Tailwater creates the users with the credential in
+//! keys of its own space, and only with `MGET`, `SET` and `UNLINK`, also from scripts. Tailwater creates the users
+//! with the credential in
 //! the spec and a random password of this run. It creates them again if Redis has lost them. A later run of the same
 //! instance deletes them, which closes the connections of an earlier run that is still alive.
 
 mod access;
+mod script;
 
 pub use access::{Access, AccessError, Fenced, NoUsers};
 
-use crate::keys;
+use crate::keys::{self, Version};
 use crate::link::{Failure, Store};
 use crate::request::{Operation, Request};
 use ::redis::{Cmd, Connection, ErrorKind, RedisError, ServerErrorKind, Value};
+use script::{Changes, Reply};
 use std::sync::Arc;
-
-/// Expected reply.
-#[derive(Clone, Copy, Debug)]
-enum Reply {
-    /// This number of values, for the next keys in `places`.
-    Values(usize),
-    /// Acknowledgement of a command.
-    Done,
-}
 
 /// Connections of one thread, one per function.
 pub struct RedisStore {
@@ -34,8 +28,9 @@ pub struct RedisStore {
     renew: bool,
     commands: Vec<u8>,
     replies: Vec<Vec<Reply>>,
-    /// Request and entry index of each key read, by function.
+    /// Request and entry index of each key, by function.
     places: Vec<Vec<(u32, u32)>>,
+    changes: Changes,
     key: Vec<u8>,
     value: Vec<u8>,
 }
@@ -52,6 +47,7 @@ impl RedisStore {
             commands: Vec::new(),
             replies: vec![Vec::new(); functions],
             places: vec![Vec::new(); functions],
+            changes: Changes::default(),
             key: Vec::new(),
             value: Vec::new(),
         }
@@ -84,6 +80,8 @@ impl RedisStore {
         let own = &self.access.functions()[function];
         let bit = 1u16 << function;
         let mut get: Option<(Cmd, usize)> = None;
+        let writer = self.access.writer();
+        self.changes.clear();
         for (r, request) in requests.iter().enumerate() {
             for (e, entry) in request.entries.iter().enumerate() {
                 if entry.pieces & bit == 0 {
@@ -93,6 +91,8 @@ impl RedisStore {
                 self.key.extend_from_slice(own.prefix.as_bytes());
                 keys::write_flow(&entry.key, &mut self.key);
                 if matches!(entry.operation, Operation::Read | Operation::Probe) {
+                    // In order: a key written before must not be read before that.
+                    self.changes.flush(&mut self.commands, &mut self.replies[function]);
                     let (cmd, keys) = get.get_or_insert_with(|| (::redis::cmd("MGET"), 0));
                     cmd.arg(&self.key);
                     *keys += 1;
@@ -104,25 +104,25 @@ impl RedisStore {
                     cmd.write_packed_command(&mut self.commands);
                     self.replies[function].push(Reply::Values(keys));
                 }
-                let cmd = match entry.operation {
-                    Operation::Update => {
-                        let piece = &request.row(e)[own.piece.clone()];
-                        self.value.clear();
-                        keys::write_value(piece, entry.stamp, &mut self.value);
-                        let mut cmd = ::redis::cmd("SET");
-                        cmd.arg(&self.key).arg(&self.value).arg("PX").arg(entry.life);
-                        cmd
-                    }
-                    _ => {
-                        let mut cmd = ::redis::cmd("UNLINK");
-                        cmd.arg(&self.key);
-                        cmd
-                    }
-                };
-                cmd.write_packed_command(&mut self.commands);
-                self.replies[function].push(Reply::Done);
+                self.places[function].push((r as u32, e as u32));
+                if entry.operation == Operation::Update {
+                    let version = Version {
+                        stamp: entry.stamp,
+                        writer,
+                        companion: (entry.paired & bit != 0).then_some(entry.companion),
+                    };
+                    self.value.clear();
+                    keys::write_value(&request.row(e)[own.piece.clone()], &version, &mut self.value);
+                    self.changes.update(&self.key, &self.value, entry);
+                } else {
+                    self.changes.forget(&self.key, writer);
+                }
+                if self.changes.is_full() {
+                    self.changes.flush(&mut self.commands, &mut self.replies[function]);
+                }
             }
         }
+        self.changes.flush(&mut self.commands, &mut self.replies[function]);
         if let Some((cmd, keys)) = get {
             cmd.write_packed_command(&mut self.commands);
             self.replies[function].push(Reply::Values(keys));
@@ -146,12 +146,19 @@ impl RedisStore {
                 other => other,
             };
             let keys = match reply {
-                Reply::Done => 0,
-                Reply::Values(keys) => *keys,
+                Reply::Changes(keys) | Reply::Values(keys) => *keys,
             };
             let asked: Vec<(u32, u32)> = places.by_ref().take(keys).copied().collect();
             match value {
                 Err(error) => refused = refused.or(Some(error)),
+                Ok(Value::Array(numbers)) if matches!(reply, Reply::Changes(_)) => {
+                    for number in numbers {
+                        let Value::Int(number) = number else { continue };
+                        if let Some(&(r, e)) = usize::try_from(number).ok().and_then(|n| asked.get(n.wrapping_sub(1))) {
+                            requests[r as usize].entries[e as usize].refused |= 1 << function;
+                        }
+                    }
+                }
                 Ok(Value::Array(values)) => {
                     for ((r, e), value) in asked.into_iter().zip(values) {
                         let Value::BulkString(value) = value else {
@@ -163,7 +170,10 @@ impl RedisStore {
                             Operation::Probe => true,
                             _ => {
                                 let piece = &mut request.row_mut(e)[own.piece.clone()];
-                                keys::read_value(&value, piece).is_some()
+                                let stamp = keys::read_value(&value, piece);
+                                let entry = &mut request.entries[e];
+                                entry.stamp = entry.stamp.max(stamp.unwrap_or(0));
+                                stamp.is_some()
                             }
                         };
                         request.entries[e].found |= u16::from(found) << function;
@@ -178,7 +188,10 @@ impl RedisStore {
     fn exchange(&mut self, requests: &mut [Request]) -> Result<Option<RedisError>, NoUsers> {
         self.connect()?;
         for entry in requests.iter_mut().flat_map(|request| &mut request.entries) {
-            entry.found = 0;
+            (entry.found, entry.refused) = (0, 0);
+            if entry.operation == Operation::Read {
+                entry.stamp = 0;
+            }
         }
         // Pipelining: all functions' commands are sent before the first reply is read.
         for function in 0..self.connections.len() {
@@ -203,7 +216,8 @@ impl Store for RedisStore {
             Ok(Some(error)) => {
                 // The users were changed by another client.
                 let not_allowed = ErrorKind::Server(ServerErrorKind::NoPerm);
-                if error.kind() == not_allowed || error.code() == Some("NOAUTH") {
+                let in_script = error.to_string().contains("user executing the script");
+                if error.kind() == not_allowed || in_script || error.code() == Some("NOAUTH") {
                     self.connections.clear();
                     self.renew = true;
                 }

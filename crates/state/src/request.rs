@@ -12,7 +12,7 @@ pub enum Operation {
     Probe,
     /// Write state with a time to live.
     Update,
-    /// Delete all state.
+    /// Delete all state that this run has written.
     Forget,
 }
 
@@ -28,6 +28,8 @@ pub struct Entry {
     pub flow: u32,
     /// Key of the flow at that index. It differs from `key` for a probe.
     pub asker: FlowKey,
+    /// For an update of functions in `paired`, the flow's companion.
+    pub companion: FlowKey,
     /// Functions concerned, one bit each.
     pub pieces: u16,
     /// Functions whose state was found, one bit each.
@@ -36,8 +38,19 @@ pub struct Entry {
     pub number: u8,
     /// Time to live in milliseconds.
     pub life: u32,
-    /// Update number. Later updates have greater ones.
+    /// Update number. Later updates of a flow have greater ones, whichever instance writes them. After a read, the
+    /// greatest of the values found.
     pub stamp: u64,
+    /// For an update, the number of the values that this instance took the flow up from; 0 if there were none. Values
+    /// of other instances with a greater one are not replaced.
+    pub base: u64,
+    /// Functions that store the flow's companion with their state, one bit each.
+    pub paired: u16,
+    /// The flow was opened as a companion, and its values have not been read: what names the same companion is
+    /// replaced.
+    pub joins: bool,
+    /// Functions whose values were not replaced, since another instance has the flow, one bit each.
+    pub refused: u16,
 }
 
 /// Batch of entries with their answers. The store executes them in order.

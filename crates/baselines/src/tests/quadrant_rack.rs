@@ -25,6 +25,7 @@ fn instance(name: &str, batch_p99: u64, offered: f64) -> InstanceView {
             offered,
             p99: None,
             batch_p99: Nanos::from_micros(batch_p99),
+            busy: None,
         },
     }
 }

@@ -107,6 +107,7 @@ impl Chain {
             branches: false,
             waiting: SplitPool::default(),
             predecessor: None,
+            flows_are_held: false,
             stopwatch: None,
         }
     }

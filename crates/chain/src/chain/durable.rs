@@ -116,6 +116,24 @@ impl Chain {
         table.set_active(flow.0, held);
     }
 
+    /// Pieces of functions that open companions: their state of a flow belongs to one companion.
+    pub fn paired_pieces(&self) -> u16 {
+        self.external_state.as_ref().map_or(0, |external| external.paired)
+    }
+
+    /// Ends the flow with its companion, unless one is [pinned](Chain::pin). Returns `true` if it has ended.
+    pub fn end_durable_flow(&mut self, flow: DurableFlow, now: Nanos) -> bool {
+        let Some(table) = &mut self.table else { return false };
+        let companion = table.companion(flow.0);
+        let mut both = [Some(flow.0), companion].into_iter().flatten();
+        if both.any(|flow| table.active(flow).is_some()) {
+            return false;
+        }
+        table.end_flow(flow.0, &mut self.ends);
+        self.end_expired(now);
+        true
+    }
+
     /// Copies the flow's pieces as they are, before functions run. Functions in other processes that have not seen the
     /// flow are sent the store's data on it.
     #[inline]
@@ -224,7 +242,7 @@ impl Chain {
         }
         let persist_state = external.persist_state(table, flow.0);
         persist_state.restored |= restored;
-        persist_state.took_up |= u32::from(took_up);
+        persist_state.took_up |= u16::from(took_up);
     }
 
     /// Collects the companion candidates for the packet's flow, each with the function's piece and its number, in

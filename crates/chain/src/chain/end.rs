@@ -12,7 +12,9 @@ impl Chain {
         if self.predecessor.is_some() {
             self.claim_some(now);
         }
-        if let Some(table) = &mut self.table {
+        if let Some(table) = &mut self.table
+            && !self.flows_are_held
+        {
             table.expire(now, EXPIRE_BUDGET, &mut self.ends);
             self.end_expired(now);
         }

@@ -24,6 +24,8 @@ pub struct PersistState {
     pub gate: u64,
     /// Request that holds the flow's latest update.
     pub updated_in: u64,
+    /// Greatest update number of the values that were read from the store for the flow; 0 if there were none.
+    pub base: u64,
     /// Index of the update in that request.
     pub entry: u32,
     /// Incarnation of the store when the state was last written; 0 if never.
@@ -37,11 +39,29 @@ pub struct PersistState {
     /// Turn of these candidates.
     pub turn: u8,
     /// Not 0 if a function has resumed a piece.
-    pub took_up: u32,
+    pub took_up: u16,
+    /// Not 0 once the store has refused a change of the flow or its companion, since another instance has it: packets
+    /// are not sent. With [`FORGET`](PersistState::FORGET) alone, what the store has of the flow is wrong.
+    pub refused: u16,
     /// Not 0 if functions have companion candidates for the flow.
     pub wished: u16,
     /// RSS bucket of the flow. Set when the flow was first to be written, even if there was no room for that.
     pub bucket: u16,
+}
+
+impl PersistState {
+    /// The store refused a change of the flow.
+    pub const REFUSED: u16 = 1;
+    /// The store refused a change of the companion.
+    pub const COMPANION_REFUSED: u16 = 2;
+    /// The store has the flow with a companion that is another one's.
+    pub const FORGET: u16 = 4;
+
+    /// Returns `true` if the store's state is to be deleted when the flow ends here.
+    fn is_ended_in_store(&self) -> bool {
+        let is_ours = self.refused == 0 || self.refused & (Self::REFUSED | Self::FORGET) == Self::FORGET;
+        self.incarnation != 0 && is_ours
+    }
 }
 
 /// Flow whose state is stored externally. It stays valid as long as the flow is in the table.
@@ -76,6 +96,8 @@ pub(super) struct ExternalState {
     generation_fields: Option<GenerationField>,
     pub(super) functions: Vec<DurableFunction>,
     pub(super) row_bytes: usize,
+    /// Pieces of functions that open companions.
+    pub(super) paired: u16,
     /// Wall-clock time of the run's start.
     pub(super) origin: Nanos,
     /// Flows of the store that expired since the list was last drained.
@@ -206,7 +228,12 @@ impl ExternalState {
             },
             row: row.clone(),
         });
+        let opens = rows
+            .iter()
+            .map(|(stage, _)| functions[*stage].1.properties().opens_companions);
+        let paired = opens.enumerate().fold(0, |all, (i, opens)| all | u16::from(opens) << i);
         ExternalState {
+            paired,
             persist_state: persist_state_range(layout),
             pieces: pieces.collect(),
             generation_fields,
@@ -252,7 +279,7 @@ impl ExternalState {
         let persist_state = self.persist_state(table, flow);
         let waits = persist_state.restored >> piece & 1 != 0;
         persist_state.restored &= !(1 << piece);
-        persist_state.took_up |= u32::from(waits);
+        persist_state.took_up |= u16::from(waits);
         (waits, Some((persist_state.taken, persist_state.turn)))
     }
 
@@ -269,7 +296,7 @@ impl ExternalState {
     /// Records an expired flow.
     pub(super) fn record_ended(&mut self, key: &FlowKey, state: &[u8]) {
         let persist_state: PersistState = bytemuck::pod_read_unaligned(&state[self.persist_state.clone()]);
-        if persist_state.incarnation != 0 && self.ended.len() < self.ended.capacity() {
+        if persist_state.is_ended_in_store() && self.ended.len() < self.ended.capacity() {
             self.ended.push((*key, persist_state.bucket));
         }
     }

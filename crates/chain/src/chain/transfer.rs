@@ -5,6 +5,7 @@
 //!
 //! [durable]: crate::function::NetworkFunction::durable
 //! [decide again]: crate::function::NetworkFunction::can_restart
+//! [attachments]: crate::function::DurableState::has_attachments
 //!
 //! # Format
 //!
@@ -12,7 +13,8 @@
 //! (`u32`), number of groups (`u64`). Then groups of one flow, or two that are companions: bucket (`u16`), number of
 //! flows (`u16`); for each flow its key (five words of 8 bytes), ticks of 65,536 ns since its last packet (`u32`), and
 //! its row: for each durable function, and direction if it has a state of each, a byte that is 1 if the function has
-//! accepted the flow, and the state.
+//! accepted the flow, and the state. Behind the row, for each of these that has [attachments]: their length (`u32`) and
+//! bytes. The flows of several workers follow each other, each with a header.
 
 use super::Chain;
 use super::flow_callbacks::report_flow_ends;
@@ -88,11 +90,15 @@ pub enum TransferError {
     },
 }
 
+/// Bytes of a flow without its row.
+const FLOW_BYTES: usize = 5 * size_of::<u64>() + size_of::<u32>();
+
 /// Part of a row: the state of a function, for one direction.
 struct RowPart {
     stage: usize,
     version: usize,
     state: Range<usize>,
+    has_attachments: bool,
 }
 
 impl Chain {
@@ -126,15 +132,17 @@ impl Chain {
     fn row_parts(&mut self) -> (Vec<RowPart>, usize) {
         let functions = self.transfer_functions();
         let mut parts = Vec::new();
-        for (stage, (function, Stage { slot, .. })) in functions.iter().zip(&self.stages).enumerate() {
-            let (TransferState::Portable { .. }, Some(slot)) = (function.state, slot) else {
+        for (stage, (kept, Stage { slot, function, .. })) in functions.iter().zip(&mut self.stages).enumerate() {
+            let (TransferState::Portable { .. }, Some(slot)) = (kept.state, slot) else {
                 continue;
             };
+            let has_attachments = function.portable().is_some_and(|portable| portable.has_attachments());
             for reversed in [false, true].into_iter().take(if slot.is_directed() { 2 } else { 1 }) {
                 parts.push(RowPart {
                     stage,
                     version: slot.version_at(reversed),
                     state: slot.state_of(reversed),
+                    has_attachments,
                 });
             }
         }
@@ -142,14 +150,15 @@ impl Chain {
         (parts, bytes)
     }
 
-    /// Exports all flows, which stay here. No packet may be in the system. `now` is the current time, `origin` the
-    /// wall-clock time at which the clock was 0. The result has at most `most` bytes. Returns it with the number of
-    /// flows; it is empty if no function has state that passes.
+    /// Exports all flows, which stay here, and are [held](Chain::hold_flows). No packet may be in the system. `now` is
+    /// the current time, `origin` the wall-clock time at which the clock was 0. The result has at most `most` bytes.
+    /// Returns it with the number of flows; it is empty if no function has state that passes.
     ///
     /// # Errors
     /// If buckets are lent to other cores, or the flows take more bytes.
     pub fn export_flows(&mut self, now: Nanos, origin: Nanos, most: usize) -> Result<(Vec<u8>, u64), TransferError> {
         self.claim_all();
+        self.flows_are_held = true;
         let (parts, row_bytes) = self.row_parts();
         let (Some(table), false) = (&mut self.table, parts.is_empty()) else {
             return Ok((Vec::new(), 0));
@@ -182,7 +191,10 @@ impl Chain {
                 key.iter().for_each(|word| out.extend_from_slice(&word.to_le_bytes()));
                 let idle = tick_of(now).wrapping_sub(table.last_seen(member)) as i32;
                 out.extend_from_slice(&idle.max(0).to_le_bytes());
-                for RowPart { stage, version, state } in &parts {
+                for part in &parts {
+                    let RowPart {
+                        stage, version, state, ..
+                    } = part;
                     let is_seen = *table.word(member, *version) != UNSEEN;
                     out.push(u8::from(is_seen));
                     let at = out.len();
@@ -190,6 +202,16 @@ impl Chain {
                     if let (true, Some(portable)) = (is_seen, self.stages[*stage].function.portable()) {
                         portable.to_durable(&mut out[at..], origin);
                     }
+                }
+                for part in parts.iter().filter(|part| part.has_attachments) {
+                    let at = out.len();
+                    out.extend_from_slice(&0u32.to_le_bytes());
+                    let is_seen = *table.word(member, part.version) != UNSEEN;
+                    if let (true, Some(portable)) = (is_seen, self.stages[part.stage].function.portable()) {
+                        portable.detach(table.state(member, &part.state), now, &mut out);
+                    }
+                    let length = (out.len() - at - size_of::<u32>()) as u32;
+                    out[at..at + size_of::<u32>()].copy_from_slice(&length.to_le_bytes());
                 }
             }
             if out.len() > most {
@@ -207,11 +229,42 @@ impl Chain {
     /// # Errors
     /// If the bytes are not as they were written, or of other functions. Flows before the error are here.
     pub fn import_flows(&mut self, bytes: &[u8], now: Nanos, origin: Nanos) -> Result<ImportedFlows, TransferError> {
+        self.import_flows_of(|_| true, bytes, now, origin)
+    }
+
+    /// Same, for the flows of the RSS buckets that this worker `owns`.
+    ///
+    /// # Errors
+    /// Same as [`import_flows`](Chain::import_flows).
+    pub fn import_flows_of(
+        &mut self,
+        owns: impl Fn(u16) -> bool,
+        bytes: &[u8],
+        now: Nanos,
+        origin: Nanos,
+    ) -> Result<ImportedFlows, TransferError> {
+        let mut reader = Reader { bytes, at: 0 };
+        let mut all = ImportedFlows::default();
+        while self.table.is_some() && reader.at != bytes.len() {
+            let imported = self.import_part(&mut reader, &owns, now, origin)?;
+            all.flows += imported.flows;
+            all.refused += imported.refused;
+        }
+        Ok(all)
+    }
+
+    /// Imports the flows of one worker.
+    fn import_part(
+        &mut self,
+        reader: &mut Reader<'_>,
+        owns: &impl Fn(u16) -> bool,
+        now: Nanos,
+        origin: Nanos,
+    ) -> Result<ImportedFlows, TransferError> {
         let (parts, row_bytes) = self.row_parts();
-        let (Some(table), false) = (&mut self.table, bytes.is_empty()) else {
+        let Some(table) = &mut self.table else {
             return Ok(ImportedFlows::default());
         };
-        let mut reader = Reader { bytes, at: 0 };
         let magic = u64::from_le_bytes(reader.array()?);
         reader.expect("magic number", u64::from_le_bytes(MAGIC), magic)?;
         let found = u64::from(u32::from_le_bytes(reader.array()?));
@@ -230,6 +283,15 @@ impl Chain {
             if !matches!(members, 1 | 2) {
                 return Err(reader.field("flows of a group", "1 or 2".to_owned(), members.into()));
             }
+            if !owns(bucket) {
+                for _ in 0..members {
+                    reader.take(FLOW_BYTES + row_bytes)?;
+                    for _ in parts.iter().filter(|part| part.has_attachments) {
+                        reader.attachment()?;
+                    }
+                }
+                continue;
+            }
             states.clear();
             flows.clear();
             for _ in 0..members {
@@ -237,20 +299,32 @@ impl Chain {
                 let idle = u32::from_le_bytes(reader.array()?);
                 let start = states.len();
                 states.resize(start + state_bytes, 0);
-                for RowPart { stage, version, state } in &parts {
+                for part in &parts {
+                    let RowPart {
+                        stage, version, state, ..
+                    } = part;
                     let [is_seen] = reader.array()?;
-                    let part = reader.take(state.len())?;
+                    let bytes = reader.take(state.len())?;
                     if is_seen == 0 {
                         continue;
                     }
                     let to = &mut states[start + state.start..start + state.end];
-                    to.copy_from_slice(part);
+                    to.copy_from_slice(bytes);
                     if let Some(portable) = self.stages[*stage].function.portable() {
                         portable.restore_durable(to, origin);
                         portable.open_imported(&key, to);
                     }
                     let version = start + version..start + version + size_of::<u32>();
                     states[version].copy_from_slice(&SHOWN_BEFORE.to_ne_bytes());
+                }
+                for part in parts.iter().filter(|part| part.has_attachments) {
+                    let bytes = reader.attachment()?;
+                    let version = start + part.version..start + part.version + size_of::<u32>();
+                    let state = start + part.state.start..start + part.state.end;
+                    let is_seen = states[version] == SHOWN_BEFORE.to_ne_bytes();
+                    if let (true, Some(portable)) = (is_seen, self.stages[part.stage].function.portable()) {
+                        portable.attach(&mut states[state], bytes, now);
+                    }
                 }
                 flows.push((key, tick_of(now).wrapping_sub(idle.min(i32::MAX as u32))));
             }
@@ -262,14 +336,17 @@ impl Chain {
             table.receive_flows(bucket, &flows, &states, now, &mut self.ends);
             report_flow_ends(&mut self.stages, &mut self.ends);
         }
-        if reader.at != bytes.len() {
-            return Err(reader.field("end", "no further bytes".to_owned(), (bytes.len() - reader.at) as u64));
-        }
         let flows = table.flows() - before;
         Ok(ImportedFlows {
             flows: flows as u64,
             refused: read.saturating_sub(flows) as u64,
         })
+    }
+
+    /// Keeps flows that are idle from ending, and timers from running, until this is called with `false`: another
+    /// process may continue with the flows, and would report them a second time.
+    pub fn hold_flows(&mut self, are_held: bool) {
+        self.flows_are_held = are_held;
     }
 
     /// Removes all flows without reporting their ends: another process continues with them.
@@ -302,6 +379,12 @@ impl<'b> Reader<'b> {
     fn array<const N: usize>(&mut self) -> Result<[u8; N], TransferError> {
         let taken = self.take(N)?;
         Ok(std::array::from_fn(|at| taken[at]))
+    }
+
+    /// Bytes behind their length.
+    fn attachment(&mut self) -> Result<&'b [u8], TransferError> {
+        let length = u32::from_le_bytes(self.array()?);
+        self.take(length as usize)
     }
 
     fn key(&mut self) -> Result<FlowKey, TransferError> {

@@ -137,6 +137,11 @@ impl FlowTable {
         false
     }
 
+    /// Ends a flow and its companion.
+    pub(crate) fn end_flow(&mut self, flow: FlowIndex, ends: &mut EndedFlows) {
+        self.close(flow, ends);
+    }
+
     /// Ticks since the last packet of the flow or its companion.
     pub(super) fn idle_ticks(&self, flow: FlowIndex, tick: u32) -> u32 {
         // A flow last seen after the current time, by a worker that held this partition before, is not idle.

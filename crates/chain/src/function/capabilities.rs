@@ -74,6 +74,23 @@ pub trait DurableState {
         let (_, _) = (key, state);
     }
 
+    /// Returns `true` if flows may have bytes outside their state, such as buffered data, which pass with it to another
+    /// process. They are not stored externally.
+    fn has_attachments(&self) -> bool {
+        false
+    }
+
+    /// Appends the bytes of a flow outside this state of it, which stays as it is.
+    fn detach(&mut self, state: &[u8], now: Nanos, out: &mut Vec<u8>) {
+        let (_, _, _) = (state, now, out);
+    }
+
+    /// Takes the [detached](DurableState::detach) bytes of a flow of another process over, after its state was
+    /// restored. They are empty if it had none.
+    fn attach(&mut self, state: &mut [u8], bytes: &[u8], now: Nanos) {
+        let (_, _, _) = (state, bytes, now);
+    }
+
     /// Adds the keys of candidate companions, one of which `new_flow` will open if this flow is new. Redis is queried
     /// whether another instance has them. There are at most [`MAX_CANDIDATES`](super::MAX_CANDIDATES) keys, best first,
     /// each with a number below that for [`NewFlow::is_taken`]. The search starts at `turn`; the turn that was used is

@@ -151,6 +151,9 @@ pub struct IngressArgs {
     /// Most rules in the switch
     #[arg(long, value_name = "N", default_value = "65536")]
     pub table: usize,
+    /// Share of its cores, in percent, to which an instance is filled before flows go to others
+    #[arg(long, value_name = "PERCENT", default_value = "97", value_parser = clap::value_parser!(u8).range(1..=97))]
+    pub fill: u8,
     /// Longest IPv4 prefix of a row
     #[arg(long, value_name = "BITS", default_value = "24", value_parser = clap::value_parser!(u8).range(0..=32))]
     pub prefix_v4: u8,

@@ -98,7 +98,7 @@ pub fn controller(args: &ControllerArgs) -> Result<ExitCode, CliError> {
             ..RackOptions::default()
         },
     };
-    runtime.block_on(async {
+    let ended = runtime.block_on(async {
         let client = client().await?;
         complain(
             "notice",
@@ -111,7 +111,10 @@ pub fn controller(args: &ControllerArgs) -> Result<ExitCode, CliError> {
         })
         .await;
         Ok(ExitCode::SUCCESS)
-    })
+    });
+    // A search for a better plan may take some seconds more.
+    runtime.shutdown_background();
+    ended
 }
 
 /// Runs a server of a rack until it is stopped.
@@ -139,6 +142,7 @@ pub fn agent(args: &AgentArgs) -> Result<ExitCode, CliError> {
                 period: duration(args.report_every),
                 security: reports_security,
             },
+            pods: resources::POD_DIRECTORY.into(),
             facts: ServerStatus {
                 switch_port: args.switch_port.clone(),
                 ..facts(&serving)
@@ -179,6 +183,7 @@ pub fn ingress(args: &IngressArgs) -> Result<ExitCode, CliError> {
                 UnmatchedPackets::Leave => Unmatched::Leave,
             },
             table: args.table,
+            most_fill: args.fill,
             lost_after: args.listen.map(|_| args.lost_after),
             ..SteeringConfig::default()
         },

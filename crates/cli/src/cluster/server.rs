@@ -1,7 +1,7 @@
 //! A server to which an agent brings profiles, too.
 
 use std::path::{Path, PathBuf};
-use tailwater_cluster::agent::{ControlSocket, LocalChain, LocalError, LocalServer};
+use tailwater_cluster::agent::{ControlSocket, LocalChain, LocalError, LocalLoad, LocalServer};
 use tailwater_profile::profiles::Profiles;
 
 /// Server behind its control socket, and its folder of profiles, if it admits chains by them.
@@ -41,6 +41,10 @@ impl LocalServer for ProfiledServer {
 
     fn delete(&mut self, name: &str) -> Result<(), LocalError> {
         self.socket.delete(name)
+    }
+
+    fn loads(&mut self) -> Result<Vec<LocalLoad>, LocalError> {
+        self.socket.loads()
     }
 
     fn list(&mut self) -> Result<Vec<LocalChain>, LocalError> {

@@ -103,6 +103,7 @@ mod tests {
         exposition.update(&Progress {
             state: None,
             window: None,
+            work: Default::default(),
             news: Vec::new(),
             elapsed: Nanos::from_secs(1),
             duration: None,

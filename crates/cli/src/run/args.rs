@@ -1,5 +1,6 @@
 //! Arguments of `tailwater run`.
 
+use crate::headings;
 use crate::input::LoadArgs;
 use crate::output::ReportOutput;
 use crate::values::{self, Cores};
@@ -56,40 +57,51 @@ pub struct RunArgs {
     pub chain: PathBuf,
     /// Capture file or preset [default: bursty]
     #[arg(long, value_name = "FILE|PRESET")]
+    #[arg(help_heading = headings::TRAFFIC)]
     pub traffic: Option<OsString>,
     /// Receive from a port instead of traffic; twice: receive from the first, send to the second
     #[arg(long = "port", value_name = "PORT", value_parser = values::port)]
     #[arg(conflicts_with_all = ["traffic", "saturate"])]
+    #[arg(help_heading = headings::TRAFFIC)]
     pub ports: Vec<PortName>,
     /// Also process packets of the second port, and send them to the first
     #[arg(long, requires = "ports")]
+    #[arg(help_heading = headings::TRAFFIC)]
     pub both_ways: bool,
     /// Receive only frames for the port's own MAC address, multicast and broadcast
     #[arg(long)]
+    #[arg(help_heading = headings::TRAFFIC, hide_short_help = true)]
     pub no_promiscuous: bool,
     /// On ports, idle time after which a core sleeps, and the time it sleeps [default: never]
     #[arg(long, value_name = "TIME", value_parser = values::nap)]
+    #[arg(help_heading = headings::CORES, hide_short_help = true)]
     pub nap: Option<Nanos>,
     /// Duration of the traffic [default: a capture once, or 3s; from ports until Ctrl-C]
     #[arg(long, value_name = "TIME", value_parser = values::duration)]
+    #[arg(help_heading = headings::TRAFFIC)]
     pub duration: Option<Nanos>,
     /// Loading and timing of traffic.
     #[command(flatten)]
     pub load: LoadArgs,
     /// Saturate the chain: offer packets as fast as it takes them [duration: 3s]
     #[arg(long, conflicts_with = "rate_scale")]
+    #[arg(help_heading = headings::TRAFFIC)]
     pub saturate: bool,
     /// Dedicated cores, such as 1 or 0,2-3 [default: the last]
     #[arg(long, value_name = "LIST", value_parser = values::cores)]
+    #[arg(help_heading = headings::CORES)]
     pub cores: Option<Cores>,
     /// Auxiliary cores, which take over load that the dedicated cores cannot process in time
     #[arg(long, value_name = "LIST", value_parser = values::cores, conflicts_with = "saturate")]
+    #[arg(help_heading = headings::CORES)]
     pub auxiliary: Option<Cores>,
     /// Policy that moves flows and RSS buckets to other cores [default: tailwater with --auxiliary, or static]
     #[arg(long, value_name = "NAME", value_parser = values::policy)]
+    #[arg(help_heading = headings::CORES)]
     pub policy: Option<Policy>,
     /// Capacity profile of the chain on this machine [default: CHAIN.profile.yaml, or measured now]
     #[arg(long, value_name = "FILE")]
+    #[arg(help_heading = headings::CORES)]
     pub profile: Option<PathBuf>,
     /// Waiting mode of auxiliary cores; a time: spin that long, then sleep
     #[arg(
@@ -99,45 +111,58 @@ pub struct RunArgs {
         requires = "auxiliary"
     )]
     #[arg(value_parser = values::wait)]
+    #[arg(help_heading = headings::CORES, hide_short_help = true)]
     pub wait: Mode,
     /// Descriptors of each NIC queue [default: 1024, or fewer on ports so that they fit the cache]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    #[arg(help_heading = headings::TRAFFIC, hide_short_help = true)]
     pub ring: Option<u32>,
     /// Length of a measurement window
     #[arg(long, value_name = "TIME", default_value = "300ms", value_parser = values::window)]
+    #[arg(help_heading = headings::REPORT, hide_short_help = true)]
     pub window: Nanos,
     /// Format of the report
     #[arg(long, value_name = "table|json", default_value = "table")]
     #[arg(hide_possible_values = true)]
+    #[arg(help_heading = headings::REPORT)]
     pub output: ReportOutput,
     /// Also write the report as an HTML page with charts
     #[arg(long, value_name = "FILE.html")]
+    #[arg(help_heading = headings::REPORT)]
     pub report: Option<PathBuf>,
     /// Record the policy's input and decisions, for `tailwater explain`
     #[arg(long, value_name = "FILE")]
+    #[arg(help_heading = headings::REPORT, hide_short_help = true)]
     pub record: Option<PathBuf>,
     /// Capture the packets that the chain sends
     #[arg(long, value_name = "FILE.pcap")]
+    #[arg(help_heading = headings::REPORT)]
     pub capture_out: Option<PathBuf>,
     /// Run each function in its own confined process or container (docs/how-to/isolate-functions.md)
     /// [default: spec.isolation, or none]
     #[arg(long, value_name = "none|process|container", hide_possible_values = true)]
+    #[arg(help_heading = headings::ISOLATION)]
     pub isolation: Option<Isolated>,
     /// Disable defences of isolation: filter, groups, limits, namespaces, root, server, user; or all
     #[arg(long, value_name = "DEFENCE,...", value_delimiter = ',')]
     #[arg(hide_possible_values = true)]
+    #[arg(help_heading = headings::ISOLATION, hide_short_help = true)]
     pub isolation_without: Vec<Defence>,
     /// Functions that stay in this process, trusted, since they share or write something that prevents isolation
     #[arg(long, value_name = "FUNCTION,...", value_delimiter = ',')]
+    #[arg(help_heading = headings::ISOLATION, hide_short_help = true)]
     pub isolation_except: Vec<String>,
     /// Maximum increase of the time per packet by isolation: lower values need larger batches [default: 3]
     #[arg(long, value_name = "PERCENT", value_parser = values::percent)]
+    #[arg(help_heading = headings::ISOLATION, hide_short_help = true)]
     pub isolation_overhead: Option<f64>,
     /// Serve Prometheus metrics during the run; a port alone means 127.0.0.1
     #[arg(long, value_name = "PORT|ADDR:PORT", value_parser = values::metrics_address)]
+    #[arg(help_heading = headings::REPORT)]
     pub metrics: Option<SocketAddr>,
     /// Exit with code 3 if the objective is missed
     #[arg(long)]
+    #[arg(help_heading = headings::REPORT)]
     pub check_slo: bool,
 }
 

@@ -1,5 +1,6 @@
 //! Arguments of `tailwater serve`.
 
+use crate::headings;
 use crate::output::ReportOutput;
 use crate::values::{self, Cores};
 use clap::Args;
@@ -33,18 +34,22 @@ pub struct ServeArgs {
     pub server: PathBuf,
     /// Dedicated cores, in place of those of the spec
     #[arg(long, value_name = "LIST", value_parser = values::cores)]
+    #[arg(help_heading = headings::CORES)]
     pub cores: Option<Cores>,
     /// Auxiliary cores that all chains share, in place of those of the spec
     #[arg(long, value_name = "LIST", value_parser = values::cores)]
+    #[arg(help_heading = headings::CORES)]
     pub auxiliary: Option<Cores>,
     /// Waiting mode of auxiliary cores; a time: spin that long, then sleep
     #[arg(long, value_name = "sleep|spin|TIME", default_value = "sleep", value_parser = values::wait)]
+    #[arg(help_heading = headings::CORES, hide_short_help = true)]
     pub wait: Mode,
     /// End after this time [default: on Ctrl-C]
     #[arg(long, value_name = "TIME", value_parser = values::duration)]
     pub duration: Option<Nanos>,
     /// Idle time after which a core sleeps, and the time it sleeps [default: never]
     #[arg(long, value_name = "TIME", value_parser = values::nap)]
+    #[arg(help_heading = headings::CORES, hide_short_help = true)]
     pub nap: Option<Nanos>,
     /// Take over from the running server: its chains, flows, ports' positions and counters
     #[arg(long)]
@@ -54,5 +59,6 @@ pub struct ServeArgs {
     pub lose_state: bool,
     /// Output format
     #[arg(long, value_name = "FORMAT", default_value = "table")]
+    #[arg(help_heading = headings::REPORT)]
     pub output: ReportOutput,
 }

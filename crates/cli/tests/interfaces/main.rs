@@ -3,7 +3,11 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod echo;
+#[path = "../isolation/processes.rs"]
+#[allow(dead_code, reason = "shared with other tests")]
+mod processes;
 mod served;
+mod served_external;
 
 use common::namespaces::{HOSTS, Hosts, Program, skipped, wait_for};
 use common::*;

@@ -9,7 +9,7 @@ use crate::{has_two_cores, quiet_hosts};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
-const BOTH: &str = "{entry: interface=port0, exit: interface=port1, bothWays: true}";
+pub const BOTH: &str = "{entry: interface=port0, exit: interface=port1, bothWays: true}";
 
 /// Writes a server with one port, `north`.
 pub fn server(folder: &Folder, port: &str) -> PathBuf {
@@ -22,12 +22,12 @@ pub fn server(folder: &Folder, port: &str) -> PathBuf {
     folder.write("server.yaml", text)
 }
 
-fn chain(folder: &Folder, name: &str, wanted: &str, functions: &str) {
+pub fn chain(folder: &Folder, name: &str, wanted: &str, functions: &str) -> PathBuf {
     let text = format!(
         "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {{name: {name}}}\nspec:\n  {wanted}\n  \
          slo: {{latency: 250ms}}\n  functions: {functions}\n"
     );
-    folder.write(&format!("chains/{name}.yaml"), text);
+    folder.write(&format!("chains/{name}.yaml"), text)
 }
 
 /// Three chains: a translation, a balancer to these backends, and the way back from them.
@@ -57,7 +57,7 @@ fn chains(folder: &Folder, backends: &[String]) {
     );
 }
 
-fn start(hosts: &Hosts, server: &Path, more: &[&str]) -> Program {
+pub fn start(hosts: &Hosts, server: &Path, more: &[&str]) -> Program {
     let program = tailwater();
     let program = program.get_program().to_str().unwrap();
     let line = [
@@ -84,7 +84,7 @@ fn client(folder: &Folder, arguments: &[&str]) -> Option<String> {
 }
 
 /// Waits until all chains run.
-fn await_chains(folder: &Folder, program: &mut Program, chains: usize) {
+pub fn await_chains(folder: &Folder, program: &mut Program, chains: usize) {
     wait_for(|| {
         program.assert_runs();
         let listed = client(folder, &["get", "chains", "-o", "json"]);

@@ -73,7 +73,7 @@ fn a_function_with_a_connection_of_its_own_gets_at_no_other_one_s_keys() {
     };
     // The user that `tailwater` creates for a function of this name, with a password that the thief has.
     let user = ["acl", "setuser", "thief", "reset", "on", ">secret"];
-    let own = ["~tw:test:thief:*", "-@all", "+mget", "+set", "+unlink"];
+    let own = ["~tw:test:thief:*", "-@all", "+mget", "+set", "+unlink", "+eval"];
     ask(&server, &[&user[..], &own].concat());
     // Without a login, and with its own.
     for login in ["", "AUTH thief secret"] {

@@ -1,6 +1,6 @@
 //! Functions between real programs: pages by HTTP and TLS, translated connections, a service's backends.
 
-use super::{PACKET, XDP, body};
+use super::{PACKET, body};
 use crate::common::namespaces::{HOSTS, HOSTS_V6, Hosts, Program, SERVICE, skipped, wait_for};
 use crate::common::*;
 use std::collections::BTreeSet;
@@ -144,14 +144,17 @@ fn packets_in(capture: &Path) -> u64 {
     packets
 }
 
-/// Connections and datagrams, translated in both directions.
-fn translated(driver: &str) {
+#[test]
+fn connections_and_datagrams_are_translated_in_both_directions() {
+    if skipped(&["curl"]) {
+        return;
+    }
     let (hosts, folder) = (Hosts::new(false), Folder::new());
     let functions = "[{nat: {external: [10.9.0.100], internal: [10.9.0.1]}}]";
     let chain = folder.spec("nat.yaml", functions, "");
     // The host behind the translation receives packets to the external address.
     hosts.neighbour(1, "10.9.0.100", &hosts.mac(0));
-    let mut between = hosts.run(driver, &chain, &[]);
+    let mut between = hosts.run(PACKET, &chain, &[]);
     let tshark = tshark_is_there() && !skipped(&["dumpcap"]);
     if !tshark {
         println!("skipped: without tshark and dumpcap nobody else looks at checksums");
@@ -213,20 +216,6 @@ fn translated(driver: &str) {
     assert_identity(&report);
     // One flow per direction.
     assert_eq!(report["flows"]["opened"], 2 * (1 + senders), "{report}");
-}
-
-#[test]
-fn connections_are_translated_and_come_back_over_packet_sockets() {
-    if !skipped(&["curl"]) {
-        translated(PACKET);
-    }
-}
-
-#[test]
-fn connections_are_translated_and_come_back_over_xdp() {
-    if !skipped(&["curl"]) {
-        translated(XDP);
-    }
 }
 
 #[test]

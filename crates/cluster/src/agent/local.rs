@@ -2,6 +2,7 @@
 
 use crate::resources::InstanceFigures;
 use tailwater_net::Nanos;
+use tailwater_policy::server::{ClassLoad, ServerCounters};
 
 /// A server's chains can be changed and read.
 ///
@@ -19,6 +20,14 @@ pub trait LocalServer: Send {
     /// # Errors
     /// The server refuses, or cannot be reached.
     fn delete(&mut self, name: &str) -> Result<(), LocalError>;
+
+    /// Returns the load of all chains that run. Called often; none if the server does not measure it.
+    ///
+    /// # Errors
+    /// The server cannot be reached.
+    fn loads(&mut self) -> Result<Vec<LocalLoad>, LocalError> {
+        Ok(Vec::new())
+    }
 
     /// Returns all chains.
     ///
@@ -82,4 +91,17 @@ pub struct LocalChain {
     pub latency: Option<Nanos>,
     /// Its figures, once a window has ended.
     pub figures: Option<InstanceFigures>,
+}
+
+/// Load of a chain of a server.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LocalLoad {
+    /// Name on the server.
+    pub name: String,
+    /// Time of the measurement, since the chain's start.
+    pub measured: Nanos,
+    /// Counters since the chain's start.
+    pub counters: ServerCounters,
+    /// Recent packets by class of flows.
+    pub classes: Vec<ClassLoad>,
 }

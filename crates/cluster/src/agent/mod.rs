@@ -6,10 +6,11 @@
 
 mod local;
 mod plan;
+mod pods;
 mod reporting;
 mod socket;
 
-pub use local::{LocalChain, LocalCondition, LocalError, LocalPhase, LocalServer};
+pub use local::{LocalChain, LocalCondition, LocalError, LocalLoad, LocalPhase, LocalServer};
 pub use plan::{AgentStep, Attempt, Attempts, Key, key_of, name_of, status, steps};
 pub use reporting::ReportsConfig;
 pub use socket::ControlSocket;
@@ -29,6 +30,7 @@ use kube::runtime::watcher;
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, watch};
@@ -60,9 +62,11 @@ pub struct AgentConfig {
     pub facts: ServerStatus,
     /// Signs of life for the ingress.
     pub reports: ReportsConfig,
+    /// Folder of the sockets by which functions in pods join: [`POD_DIRECTORY`](crate::resources::POD_DIRECTORY).
+    pub pods: PathBuf,
 }
 
-/// Runs the agent until `stop` is set. `connect` makes connections to the server, of which there are two: changes do
+/// Runs the agent until `stop` is set. `connect` makes connections to the server, of which there are three: changes do
 /// not hold up reports.
 pub async fn run<S: LocalServer + 'static>(
     client: Client,
@@ -80,8 +84,15 @@ pub async fn run<S: LocalServer + 'static>(
         instances: Vec::new(),
     });
     let reporting = reporting::run(config.reports.clone(), reported_figures, notices.clone());
+    let measures = !config.reports.to.is_empty();
+    let loads = reporting::measure(connect(), figures, notices.clone());
+    let measuring = async {
+        match measures {
+            true => loads.await,
+            false => std::future::pending().await,
+        }
+    };
     let agent = Agent {
-        figures,
         client: client.clone(),
         config: Arc::clone(&config),
         instances,
@@ -96,6 +107,7 @@ pub async fn run<S: LocalServer + 'static>(
     tokio::select! {
         () = watching => {}
         () = reporting => {}
+        () = measuring => {}
         () = heartbeat(client, config, notices) => {}
         () = agent.run(&changed, stop) => {}
         _ = ending.wait_for(|stop| *stop) => {}
@@ -177,7 +189,6 @@ async fn renew(api: &Api<Lease>, config: &AgentConfig) -> kube::Result<()> {
 }
 
 struct Agent<S> {
-    figures: watch::Sender<AgentReport>,
     client: Client,
     config: Arc<AgentConfig>,
     instances: Watched<ChainInstance>,
@@ -199,11 +210,21 @@ impl<S: LocalServer + 'static> Agent<S> {
         while !*stop.borrow() {
             let began = Instant::now();
             if let Some(chains) = self.chains().await {
-                let instances = chains.iter().filter_map(reporting::of_chain).collect();
-                self.figures.send_modify(|report| report.instances = instances);
                 let instances = self.instances.all();
+                let of_server = instances.iter().map(AsRef::as_ref);
+                let runs = |name: &str| chains.iter().any(|chain| chain.name == name);
+                if let Err(error) = pods::prepare(&self.config.pods, of_server, runs) {
+                    let folder = self.config.pods.display();
+                    self.notices
+                        .warn(&format!("{folder}: functions in pods cannot join: {error}"));
+                }
                 if changing.as_ref().is_none_or(tokio::task::JoinHandle::is_finished) {
-                    let steps = steps(&instances, &chains, &self.attempts(), Timestamp::now());
+                    let steps = steps(
+                        &instances,
+                        &chains,
+                        &self.attempts(),
+                        (&self.config.pods, Timestamp::now()),
+                    );
                     if !steps.is_empty() {
                         changing = Some(self.change(steps, &instances));
                     }
@@ -376,6 +397,8 @@ fn is_news(before: &InstanceStatus, now: &InstanceStatus) -> bool {
         || before.figures.is_some() != now.figures.is_some()
         || differs(old.offered, new.offered)
         || differs(old.latency_nanos as f64, new.latency_nanos as f64)
+        || old.busy.is_some() != new.busy.is_some()
+        || differs(old.busy.unwrap_or_default(), new.busy.unwrap_or_default())
 }
 
 /// Files of a chain's profiles.

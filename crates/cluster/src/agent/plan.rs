@@ -1,6 +1,7 @@
 //! From the instances of a server and the chains that it has to the next steps. Decides only.
 
 use super::local::{LocalChain, LocalCondition, LocalPhase};
+use super::pods::{missing, spec_of};
 use crate::controller::chains::manifest_of;
 use crate::figures::{latency_text, rate_text};
 use crate::resources::{
@@ -8,7 +9,9 @@ use crate::resources::{
 };
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
+use serde_json::{Map, Value};
 use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
 
 /// Step of an agent.
 #[derive(Clone, Debug, PartialEq)]
@@ -70,12 +73,12 @@ pub fn name_of(instance: &ChainInstance) -> Result<String, String> {
 }
 
 /// Returns the steps by which the server's chains become those of its instances. Chains that were not applied by an
-/// agent stay as they are.
+/// agent stay as they are. Functions in pods join in the folder `pods`; an instance waits until its pods run.
 pub fn steps(
     instances: &[impl AsRef<ChainInstance>],
     chains: &[LocalChain],
     attempts: &Attempts,
-    now: Timestamp,
+    (pods, now): (&Path, Timestamp),
 ) -> Vec<AgentStep> {
     let mut steps = Vec::new();
     let present: HashMap<&str, &LocalChain> = chains.iter().map(|chain| (&*chain.name, chain)).collect();
@@ -105,9 +108,9 @@ pub fn steps(
             Some(attempt) if attempt.refused.is_some() => now < attempt.again,
             Some(_) => present.contains_key(&*name),
         };
-        if !is_done {
+        if !is_done && missing(instance).is_none() {
             steps.push(AgentStep::Apply {
-                manifest: manifest_of(&name, &instance.spec.chain_spec),
+                manifest: manifest_of(&name, &local_spec(instance, &name, pods)),
                 force: instance.spec.force,
                 chain: instance.spec.chain.clone(),
                 key,
@@ -116,6 +119,19 @@ pub fn steps(
         }
     }
     steps
+}
+
+/// Spec of an instance on its server, with the sockets of its pods, and the names under which it keeps flow state: the
+/// instances of a chain share it, and each is an owner of its own.
+fn local_spec(instance: &ChainInstance, name: &str, pods: &Path) -> Map<String, Value> {
+    let mut spec = spec_of(instance, name, pods);
+    if let Some(Value::Object(state)) = spec.get_mut("state") {
+        let namespace = instance.namespace().unwrap_or_default();
+        let chain = format!("{namespace}--{}", instance.spec.chain);
+        state.insert("chain".to_owned(), Value::String(chain));
+        state.insert("instance".to_owned(), Value::String(name.to_owned()));
+    }
+    spec
 }
 
 /// Returns the status of an instance, from its chain on the server and the last attempt to apply it.
@@ -128,11 +144,13 @@ pub fn status(
     let before = instance.status.clone().unwrap_or_default();
     let refused = attempt.and_then(|attempt| attempt.refused.as_deref());
     let is_leaving = instance.metadata.deletion_timestamp.is_some();
+    let waits = missing(instance).map(|pod| format!("its pod {pod} does not run yet"));
     let (phase, reason) = match chain {
         _ if is_leaving => (InstancePhase::Draining, ""),
-        None => match refused {
-            Some(reason) => (InstancePhase::Failed, reason),
-            None => (InstancePhase::Pending, ""),
+        None => match (refused, &waits) {
+            (_, Some(waits)) => (InstancePhase::Pending, &**waits),
+            (Some(reason), None) => (InstancePhase::Failed, reason),
+            (None, None) => (InstancePhase::Pending, ""),
         },
         Some(chain) => match chain.phase {
             LocalPhase::Starting => (InstancePhase::Pending, &*chain.reason),
@@ -177,4 +195,32 @@ fn retain_known(conditions: &mut Vec<Condition>, local: &[LocalCondition]) {
             .any(|condition| condition.name == name && condition.holds.is_some())
     };
     conditions.retain(|condition| is_known(&condition.name));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resources::InstanceSpec;
+    use serde_json::json;
+
+    #[test]
+    fn instances_of_a_chain_keep_state_under_its_name_and_own_it_under_theirs() {
+        let spec = json!({
+            "chain": "edge", "server": "a", "chainGeneration": 1,
+            "chainSpec": {"state": {"redis": {"socket": "/r"}, "instance": "mine"}},
+        });
+        let mut spec: InstanceSpec = serde_json::from_value(spec).unwrap();
+        let state_of = |spec: &InstanceSpec| {
+            let mut instance = ChainInstance::new("edge-7", spec.clone());
+            instance.metadata.namespace = Some("shop".to_owned());
+            let name = name_of(&instance).unwrap();
+            local_spec(&instance, &name, Path::new("/run/pods"))
+                .get("state")
+                .cloned()
+        };
+        let expected = json!({"redis": {"socket": "/r"}, "chain": "shop--edge", "instance": "shop--edge-7"});
+        assert_eq!(state_of(&spec), Some(expected));
+        spec.chain_spec.clear();
+        assert_eq!(state_of(&spec), None);
+    }
 }

@@ -1,16 +1,20 @@
 //! Signs of life for the ingress.
 
-use super::local::LocalChain;
+use super::local::{LocalLoad, LocalServer};
 use crate::notices::Notices;
-use crate::reports::{AgentReport, InstanceReport, Security, send};
+use crate::reports::{AgentReport, FlowClass, InstanceReport, Security, send};
 use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use tailwater_policy::server::ClassLoad;
 use tokio::net::lookup_host;
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
-use tokio::time::{interval, sleep};
+use tokio::time::{MissedTickBehavior, interval, sleep};
 
+/// Time between looks at the load of the server's chains, which is measured a few times a second.
+const LOADS: Duration = Duration::from_millis(100);
 /// Time between look-ups of names.
 const LOOK_UP: Duration = Duration::from_secs(2);
 /// Wait after a connection has failed.
@@ -37,16 +41,55 @@ impl Default for ReportsConfig {
     }
 }
 
-/// Figures of a chain that an agent has applied.
-pub(super) fn of_chain(chain: &LocalChain) -> Option<InstanceReport> {
-    let [offered, delivered, dropped, lost] = chain.figures?.packets;
-    chain.name.contains("--").then(|| InstanceReport {
-        name: chain.name.clone(),
-        offered,
-        processed: delivered + dropped,
-        late: lost,
-        busy_nanos: 0,
+/// Report of a chain that an agent has applied.
+fn of_load(load: LocalLoad) -> Option<InstanceReport> {
+    let class = |load: &ClassLoad| FlowClass {
+        destination: match load.class.destination() {
+            IpAddr::V4(address) => address.octets().to_vec(),
+            IpAddr::V6(address) => address.octets().to_vec(),
+        },
+        source_bits: load.class.hash().into(),
+        packets: load.packets,
+    };
+    load.name.contains("--").then(|| InstanceReport {
+        offered: load.counters.offered,
+        processed: load.counters.processed,
+        late: load.counters.late,
+        busy_nanos: load.counters.busy.0,
+        measured_nanos: load.measured.0,
+        classes: load.classes.iter().map(class).collect(),
+        name: load.name,
     })
+}
+
+/// Reads the load of the server's chains again and again, for the reports.
+pub(super) async fn measure<S: LocalServer + 'static>(server: S, report: watch::Sender<AgentReport>, notices: Notices) {
+    let server = Arc::new(Mutex::new(server));
+    let mut looks = interval(LOADS);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut told = None;
+    loop {
+        looks.tick().await;
+        let server = Arc::clone(&server);
+        let read = move || server.lock().unwrap_or_else(PoisonError::into_inner).loads();
+        let Ok(read) = tokio::task::spawn_blocking(read).await else {
+            return;
+        };
+        let line = read
+            .as_ref()
+            .err()
+            .map(|error| format!("the load of chains is not known: {error}"));
+        if let Some(line) = line.as_ref().filter(|line| told.as_ref() != Some(*line)) {
+            notices.warn(line);
+        }
+        told = line;
+        let instances: Vec<InstanceReport> = read.unwrap_or_default().into_iter().filter_map(of_load).collect();
+        report.send_if_modified(|report| {
+            let is_new = report.instances != instances;
+            report.instances = instances;
+            is_new
+        });
+    }
 }
 
 /// Reports to all addresses, which are looked up again and again.

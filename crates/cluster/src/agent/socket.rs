@@ -1,9 +1,12 @@
 //! A server behind its control socket.
 
-use super::local::{LocalChain, LocalCondition, LocalError, LocalPhase, LocalServer};
+use super::local::{LocalChain, LocalCondition, LocalError, LocalLoad, LocalPhase, LocalServer};
+use crate::figures::class_load;
 use crate::resources::InstanceFigures;
 use std::path::PathBuf;
 use tailwater_net::Nanos;
+use tailwater_placement::rack::busy_shares;
+use tailwater_policy::server::ServerCounters;
 use tailwater_server::control::generated::{self as message, ConditionStatus, Phase};
 use tailwater_server::control::{Client, ClientError};
 
@@ -67,9 +70,16 @@ impl LocalServer for ControlSocket {
         }
     }
 
+    fn loads(&mut self) -> Result<Vec<LocalLoad>, LocalError> {
+        let response = self.call(|client| client.loads()).map_err(error)?;
+        Ok(response.chains.into_iter().map(local_load).collect())
+    }
+
     fn list(&mut self) -> Result<Vec<LocalChain>, LocalError> {
         let response = self.call(|client| client.list()).map_err(error)?;
-        Ok(response.chains.into_iter().map(local_chain).collect())
+        let mut chains: Vec<LocalChain> = response.chains.into_iter().map(local_chain).collect();
+        set_busy_shares(&mut chains);
+        Ok(chains)
     }
 }
 
@@ -86,6 +96,8 @@ fn local_chain(chain: message::Chain) -> LocalChain {
         offered: rates.offered,
         latency_nanos: latency.map_or(0, |latency| latency.0),
         packets: [packets.offered, packets.delivered, packets.dropped, packets.lost],
+        // Cores in use, until those of others are known.
+        busy: Some(rates.cores),
     });
     let conditions = chain.conditions.into_iter().map(|condition| LocalCondition {
         holds: match condition.status() {
@@ -105,5 +117,34 @@ fn local_chain(chain: message::Chain) -> LocalChain {
         figures,
         name: chain.name,
         reason: chain.reason,
+    }
+}
+
+/// Sets the chains' shares of their cores' time from the cores that they use.
+fn set_busy_shares(chains: &mut [LocalChain]) {
+    let used = |chain: &LocalChain| chain.figures.and_then(|figures| figures.busy).unwrap_or_default();
+    let uses: Vec<(&[u32], f64)> = chains.iter().map(|chain| (&*chain.cores, used(chain))).collect();
+    let shares = busy_shares(&uses);
+    for (chain, share) in chains.iter_mut().zip(shares) {
+        if let Some(figures) = &mut chain.figures {
+            figures.busy = Some(share);
+        }
+    }
+}
+
+fn local_load(load: message::ChainLoad) -> LocalLoad {
+    let classes = load.classes.iter();
+    LocalLoad {
+        measured: Nanos(load.measured_nanos),
+        counters: ServerCounters {
+            offered: load.offered,
+            processed: load.processed,
+            busy: Nanos(load.busy_nanos),
+            late: load.late,
+        },
+        classes: classes
+            .filter_map(|class| class_load(&class.destination, class.source_bits, class.packets))
+            .collect(),
+        name: load.name,
     }
 }

@@ -3,6 +3,8 @@
 //! A plan is computed beside the rounds, on a thread of its own, from the view of one of them. The rounds that follow
 //! take it if it saves enough, and move its instances within their limit of moves. It is never in the way of a
 //! placement: instances that have changed meanwhile are left out.
+//!
+//! With the feature `milp`, the solver looks for one, too, for ten seconds at most.
 
 use std::sync::Arc;
 use tailwater_net::Nanos;
@@ -19,6 +21,32 @@ pub struct BetterPlans {
     pub period: Nanos,
     /// Least saving for which a plan is taken.
     pub least: Saving,
+}
+
+/// Time limit of the solver.
+#[cfg(feature = "milp")]
+const SOLVER: std::time::Duration = std::time::Duration::from_secs(10);
+
+/// Returns the plan of the search, or that of the solver if it saves more servers.
+#[cfg(feature = "milp")]
+fn best_plan(view: &RackView, options: &RackOptions) -> Rearrangement {
+    let effort = tailwater_placement::milp::Effort {
+        time: SOLVER,
+        threads: 1,
+        ..Default::default()
+    };
+    let searched = consolidated(view, options);
+    match tailwater_placement::rack::solved(view, options, effort) {
+        Ok(solved) if solved.saved(view) > searched.saved(view) => solved,
+        // Where it finds nothing in its time, there is the other one.
+        _ => searched,
+    }
+}
+
+/// Returns the plan of the search.
+#[cfg(not(feature = "milp"))]
+fn best_plan(view: &RackView, options: &RackOptions) -> Rearrangement {
+    consolidated(view, options)
 }
 
 /// Search for a better plan.
@@ -52,7 +80,7 @@ impl Search {
         if self.running.is_none() && view.now >= self.next && !controller.is_rearranging() {
             self.next = view.now + self.settings.period;
             let view = Arc::clone(view);
-            self.running = Some(tokio::task::spawn_blocking(move || consolidated(&view, &options)));
+            self.running = Some(tokio::task::spawn_blocking(move || best_plan(&view, &options)));
         }
         None
     }

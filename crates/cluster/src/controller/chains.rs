@@ -1,7 +1,7 @@
 //! Chains that are valid, and what they need.
 
 use super::objects::{Objects, full_name};
-use crate::resources::{Chain, ChainInstance, Scale, local_name};
+use crate::resources::{Chain, ChainInstance, Scale, local_name, names_a_socket};
 use kube::ResourceExt;
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, HashMap};
@@ -199,7 +199,9 @@ impl Chains {
 
     fn read_one(&self, chain: &Chain, files: &[&str], profiles: Vec<(String, String)>) -> ReadChain {
         let manifest = manifest_of(&chain.name_any(), &chain.spec.local);
-        let facts = check_name(chain).and_then(|()| self.reader.read(&manifest));
+        let facts = check_name(chain)
+            .and_then(|()| check_programs(&chain.spec.local))
+            .and_then(|()| self.reader.read(&manifest));
         let (mut curves, mut unusable) = (Vec::new(), None);
         if facts.is_ok() {
             for file in files {
@@ -294,6 +296,16 @@ fn without_mac(spec: &Map<String, Value>) -> Map<String, Value> {
         fields.remove("macs");
     }
     spec
+}
+
+/// The socket of a program would be created with the rights of the agent.
+fn check_programs(spec: &Map<String, Value>) -> Result<(), String> {
+    match names_a_socket(spec) {
+        false => Ok(()),
+        true => Err(
+            "spec.functions: a program has a socket: expected the name of a Function (function) on a rack".to_owned(),
+        ),
+    }
 }
 
 fn check_name(chain: &Chain) -> Result<(), String> {

@@ -3,8 +3,9 @@
 use super::objects::{Objects, full_name, sorted};
 use super::writes::{Key, Write};
 use crate::notices::Notices;
-use crate::resources::{Chain, ChainInstance, RackServer};
+use crate::resources::{Chain, ChainInstance, Function, RackServer};
 use futures::StreamExt;
+use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::{Api, Client, Resource, ResourceExt};
@@ -148,6 +149,26 @@ async fn carry_out(client: &Client, recorder: &Recorder, write: Write) -> kube::
             let api = Api::<Chain>::namespaced(client.clone(), &key.0);
             api.patch_status(&key.1, &parameters, &Patch::Merge(json!({ "status": status })))
                 .await?;
+            Ok(Done::Other)
+        }
+        Write::CreatePod(pod) => {
+            let api = Api::<Pod>::namespaced(client.clone(), &pod.namespace().unwrap_or_default());
+            api.create(&PostParams::default(), &pod).await?;
+            Ok(Done::Other)
+        }
+        Write::DeletePod { key, at_once } => {
+            let api = Api::<Pod>::namespaced(client.clone(), &key.0);
+            let parameters = DeleteParams {
+                grace_period_seconds: at_once.then_some(0),
+                ..DeleteParams::default()
+            };
+            api.delete(&key.1, &parameters).await?;
+            Ok(Done::Other)
+        }
+        Write::FunctionStatus { key, status } => {
+            let api = Api::<Function>::namespaced(client.clone(), &key.0);
+            let patch = Patch::Merge(json!({ "status": status }));
+            api.patch_status(&key.1, &parameters, &patch).await?;
             Ok(Done::Other)
         }
         Write::Server { name, conditions } => {

@@ -7,6 +7,7 @@
 //! - [`chains`]: which chains are valid, and what they need;
 //! - [`view`]: from objects to the policy's view;
 //! - [`writes`]: from the policy's plan to changes of objects;
+//! - [`pods`]: pods of the instances' functions;
 //! - [`status`]: conditions of chains.
 
 mod better;
@@ -14,18 +15,21 @@ pub mod chains;
 mod demand;
 mod enact;
 mod objects;
+pub mod pods;
 mod seen;
 pub mod status;
 pub mod view;
+mod write;
 pub mod writes;
 
 pub use better::BetterPlans;
 pub use chains::{ChainFacts, ChainReader, DocumentReader};
 pub(crate) use objects::sorted;
-pub use objects::{Objects, full_name};
+pub use objects::{FunctionObjects, Objects, full_name};
 
 use crate::leader::{ElectionConfig, campaign};
 use crate::notices::Notices;
+use crate::resources::INSTANCE_LABEL;
 use crate::watching::watch_into;
 use better::Search;
 use chains::Chains;
@@ -76,6 +80,10 @@ pub async fn run(
     let (instances, watch_instances) = watch_into(Api::all(client.clone()), everything(), &changed, &notices);
     let (servers, watch_servers) = watch_into(Api::all(client.clone()), everything(), &changed, &notices);
     let (profiles, watch_profiles) = watch_into(Api::all(client.clone()), everything(), &changed, &notices);
+    let (functions, watch_functions) = watch_into(Api::all(client.clone()), everything(), &changed, &notices);
+    let of_functions = watcher::Config::default().labels(INSTANCE_LABEL);
+    let (pods, watch_pods) = watch_into(Api::all(client.clone()), of_functions, &changed, &notices);
+    let watch_functions = futures::future::join(watch_functions, watch_pods);
     let leases = Api::namespaced(client.clone(), namespace);
     // Renewals are no changes.
     let (leases, watch_leases) = watch_into(leases, everything(), &Arc::new(Notify::new()), &notices);
@@ -85,6 +93,8 @@ pub async fn run(
         servers,
         profiles,
         leases,
+        functions,
+        pods,
     };
     let (leading, is_leading) = watch::channel(false);
     let rounds = Rounds {
@@ -98,6 +108,7 @@ pub async fn run(
     let mut ending = stop.clone();
     tokio::select! {
         _ = futures::future::join5(watch_chains, watch_instances, watch_servers, watch_profiles, watch_leases) => {}
+        _ = watch_functions => {}
         () = rounds.run(&changed, policy) => {}
         _ = ending.wait_for(|stop| *stop) => {}
         () = campaign(client.clone(), &config.election, &leading, stop) => return,

@@ -1,8 +1,9 @@
 //! Objects that the controller decides by.
 
-use crate::resources::{Chain, ChainInstance, Profile, RackServer};
+use crate::resources::{Chain, ChainInstance, Function, Profile, RackServer};
 use crate::watching::Watched;
 use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use std::sync::Arc;
 
@@ -19,6 +20,17 @@ pub struct Objects {
     pub profiles: Vec<Arc<Profile>>,
     /// Leases of servers, which have their names.
     pub leases: Vec<Arc<Lease>>,
+    /// Functions, and pods of functions; `None` if the controller does not see both.
+    pub functions: Option<FunctionObjects>,
+}
+
+/// Functions, and pods of functions.
+#[derive(Clone, Debug, Default)]
+pub struct FunctionObjects {
+    /// Functions.
+    pub functions: Vec<Arc<Function>>,
+    /// Pods with the label of an instance.
+    pub pods: Vec<Arc<Pod>>,
 }
 
 /// Watches of them.
@@ -28,6 +40,8 @@ pub(super) struct Watches {
     pub(super) servers: Watched<RackServer>,
     pub(super) profiles: Watched<Profile>,
     pub(super) leases: Watched<Lease>,
+    pub(super) functions: Watched<Function>,
+    pub(super) pods: Watched<Pod>,
 }
 
 impl Watches {
@@ -48,6 +62,11 @@ impl Watches {
             servers: sorted(self.servers.all()),
             profiles: sorted(self.profiles.all()),
             leases: sorted(self.leases.all()),
+            // A rack without functions needs no rights for them.
+            functions: (self.functions.is_ready() && self.pods.is_ready()).then(|| FunctionObjects {
+                functions: sorted(self.functions.all()),
+                pods: sorted(self.pods.all()),
+            }),
         }
     }
 }

@@ -133,6 +133,7 @@ impl Views {
                 offered: figures.offered,
                 p99: latency,
                 batch_p99: Nanos::ZERO,
+                busy: figures.busy,
             },
             name,
         }

@@ -2,11 +2,13 @@
 
 use super::chains::Chains;
 use super::objects::{Objects, full_name};
+use super::pods::{FunctionPods, pods_of};
 use super::seen::Servers;
 use super::status::{chain_status, events_between};
+pub use super::write::{Key, Write};
 use crate::resources::{
-    CHAIN_LABEL, Chain, ChainInstance, ChainStatus, Condition, DRAIN_FINALIZER, InstancePhase, InstanceSpec,
-    SERVER_LABEL, set_condition,
+    CHAIN_LABEL, Chain, ChainInstance, DRAIN_FINALIZER, InstancePhase, InstanceSpec, SERVER_LABEL, references,
+    set_condition,
 };
 use k8s_openapi::jiff::Timestamp;
 use kube::api::ObjectMeta;
@@ -17,55 +19,6 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use tailwater_net::ethernet::MacAddress;
 use tailwater_placement::rack::{CreateReason, DeleteReason, NewInstance, RackAction, RackPlan};
-
-/// Namespace and name of an object.
-pub type Key = (String, String);
-
-/// Change of an object.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Write {
-    /// Create an instance.
-    Create(Box<ChainInstance>),
-    /// Change the spec of an instance, by a merge patch.
-    Change {
-        /// Key of the instance.
-        key: Key,
-        /// Patch of the whole object.
-        patch: Value,
-    },
-    /// Delete an instance.
-    Delete {
-        /// Key of the instance.
-        key: Key,
-        /// Do not wait for its agent.
-        at_once: bool,
-    },
-    /// Change the status of a chain.
-    Status {
-        /// Key of the chain.
-        key: Key,
-        /// Status.
-        status: Box<ChainStatus>,
-    },
-    /// Change the conditions of a server.
-    Server {
-        /// Name of the server.
-        name: String,
-        /// Conditions.
-        conditions: Vec<Condition>,
-    },
-    /// Tell something about a chain.
-    Event {
-        /// The chain.
-        chain: Arc<Chain>,
-        /// It is a warning.
-        warning: bool,
-        /// One word for programs.
-        reason: String,
-        /// One line for people.
-        note: String,
-    },
-}
 
 /// Returns the changes of a round. Instances come before statuses.
 pub fn writes(objects: &Objects, chains: &Chains, servers: &Servers, plan: &RackPlan, now: Timestamp) -> Vec<Write> {
@@ -80,14 +33,27 @@ pub fn writes(objects: &Objects, chains: &Chains, servers: &Servers, plan: &Rack
         .map(|instance| (full_name(&**instance), instance))
         .collect();
     let mut writes = Vec::new();
+    let mut users: HashSet<u32> = objects
+        .instances
+        .iter()
+        .flat_map(|instance| instance.spec.pods.iter().map(|pod| pod.user))
+        .collect();
     let mut macs: HashSet<String> = objects
         .instances
         .iter()
         .map(|instance| instance.spec.mac.clone())
         .collect();
     for action in &plan.actions {
-        of_action(action, &by_name, &instances, (chains, &mut macs), &mut writes);
+        of_action(
+            action,
+            &by_name,
+            &instances,
+            (chains, &mut macs, &mut users),
+            &mut writes,
+        );
     }
+    let functions = FunctionPods::new(objects);
+    writes.extend(functions.writes(now));
     let mut of_chain: BTreeMap<String, Vec<&ChainInstance>> = BTreeMap::new();
     for instance in &objects.instances {
         let chain = format!("{}/{}", instance.namespace().unwrap_or_default(), instance.spec.chain);
@@ -96,9 +62,10 @@ pub fn writes(objects: &Objects, chains: &Chains, servers: &Servers, plan: &Rack
     for (name, chain) in objects.chains.iter().map(|chain| (full_name(&**chain), chain)) {
         let of_chain = of_chain.get(&name).map(Vec::as_slice).unwrap_or_default();
         if let Some(Ok(_)) = chains.facts(&name) {
-            writes.extend(rollout(chain, of_chain));
+            writes.extend(rollout(chain, of_chain, &mut users));
         }
-        let status = chain_status(chain, of_chain, chains, plan.verdicts.get(&name), now);
+        let mut status = chain_status(chain, of_chain, chains, plan.verdicts.get(&name), now);
+        functions.tell(chain, of_chain, &mut status, now);
         if chain.status.as_ref() != Some(&status) {
             for (warning, reason, note) in events_between(chain.status.as_ref(), &status) {
                 let chain = Arc::clone(chain);
@@ -140,7 +107,7 @@ fn of_action(
     action: &RackAction,
     by_name: &HashMap<String, &Arc<Chain>>,
     instances: &HashMap<String, &Arc<ChainInstance>>,
-    (chains, macs): (&Chains, &mut HashSet<String>),
+    (chains, macs, users): (&Chains, &mut HashSet<String>, &mut HashSet<u32>),
     writes: &mut Vec<Write>,
 ) {
     match action {
@@ -154,6 +121,7 @@ fn of_action(
                 chain,
                 new,
                 free_mac(&new.name, macs),
+                users,
             ))));
             if new.reason != CreateReason::Missing {
                 let note = format!("{} on {}: {}", short(&new.name), new.server, because(new.reason));
@@ -243,7 +211,7 @@ fn spec_for(local: &Map<String, Value>, promised: f64, mac: &str) -> Map<String,
     spec
 }
 
-fn instance_of(chain: &Chain, new: &NewInstance, mac: String) -> ChainInstance {
+fn instance_of(chain: &Chain, new: &NewInstance, mac: String, users: &mut HashSet<u32>) -> ChainInstance {
     let name = chain.name_any();
     let spec = InstanceSpec {
         chain: name.clone(),
@@ -255,7 +223,9 @@ fn instance_of(chain: &Chain, new: &NewInstance, mac: String) -> ChainInstance {
         draining: false,
         chain_spec: spec_for(&chain.spec.local, new.rate, &mac),
         mac,
-        force: new.rate == 0.0 || new.exclusive,
+        // There are no profiles of functions in processes of their own.
+        force: new.rate == 0.0 || new.exclusive || !references(&chain.spec.local).is_empty(),
+        pods: pods_of(&chain.spec.local, short(&new.name), &[], users),
     };
     let labels = [(CHAIN_LABEL, &name), (SERVER_LABEL, &new.server)];
     ChainInstance {
@@ -273,7 +243,7 @@ fn instance_of(chain: &Chain, new: &NewInstance, mac: String) -> ChainInstance {
 }
 
 /// Brings one instance to the chain's newest spec, if no other one is on the way there.
-fn rollout(chain: &Chain, instances: &[&ChainInstance]) -> Option<Write> {
+fn rollout(chain: &Chain, instances: &[&ChainInstance], users: &mut HashSet<u32>) -> Option<Write> {
     let generation = chain.metadata.generation?;
     let is_there = |instance: &&&ChainInstance| instance.spec.chain_generation == generation;
     let is_settled = |instance: &&ChainInstance| {
@@ -295,7 +265,14 @@ fn rollout(chain: &Chain, instances: &[&ChainInstance]) -> Option<Write> {
     // A merge patch leaves fields that it does not name: those that the chain has lost are named with null.
     let mut spec = spec_for(&chain.spec.local, next.spec.promised, &next.spec.mac);
     replace(&mut spec, &next.spec.chain_spec);
-    let patch = json!({"spec": {"chainGeneration": generation, "chainSpec": spec}});
+    let pods = pods_of(&chain.spec.local, &next.name_any(), &next.spec.pods, users);
+    let mut patch = json!({"spec": {"chainGeneration": generation, "chainSpec": spec}});
+    if pods != next.spec.pods {
+        patch["spec"]["pods"] = json!(pods);
+    }
+    if !pods.is_empty() && !next.spec.force {
+        patch["spec"]["force"] = json!(true);
+    }
     Some(Write::Change {
         key: key_of(*next),
         patch,

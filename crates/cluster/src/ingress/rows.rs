@@ -18,8 +18,6 @@ use tailwater_policy::server::{FlowClass, RowMatch};
 
 /// Bits of the source address that rows can match.
 pub const SOURCE_BITS: u8 = 4;
-/// Buckets of the mapper's flow classes for each value of these bits.
-const BUCKETS_PER_VALUE: u16 = 512 >> SOURCE_BITS;
 /// Priorities. Between the two limits each rank of matches has as many as rows have lengths.
 const UNMATCHED_PRIORITY: u16 = 500;
 const FIRST_PRIORITY: u16 = 1000;
@@ -118,11 +116,7 @@ impl std::fmt::Display for Row {
 /// Returns the class of a flow, as servers report its load: rows tell flows to one destination apart by the four lowest
 /// bits of the source address. The mappers have the bits of an RSS hash in the same place.
 pub fn class_of(source: IpAddr, destination: IpAddr) -> FlowClass {
-    let last = match source {
-        IpAddr::V4(address) => address.octets()[3],
-        IpAddr::V6(address) => address.octets()[15],
-    };
-    FlowClass::new(destination, u16::from(last & 0xf) * BUCKETS_PER_VALUE)
+    FlowClass::by_source(source, destination)
 }
 
 /// One combination of the elements of a match's lists. `None` stands for any.

@@ -3,6 +3,7 @@
 use crate::controller::Objects;
 use crate::controller::chains::Chains;
 use crate::controller::full_name;
+use crate::figures::class_load;
 use crate::ingress::{ChainReport, ChainRoute, Input, PortReference, Readiness, Server, ServerReport};
 use crate::reports::AgentReport;
 use crate::resources::{ChainInstance, InstancePhase};
@@ -141,8 +142,13 @@ impl Feed {
                     busy: Nanos(reported.busy_nanos),
                     late: reported.late,
                 },
+                measured: Some(reported.measured_nanos).filter(|at| *at > 0).map(Nanos),
                 dedicated: 1,
-                classes: Vec::new(),
+                classes: reported
+                    .classes
+                    .iter()
+                    .filter_map(|class| class_load(&class.destination, class.source_bits, class.packets))
+                    .collect(),
             });
             Some(Input::Report(ServerReport {
                 server: number,
@@ -201,4 +207,73 @@ fn cores(instance: &ChainInstance) -> u16 {
         .map(|status| &*status.cores)
         .unwrap_or_default();
     cores.split(',').filter(|core| !core.is_empty()).count().max(1) as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reports::{FlowClass, InstanceReport};
+    use tailwater_policy::server::{ClassLoad, FlowClass as Class};
+
+    #[test]
+    fn reports_tell_the_load_of_each_instance_and_their_absence_of_none() {
+        let mapping = IngressConfig {
+            prefix_v4: 24,
+            prefix_v6: 48,
+            threshold: 0,
+            table: 0,
+            flow_hash: true,
+            rebalance: true,
+            scale_in: false,
+        };
+        let mut feed = Feed::new(mapping);
+        for (name, number) in [("a/web-0", 3), ("a/web-1", 4)] {
+            feed.numbers.insert(name.to_owned(), number);
+            let on = feed.on.entry("one".to_owned()).or_default();
+            on.push((name.to_owned(), "a/web".to_owned()));
+        }
+        let class = |destination: &[u8]| FlowClass {
+            destination: destination.to_vec(),
+            source_bits: 5,
+            packets: 70,
+        };
+        let instance = InstanceReport {
+            name: "a--web-1".to_owned(),
+            offered: 10,
+            processed: 9,
+            late: 1,
+            busy_nanos: 4_000,
+            measured_nanos: 300,
+            classes: vec![class(&[10, 0, 0, 1]), class(&[10])],
+        };
+        let report = AgentReport {
+            server: "one".to_owned(),
+            instances: vec![instance],
+        };
+        let expected = ChainReport {
+            chain: "a/web".to_owned(),
+            counters: ServerCounters {
+                offered: 10,
+                processed: 9,
+                busy: Nanos(4_000),
+                late: 1,
+            },
+            measured: Some(Nanos(300)),
+            dedicated: 1,
+            classes: vec![ClassLoad {
+                class: Class::by_source_bits(5, [10, 0, 0, 1].into()),
+                packets: 70,
+            }],
+        };
+        let report_of = |server, chains| Input::Report(ServerReport { server, chains });
+        assert_eq!(
+            feed.report(&report),
+            [report_of(3, vec![]), report_of(4, vec![expected])]
+        );
+        let silent = AgentReport {
+            instances: Vec::new(),
+            ..report
+        };
+        assert_eq!(feed.report(&silent), [report_of(3, vec![]), report_of(4, vec![])]);
+    }
 }

@@ -42,11 +42,21 @@ pub async fn send(
     let (messages, stream) = tokio::sync::mpsc::channel(1);
     let call = client.report(ReceiverStream::new(stream));
     let sending = async {
+        let (mut report, mut is_first) = (report.clone(), true);
         let mut ticks = interval(period);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            let now = report.borrow().clone();
+            let is_new = report.has_changed().unwrap_or(false) || is_first;
+            is_first = false;
+            // A sign of life says nothing of instances if nothing has been measured since the last one.
+            let now = match is_new {
+                true => report.borrow_and_update().clone(),
+                false => AgentReport {
+                    server: report.borrow().server.clone(),
+                    instances: Vec::new(),
+                },
+            };
             if messages.send(now).await.is_err() {
                 return;
             }

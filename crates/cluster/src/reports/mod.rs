@@ -11,7 +11,7 @@ mod server;
 mod tls;
 
 pub use client::send;
-pub use generated::{AgentReport, InstanceReport};
+pub use generated::{AgentReport, FlowClass, InstanceReport};
 pub use server::{ReportLimits, serve};
 pub use tls::{Security, TlsError};
 

@@ -63,9 +63,12 @@ const LONG: Duration = Duration::from_secs(20);
 async fn reports_arrive_at_intervals_and_stop_with_the_agent() {
     let (address, mut taken, _) = start(Security::None).await;
     let sender = tokio::spawn(async move { send(&address, &Security::None, PERIOD, &report("a")).await });
+    let first = timeout(LONG, taken.recv()).await.unwrap().unwrap();
+    assert_eq!((&*first.server, first.instances[0].offered), ("a", 7));
     for _ in 0..3 {
+        // Nothing has been measured since: a sign of life.
         let report = timeout(LONG, taken.recv()).await.unwrap().unwrap();
-        assert_eq!((&*report.server, report.instances[0].offered), ("a", 7));
+        assert_eq!((&*report.server, report.instances.len()), ("a", 0));
     }
     sender.abort();
     let _ = sender.await;

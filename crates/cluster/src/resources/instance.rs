@@ -64,6 +64,24 @@ pub struct InstanceSpec {
     /// Runs without a promise if it does not fit.
     #[serde(default)]
     pub force: bool,
+    /// Pods of the functions that are named in `chainSpec`, in its order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub pods: Vec<InstancePod>,
+}
+
+/// Pod of a function of an instance.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct InstancePod {
+    /// Name of the pod.
+    #[schemars(length(max = 253))]
+    pub name: String,
+    /// Name of the Function.
+    #[schemars(length(max = 253))]
+    pub function: String,
+    /// Number of the user that its processes have, which no other pod's have.
+    pub user: u32,
 }
 
 fn chain_spec(_: &mut SchemaGenerator) -> Schema {
@@ -124,4 +142,8 @@ pub struct InstanceFigures {
     pub latency_nanos: u64,
     /// Packets offered, delivered, dropped and lost since it started.
     pub packets: [u64; 4],
+    /// Share of the time of its cores, as far as other chains leave it, that it spent on packets in the last window, 0
+    /// to 1. Absent if its server does not measure it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub busy: Option<f64>,
 }

@@ -6,6 +6,7 @@
 //! | [`ChainInstance`] | the controller; status: the server's agent | agents, the controller |
 //! | [`RackServer`] | the server's agent; `unschedulable`: operators | the controller |
 //! | [`Profile`] | operators, or jobs that measure | the controller, agents |
+//! | [`Function`] | operators; status: the controller | the controller, which makes pods |
 //!
 //! The API server is the only truth: a controller or agent that starts anew needs nothing else. `spec` of a chain is
 //! that of the file which runs on a single machine, and `spec.scale` in addition.
@@ -15,6 +16,7 @@
 
 mod chain;
 mod condition;
+mod function;
 mod instance;
 mod profile;
 mod schema;
@@ -22,7 +24,11 @@ mod server;
 
 pub use chain::{Chain, ChainSpec, ChainStatus, NameTooLong, Scale, local_name};
 pub use condition::{Condition, set as set_condition};
-pub use instance::{ChainInstance, InstanceFigures, InstancePhase, InstanceSpec, InstanceStatus};
+pub use function::{
+    Function, FunctionSpec, FunctionStatus, FunctionVariable, INSTANCE_LABEL, KeyReference, POD_DIRECTORY,
+    PODS_ANNOTATION, PullPolicy, VariableSource, names_a_socket, pod_folder, pod_socket, references, with_sockets,
+};
+pub use instance::{ChainInstance, InstanceFigures, InstancePhase, InstancePod, InstanceSpec, InstanceStatus};
 pub use profile::{Profile, ProfileSpec};
 pub use server::{RackServer, ServerSpec, ServerStatus};
 
@@ -48,7 +54,13 @@ pub fn definitions(functions: &[FunctionSchema]) -> Vec<CustomResourceDefinition
     if !functions.is_empty() {
         check_chains(&mut chain, functions);
     }
-    vec![chain, ChainInstance::crd(), RackServer::crd(), Profile::crd()]
+    vec![
+        chain,
+        ChainInstance::crd(),
+        RackServer::crd(),
+        Profile::crd(),
+        Function::crd(),
+    ]
 }
 
 /// Gives the definition of chains the schema of their files, and the rack's own field.

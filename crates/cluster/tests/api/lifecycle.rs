@@ -297,6 +297,38 @@ async fn a_chain_on_demand_follows_its_load() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_chain_without_a_profile_follows_the_time_of_its_cores() {
+    let server = ApiServer::start("busy").await;
+    let client = &rack(&server).await;
+    let models: Vec<ModelServer> = (0..4).map(|_| ModelServer::default()).collect();
+    let _agents: Vec<_> = models
+        .iter()
+        .enumerate()
+        .map(|(number, model)| start_agent(client, &format!("node-{number}"), 1, model))
+        .collect();
+    let _controller = start_controller(client, "first");
+    create(client, &[chain("web", "10.1.0.0/16", &json!({"scale": {"max": 3}}))]).await;
+    let load = |busy: f64| {
+        for model in &models {
+            model.model().busy = Some(busy);
+        }
+    };
+    let running = || async {
+        let instances = instances(client).await;
+        let active = instances.iter().filter(|one| runs(one) && !one.spec.draining);
+        active.count()
+    };
+    load(0.6);
+    until("one instance runs", || async { running().await == 1 }).await;
+    load(0.9);
+    until("there are as many as permitted", || async { running().await == 3 }).await;
+    // Instances have their place without a promise.
+    assert!(instances(client).await.iter().all(|one| one.spec.promised == 0.0));
+    load(0.1);
+    until("one suffices again", || async { running().await == 1 }).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn better_plans_empty_servers_in_the_background() {
     let server = ApiServer::start("better").await;
     let client = &rack(&server).await;

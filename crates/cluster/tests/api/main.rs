@@ -1,6 +1,7 @@
 //! Controller and agents against an API server.
 
 mod definitions;
+mod functions;
 mod lifecycle;
 mod restarts;
 mod rights;

@@ -16,7 +16,7 @@ use tailwater_cluster::resources::{Chain, ChainInstance, RackServer};
 use tokio::time::sleep;
 
 /// File of the chart.
-fn file(name: &str) -> Value {
+pub(crate) fn file(name: &str) -> Value {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../../deploy/helm/tailwater/files")
         .join(name);
@@ -26,7 +26,7 @@ fn file(name: &str) -> Value {
     serde_saphyr::from_str(&text).unwrap()
 }
 
-async fn create_object(client: &Client, group: &str, plural: &str, namespace: Option<&str>, object: Value) {
+pub(crate) async fn create_object(client: &Client, group: &str, plural: &str, namespace: Option<&str>, object: Value) {
     let kind = object["kind"].as_str().unwrap();
     let resource = ApiResource {
         group: group.to_owned(),
@@ -44,9 +44,7 @@ async fn create_object(client: &Client, group: &str, plural: &str, namespace: Op
 }
 
 /// Gives a component the rights of the chart.
-async fn bind(client: &Client, component: &str) {
-    const GROUP: &str = "rbac.authorization.k8s.io";
-    let account = format!("tailwater-{component}");
+pub(crate) async fn bind(client: &Client, component: &str) {
     for (role, plural, file_name, namespace) in [
         ("ClusterRole", "clusterroles", format!("{component}-rules.yaml"), None),
         (
@@ -56,18 +54,34 @@ async fn bind(client: &Client, component: &str) {
             Some("tailwater"),
         ),
     ] {
-        let object = json!({
-            "apiVersion": format!("{GROUP}/v1"), "kind": role, "metadata": {"name": account}, "rules": file(&file_name),
-        });
-        create_object(client, GROUP, plural, namespace, object).await;
-        let binding = json!({
-            "apiVersion": format!("{GROUP}/v1"), "kind": format!("{role}Binding"), "metadata": {"name": account},
-            "roleRef": {"apiGroup": GROUP, "kind": role, "name": account},
-            "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": "tailwater"}],
-        });
-        let plural = format!("{}bindings", plural.trim_end_matches('s'));
-        create_object(client, GROUP, &plural, namespace, binding).await;
+        bind_rules(client, component, (role, plural, &file_name), namespace).await;
     }
+}
+
+/// Gives a component rights of the chart in a namespace.
+pub(crate) async fn bind_in(client: &Client, component: &str, file_name: &str, namespace: &str) {
+    bind_rules(client, component, ("Role", "roles", file_name), Some(namespace)).await;
+}
+
+async fn bind_rules(
+    client: &Client,
+    component: &str,
+    (role, plural, file_name): (&str, &str, &str),
+    namespace: Option<&str>,
+) {
+    const GROUP: &str = "rbac.authorization.k8s.io";
+    let account = format!("tailwater-{component}");
+    let object = json!({
+        "apiVersion": format!("{GROUP}/v1"), "kind": role, "metadata": {"name": account}, "rules": file(file_name),
+    });
+    create_object(client, GROUP, plural, namespace, object).await;
+    let binding = json!({
+        "apiVersion": format!("{GROUP}/v1"), "kind": format!("{role}Binding"), "metadata": {"name": account},
+        "roleRef": {"apiGroup": GROUP, "kind": role, "name": account},
+        "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": "tailwater"}],
+    });
+    let plural = format!("{}bindings", plural.trim_end_matches('s'));
+    create_object(client, GROUP, &plural, namespace, binding).await;
 }
 
 /// Limits agents to their servers.

@@ -134,6 +134,7 @@ pub fn dedicated(server: ServerNumber, chain: &str, dedicated: u16) -> Input {
         chains: vec![ChainReport {
             chain: chain.to_owned(),
             counters: ServerCounters::default(),
+            measured: None,
             dedicated,
             classes: Vec::new(),
         }],

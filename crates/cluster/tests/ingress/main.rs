@@ -1,5 +1,6 @@
 //! The ingress on a real Open vSwitch.
 
+mod by_load;
 mod live;
 mod many_rows;
 mod ovs;

@@ -15,14 +15,14 @@ use std::time::Duration;
 use tailwater_cluster::ingress::{Input, Output, Readiness};
 use tailwater_net::Nanos;
 
-const PORT: u16 = 9000;
+pub const PORT: u16 = 9000;
 /// Address of the client.
 const CLIENT: &str = "02:ff:00:00:00:01";
 /// Time between two packets.
 const PAUSE: Duration = Duration::from_micros(500);
 
 /// Client, switch and three servers, each a namespace.
-struct Rack {
+pub struct Rack {
     names: Vec<String>,
 }
 
@@ -35,14 +35,14 @@ fn sh(line: &str) {
     );
 }
 
-fn is_root() -> bool {
+pub fn is_root() -> bool {
     use std::os::unix::fs::MetadataExt;
     std::fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0)
 }
 
 impl Rack {
     /// Creates the namespaces, or returns `None` where there are none.
-    fn new() -> Option<Rack> {
+    pub fn new() -> Option<Rack> {
         let prefix = format!("tw-ingress-{}", std::process::id());
         let names: Vec<String> = ["switch", "client", "s1", "s2", "s3"]
             .iter()
@@ -98,8 +98,13 @@ impl Rack {
         Some(rack)
     }
 
+    /// Namespace of the switch.
+    pub fn switch(&self) -> &str {
+        &self.names[0]
+    }
+
     /// Runs a task in a thread in a namespace.
-    fn within<T: Send + 'static>(&self, number: usize, task: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+    pub fn within<T: Send + 'static>(&self, number: usize, task: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
         let namespace = File::open(format!("/run/netns/{}", self.names[number])).unwrap();
         thread::spawn(move || {
             rustix::thread::move_into_link_name_space(namespace.as_fd(), None).unwrap();
@@ -117,10 +122,10 @@ impl Drop for Rack {
 }
 
 /// Packets that arrived: for each prefix and packet number, the servers that got it.
-type Arrived = Arc<Mutex<BTreeMap<(u8, u32), Vec<u16>>>>;
+pub type Arrived = Arc<Mutex<BTreeMap<(u8, u32), Vec<u16>>>>;
 
 /// Receives on a server until the flag is set. Each packet is answered.
-fn receive(server: u16, arrived: &Arrived, done: &AtomicBool) {
+pub fn receive(server: u16, arrived: &Arrived, done: &AtomicBool) {
     let socket = UdpSocket::bind(("0.0.0.0", PORT)).unwrap();
     socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
     let mut packet = [0; 64];

@@ -271,6 +271,10 @@ impl Processing for ExternalProcessing {
         self.give_up(context, true);
     }
 
+    fn reclaim(&mut self, context: &mut QueueContext) {
+        context.port.reclaim(&mut self.entry.pool);
+    }
+
     fn finish(self, _: Nanos) -> Finished {
         let Parts { chains, stages } = self.parts;
         Finished {

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::arrivals::{ArrivalSeries, bin_width};
 use crate::attribution::Cause;
-use crate::run::progress::LastWindow;
+use crate::run::progress::{LastWindow, RunWork};
 use crate::telemetry::Window;
 use crate::timeline::{Timeline, add_reasons};
 use std::collections::BTreeMap;
@@ -137,6 +137,17 @@ impl Collector {
             self.list.push(report);
         } else {
             self.omitted += 1;
+        }
+    }
+
+    /// Work in all windows so far.
+    pub(crate) fn work(&self) -> RunWork {
+        RunWork {
+            until: Nanos(self.last_window.map_or(0, |window| (window.index + 1) * self.window.0)),
+            offered: self.total.offered,
+            processed: self.total.processed,
+            busy: self.total.busy,
+            late: self.total.late_for_want_of_cores(),
         }
     }
 

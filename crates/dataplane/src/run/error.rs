@@ -1,6 +1,7 @@
 //! Errors of runs.
 
 use crate::cores::CoreError;
+use crate::packet_socket::InterfaceError;
 use crate::port::{OpenError, RetaError};
 use crate::report::RunReport;
 use std::io;
@@ -41,6 +42,14 @@ pub enum RunError {
         function: String,
         /// Requirement that is not met.
         problem: &'static str,
+    },
+    /// An interface of an external function cannot be used.
+    #[error("function {function}: {source}")]
+    Interface {
+        /// First external function.
+        function: String,
+        /// Cause, with the remedy.
+        source: InterfaceError,
     },
     /// The port cannot be opened.
     #[error(transparent)]

@@ -38,6 +38,8 @@ pub struct Progress {
     pub reloads: ReloadCounters,
     /// Last window that has ended, if one has.
     pub window: Option<LastWindow>,
+    /// Work of its workers in all windows that have ended.
+    pub work: RunWork,
     /// News of the port and of reloads since the last update, as lines for the user.
     pub news: Vec<String>,
 }
@@ -69,4 +71,19 @@ pub struct LastWindow {
     pub p99: Nanos,
     /// Whether the objective was met. `None` if no packet was delivered or lost.
     pub slo_met: Option<bool>,
+}
+
+/// Work of a run's workers in all windows that have ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RunWork {
+    /// End of these windows, since the run's start.
+    pub until: Nanos,
+    /// Packets that arrived.
+    pub offered: u64,
+    /// Packets of the batches on which time was spent.
+    pub processed: u64,
+    /// Time spent on packets.
+    pub busy: Nanos,
+    /// Late and lost packets for causes that more cores can remedy.
+    pub late: u64,
 }

@@ -101,6 +101,7 @@ impl RunRecorder<'_> {
             state: self.durable.as_ref().map(DurableRun::snapshot),
             reloads: self.reloads.counters,
             window: self.collector.last_window(),
+            work: self.collector.work(),
             news,
         });
         false

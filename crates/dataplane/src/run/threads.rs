@@ -14,7 +14,7 @@ use crate::shared_port::succession::{RunEnds, Succession};
 use crate::worker::Worker;
 use crate::worker::finished::Finished;
 use crate::worker::flags::WorkerFlags;
-use crate::worker::hosted::Feeds;
+use crate::worker::hosted::{Feeds, Hosted, HostedWorker};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, PoisonError};
@@ -145,11 +145,8 @@ impl WorkerThreads {
             let (isolated, limited) = (self.isolated, self.limits_workers);
             let mut workers = Vec::new();
             for (core, worker) in self.workers {
-                if let (Some(on_host), AnyWorker::Ordinary(_)) = (&on_host, &worker) {
-                    let AnyWorker::Ordinary(worker) = worker else {
-                        unreachable!("matched above");
-                    };
-                    workers.push(host(on_host, (core, workers.len()), *worker));
+                if let Some(on_host) = &on_host {
+                    workers.push(host(on_host, (core, workers.len()), worker));
                     continue;
                 }
                 let stopped = || stop.load(Ordering::Relaxed) || flags.failed().load(Ordering::Relaxed);
@@ -222,11 +219,15 @@ struct Threads<'scope, 'env> {
 type NamedWorker<'scope> = (String, Started<'scope>);
 
 /// Gives the worker of this number its turns on a core.
-fn host<'scope>(on_host: &OnHost<'_>, (core, number): (usize, usize), worker: Worker) -> NamedWorker<'scope> {
+fn host<'scope>(on_host: &OnHost<'_>, (core, number): (usize, usize), worker: AnyWorker) -> NamedWorker<'scope> {
     let (results, result) = channel();
     let succession = on_host.succession.as_ref();
     let inheritance = succession.map(|succession| succession.of(number));
-    let worker = worker.hosted((on_host.ends.clone(), number), results, inheritance);
+    let of_run = (on_host.ends.clone(), number);
+    let worker: Box<dyn Hosted> = match worker {
+        AnyWorker::Ordinary(worker) => worker.hosted(of_run, results, inheritance),
+        AnyWorker::External(worker) => Box::new(HostedWorker::new(*worker, of_run, results, inheritance)),
+    };
     // Without such a core the worker is dropped, and with it the sender of results.
     let only = on_host.only.as_ref();
     let only = only.and_then(|(port, slot)| Some((*port, *slot.get()?)));

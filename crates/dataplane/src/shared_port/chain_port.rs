@@ -5,7 +5,10 @@ use super::poller::ChainOutlets;
 use super::succession::{RunEnds, Succession};
 use super::{LentSender, Reserved, SharedPort};
 use crate::device::{DeviceQueue, Steering};
+use crate::external::kernel::KernelPorts;
+use crate::external::{Attached, Functions};
 use crate::port::{OpenError, Port, PortQueue, PortRequirements, PortSender, Reta, RetaError, round_robin};
+use crate::report::PortReport;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -43,6 +46,9 @@ pub struct ChainPort {
     ends: RunEnds,
     /// Chain whose packets this one takes over, and what of it.
     replaced: Option<(Withdrawal, Succession)>,
+    /// Interfaces of the chain's external functions, and each worker's side of them once open.
+    externals: Option<KernelPorts>,
+    attached: Vec<Attached>,
 }
 
 /// Slot of a chain on its port, once it has one.
@@ -69,15 +75,22 @@ impl Withdrawal {
         }
     }
 
-    /// Runs `f` on the chain between two turns of its worker, once no packet is in the chain if it `needs_quiet`.
-    /// `None` if that took longer than `timeout`: it does not run any more then.
-    pub fn on_chain<R: Send + 'static>(
+    /// Runs `f` on a worker's instance of the chain between two of its turns, once the worker has no packet if it
+    /// `needs_quiet`. `None` if that took longer than `timeout`, and does not run any more then, or if there is no such
+    /// worker.
+    pub fn on_worker<R: Send + 'static>(
         &self,
+        worker: usize,
         needs_quiet: bool,
         timeout: Duration,
         f: impl FnOnce(&mut Chain) -> R + Send + 'static,
     ) -> Option<R> {
-        self.ends.requests.call(needs_quiet, timeout, f)
+        self.ends.requests_to(worker)?.call(needs_quiet, timeout, f)
+    }
+
+    /// Slot of the chain on its port, once it has one.
+    pub fn slot(&self) -> Option<usize> {
+        self.slot.get().copied()
     }
 
     /// Returns `true` once packets have been delivered to the chain's workers, or could have been.
@@ -114,7 +127,14 @@ impl ChainPort {
             withdrawn: Arc::default(),
             ends: RunEnds::default(),
             replaced: None,
+            externals: None,
+            attached: Vec::new(),
         }
+    }
+
+    /// Opens the interfaces of the chain's external functions together with this port.
+    pub(crate) fn attach(&mut self, externals: KernelPorts) {
+        self.externals = Some(externals);
     }
 
     /// Limits the buffers of each worker to what suffices for a chain of which no packet waits at its worker.
@@ -190,7 +210,7 @@ impl Port for ChainPort {
         self.reserved = reserved;
         // It is opened once.
         let _ = self.slot.set(slot);
-        let _ = self.ends.workers.set(need.workers);
+        self.ends.set_workers(need.workers);
         let missed = Arc::<AtomicU64>::default();
         let has_hash = same_key(&need.rss_key, &shared.config.rss_key);
         let sizes = (ring, of_worker as usize);
@@ -216,6 +236,9 @@ impl Port for ChainPort {
         );
         let steering = steering.map_err(|error| OpenError::Device(error.to_string()))?;
         self.steering = Some(Arc::new(steering.counting(missed)));
+        if let Some(externals) = &mut self.externals {
+            self.attached = externals.open(&())?;
+        }
         let pools = (0..need.workers).map(|_| BufferPool::lent(shared.memory.clone(), of_worker as usize));
         Ok(pools.collect())
     }
@@ -242,6 +265,21 @@ impl Port for ChainPort {
 
     fn packet_store(&self) -> Option<PacketStore> {
         Some(self.shared.packet_store())
+    }
+
+    fn attached(&mut self) -> Vec<Attached> {
+        std::mem::take(&mut self.attached)
+    }
+
+    fn monitor(&self, tell: &mut dyn FnMut(String)) {
+        if let Some(externals) = &self.externals {
+            Functions::<()>::monitor(externals, tell);
+        }
+    }
+
+    fn report(&self) -> Vec<PortReport> {
+        let externals = self.externals.as_ref();
+        externals.map(Functions::<()>::report).unwrap_or_default()
     }
 
     fn reta_delay(&self) -> Option<Nanos> {

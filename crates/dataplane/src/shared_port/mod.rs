@@ -15,6 +15,7 @@
 //! packets; buffers for the others remain.
 
 mod chain_port;
+mod flow_samples;
 mod inbox;
 mod poller;
 mod requests;
@@ -24,6 +25,7 @@ mod take_over;
 
 pub(crate) use chain_port::Slot;
 pub use chain_port::{ChainPort, Withdrawal};
+pub use flow_samples::FlowSample;
 pub(crate) use poller::Poller;
 pub use poller::Unmatched;
 pub(crate) use requests::ChainRequests;
@@ -34,6 +36,7 @@ use crate::device::Sender;
 use crate::port::{OpenError, Port, PortRequirements, PortSender};
 use crate::report::PortReport;
 use crate::worker::flags::WorkerFlags;
+use flow_samples::{FlowSamples, flow_samples};
 use inbox::Progress;
 use poller::PollerCounters;
 use rules::{ChainRules, MAX_CHAINS};
@@ -111,6 +114,7 @@ pub struct SharedPort {
     share: u32,
     progress: Vec<Arc<Progress>>,
     counters: Vec<Arc<PollerCounters>>,
+    samples: Mutex<Vec<FlowSamples>>,
     chains: Mutex<Chains>,
     /// Senders that chains have returned.
     senders: Arc<Senders>,
@@ -294,9 +298,18 @@ impl SharedPort {
         let start = clock.now() + LEAD;
         let queues = port.queues(start).into_iter();
         let parts = queues.zip(pools).zip(progress.iter().zip(&counters));
+        let mut samples = Vec::with_capacity(progress.len());
         let ready = parts.map(|((queue, pool), (progress, counters)): ((_, BufferPool), _)| {
             let (progress, counters) = (Arc::clone(progress), Arc::clone(counters));
-            Box::new(Poller::new(queue, pool, config.unmatched, counters, progress))
+            let (sampler, of_poller) = flow_samples();
+            samples.push(of_poller);
+            Box::new(Poller::new(
+                queue,
+                pool,
+                config.unmatched,
+                counters,
+                (progress, sampler),
+            ))
         });
         let ready = ready.collect();
         let shared = SharedPort {
@@ -309,6 +322,7 @@ impl SharedPort {
             share,
             progress,
             counters,
+            samples: Mutex::new(samples),
             chains: Mutex::new(Chains {
                 matches: vec![None; MAX_CHAINS],
                 ..Chains::default()
@@ -339,6 +353,12 @@ impl SharedPort {
             lost: before.lost + sum(|own| &own.lost),
             damaged: before.damaged + sum(|own| &own.damaged),
         }
+    }
+
+    /// Passes samples of the chains' packets since the last call to `each`.
+    pub fn read_flow_samples(&self, mut each: impl FnMut(FlowSample)) {
+        let mut samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
+        samples.iter_mut().for_each(|of_poller| of_poller.read(&mut each));
     }
 
     /// Reports news of the port, in lines for the user.

@@ -1,7 +1,8 @@
 //! Poller: receives from a queue of a shared port, and passes each packet to the chain it belongs to.
 
+use super::flow_samples::FlowSampler;
 use super::inbox::{Outlet, Progress};
-use super::rules::{ChainRules, MAX_CHAINS};
+use super::rules::{ChainRules, MAX_CHAINS, NOBODY};
 use crate::port::{PortQueue, QueuePosition, Received};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -102,15 +103,13 @@ pub(crate) struct Poller {
     unmatched: Unmatched,
     counters: Arc<PollerCounters>,
     progress: Arc<Progress>,
+    sampler: FlowSampler,
     /// Whether packets wait in the port.
     pause: Pause,
     /// Turns until all chains' buffers are taken back.
     settle_in: u32,
     ended: bool,
 }
-
-/// Slot that no chain has.
-const NOBODY: u8 = MAX_CHAINS as u8;
 
 /// Turns between visits of chains that get no packets.
 const SETTLE_INTERVAL: u32 = 64;
@@ -121,7 +120,7 @@ impl Poller {
         pool: BufferPool,
         unmatched: Unmatched,
         counters: Arc<PollerCounters>,
-        progress: Arc<Progress>,
+        (progress, sampler): (Arc<Progress>, FlowSampler),
     ) -> Poller {
         Poller {
             batch: Batch::new(&pool, MAX_BATCH),
@@ -135,6 +134,7 @@ impl Poller {
             unmatched,
             counters,
             progress,
+            sampler,
             pause: Pause::default(),
             settle_in: SETTLE_INTERVAL,
             ended: false,
@@ -155,19 +155,24 @@ impl Poller {
             Pause::None => MOST_BATCHES,
             _ => self.batches_after_pause(now),
         };
+        let most = match self.pause {
+            Pause::CatchingUp(_) => self.least_room().min(MAX_BATCH),
+            _ => MAX_BATCH,
+        };
+        self.batch.limit(most);
         for _ in 0..batches {
             let received = self.queue.receive(now, &mut self.pool, &mut self.batch);
             let count = self.batch.len();
             any |= count > 0;
             self.count(received);
             if self.pause != Pause::None {
-                self.count_waited();
+                self.count_waited(most);
             }
             self.deliver();
             if received.ended && received.waiting == 0 {
                 self.ended = true;
             }
-            if count < MAX_BATCH {
+            if count < most {
                 break;
             }
         }
@@ -210,6 +215,7 @@ impl Poller {
             outlets,
             fed,
             counters,
+            sampler,
             ..
         } = self;
         // First the choices, then the packets: each loop keeps what it needs in registers.
@@ -219,6 +225,7 @@ impl Poller {
             chosen[place] = rules.chain_of(frame).unwrap_or(NOBODY);
             place += 1;
         });
+        sampler.note(&self.batch, &chosen);
         let choose = |place: usize| Some(chosen[place]).filter(|slot| *slot != NOBODY);
         let mut delivered = self.batch.len() as u64;
         self.batch
@@ -383,19 +390,20 @@ impl Poller {
                 self.pause = Pause::None;
                 1
             }
-            Pause::CatchingUp(_) => usize::from(self.least_room() >= MAX_BATCH),
+            // A ring may be smaller than a batch.
+            Pause::CatchingUp(_) => usize::from(self.least_room() > 0),
         }
     }
 
-    /// Counts packets of the batch that waited. A batch that is not full is the last of them.
+    /// Counts packets of the batch that waited. A batch of fewer than `most` is the last of them.
     #[cold]
-    fn count_waited(&mut self) {
+    fn count_waited(&mut self, most: usize) {
         let Pause::CatchingUp(since) = self.pause else {
             return;
         };
         let waited = (0..self.batch.len()).filter(|at| self.batch.packet(*at).arrival < since);
         add(&self.counters.waited, waited.count() as u64);
-        if self.batch.len() < MAX_BATCH {
+        if self.batch.len() < most {
             self.pause = Pause::None;
         }
     }

@@ -1,4 +1,4 @@
-//! Requests to a chain, carried out by its worker between two turns.
+//! Requests to a chain, carried out by one of its workers between two turns.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +14,7 @@ struct ChainRequest {
     run: Box<dyn FnOnce(&mut Chain) + Send>,
 }
 
-/// Request that waits for a chain's worker, if there is one.
+/// Request that waits for a worker, if there is one.
 #[derive(Default)]
 pub(crate) struct ChainRequests {
     is_pending: AtomicBool,

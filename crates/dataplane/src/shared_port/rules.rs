@@ -16,6 +16,8 @@ use tailwater_net::vlan::tags;
 
 /// Maximum number of chains on a port: a word has a bit for each.
 pub const MAX_CHAINS: usize = 64;
+/// Slot that no chain has.
+pub(super) const NOBODY: u8 = MAX_CHAINS as u8;
 
 /// Length of an IPv4 header without options, in bytes.
 const V4_HEADER: usize = 20;

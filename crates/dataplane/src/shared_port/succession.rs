@@ -80,10 +80,25 @@ pub(crate) struct RunEnds {
     pub(crate) flags: Arc<WorkerFlags>,
     pub(crate) workers: Arc<OnceLock<u16>>,
     pub(crate) heir: Heir,
-    pub(crate) requests: Arc<ChainRequests>,
+    /// Requests to each worker, once their number is known.
+    requests: Arc<OnceLock<Box<[Arc<ChainRequests>]>>>,
 }
 
 impl RunEnds {
+    /// Notes the number of workers.
+    pub(crate) fn set_workers(&self, workers: u16) {
+        // A run has one number.
+        let _ = self.workers.set(workers);
+        let _ = self
+            .requests
+            .set((0..workers).map(|_| Arc::<ChainRequests>::default()).collect());
+    }
+
+    /// Requests to a worker; `None` if the run has no such worker yet.
+    pub(crate) fn requests_to(&self, worker: usize) -> Option<Arc<ChainRequests>> {
+        self.requests.get()?.get(worker).cloned()
+    }
+
     /// Names of the functions that a successor keeps.
     pub(crate) fn kept(heir: Option<&Heir>) -> &[String] {
         let estates = heir.and_then(|heir| heir.get());

@@ -4,7 +4,9 @@ use super::config::LONGEST_DRAIN;
 use super::finished::Finished;
 use super::poll_loop::{LoopTimes, PollLoop, Processing, Turn};
 use crate::panics::catch_panic;
+use crate::shared_port::ChainRequests;
 use crate::shared_port::succession::{Inheritance, LONGEST_WAIT, RunEnds};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
 use tailwater_chain::chain::Chain;
@@ -54,6 +56,8 @@ pub(crate) struct HostedWorker<P> {
     phase: Phase,
     died: Option<String>,
     ends: RunEnds,
+    /// Requests to this worker.
+    requests: Arc<ChainRequests>,
     /// Number of the worker in its run.
     number: usize,
     results: Sender<Finished>,
@@ -78,6 +82,7 @@ impl<P: Processing> HostedWorker<P> {
             worker: Some(worker),
             phase: Phase::Works,
             died: None,
+            requests: ends.requests_to(number).unwrap_or_default(),
             ends,
             number,
             results,
@@ -94,10 +99,10 @@ impl<P: Processing> HostedWorker<P> {
         };
         let (turn, received) = worker.turn(times, || flags.are_set());
         let waits = worker.processing.waits_for_others();
-        if self.ends.requests.is_pending() {
+        if self.requests.is_pending() {
             let is_quiet = matches!(turn, Turn::Idle(_)) && received.waiting == 0 && worker.processing.is_done();
             if let Some(chain) = worker.processing.chain() {
-                self.ends.requests.carry_out(chain, is_quiet);
+                self.requests.carry_out(chain, is_quiet);
             }
         }
         if worker.is_over(times, received) {
@@ -173,8 +178,10 @@ impl<P: Processing> HostedWorker<P> {
             }
             let mut finished = worker.finish(self.died.take());
             if let Some(estate) = self.ends.heir.get().and_then(|estates| estates.get(self.number)) {
-                // Processes of functions end in their own run, which may take its time, and not on this core.
-                let passes = |chain: &mut Chain| estate.takes_chain() && !chain.has_isolated_functions();
+                // Processes of functions end in their own run, which may take its time, and not on this core. A chain
+                // that external functions cut has nothing for a successor.
+                let is_whole = finished.externals.is_empty();
+                let passes = |chain: &mut Chain| is_whole && estate.takes_chain() && !chain.has_isolated_functions();
                 let chain = finished.chains.pop_if(passes);
                 let chain = chain.filter(|_| finished.died.is_none());
                 finished.left = chain.as_ref().and_then(Chain::flow_counters);

@@ -125,7 +125,8 @@ impl Server {
     /// Server with the clock of another one, and a paused port.
     pub fn paused(trace: Trace, other: &Server) -> Server {
         let clock = Clock::continuing(&other.host.clock().origin()).expect("the same machine");
-        Server::build(trace, 1, Vec::new(), (false, Unmatched::Drop), Some(clock))
+        let workers = other.cores.len();
+        Server::build(trace, workers, Vec::new(), (false, Unmatched::Drop), Some(clock))
     }
 
     fn build(

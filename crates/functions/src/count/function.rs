@@ -79,6 +79,10 @@ impl NetworkFunction for Count {
         Verdict::Forward
     }
 
+    fn can_restart(&self) -> bool {
+        true
+    }
+
     fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {
         self.table.live().refresh(&mut self.held);
         let Count {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tailwater_chain::batch::{Batch, Packet, Verdict};
-use tailwater_chain::function::{FlowStates, NetworkFunction, NewFlow};
+use tailwater_chain::function::{DurableState, FlowStates, NetworkFunction, NewFlow};
 use tailwater_chain::live::{Live, Version};
 use tailwater_net::checksum::{ChecksumDelta, sum};
 use tailwater_net::parse::Headers;
@@ -363,6 +363,10 @@ impl NetworkFunction for Encrypt {
                 batch.packet_mut(i).0.verdict = Verdict::Drop(reason);
             }
         }
+    }
+
+    fn portable(&mut self) -> Option<&mut dyn DurableState> {
+        Some(self)
     }
 }
 

@@ -24,7 +24,7 @@ impl FunctionConfig for EncryptConfig {
     }
 
     fn build(&self, _context: &BuildContext<'_>) -> Result<Box<dyn FunctionFactory>, FunctionError> {
-        Ok(Box::new(EncryptFactory::new(self, PacketNumbers::starting_now())))
+        Ok(Box::new(EncryptFactory::new(self, PacketNumbers::among(0, 1))))
     }
 
     fn build_isolated(

@@ -5,6 +5,7 @@ mod chacha;
 mod function;
 mod kind;
 mod spec;
+mod transfer;
 
 pub use function::{Direction, Encrypt, EncryptRules, PacketNumbers};
 pub use kind::KIND;

@@ -24,7 +24,8 @@ pub(crate) struct RecordFile {
 
 impl RecordFile {
     /// Creates the file, which beats `pulse` with every accepted write, and puts `header`, which is empty or a line,
-    /// into its first block. Records that are not written are added to `unwritten`.
+    /// into its first block, unless something is in the file by then. Records that are not written are added to
+    /// `unwritten`.
     ///
     /// # Errors
     /// The file cannot be created.
@@ -67,6 +68,11 @@ impl RecordFile {
 
     /// Writes the block, so that a reader that follows the file sees all records.
     pub(crate) fn flush(&mut self) {
+        if self.header > 0 && self.file.is_begun() {
+            let header = self.block.iter().position(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+            self.block.drain(..header);
+            self.header = 0;
+        }
         let (accepted, outcome) = match &self.outcome {
             Ok(()) => accept(&mut self.file, &self.block),
             Err(_) => (0, Ok(())),

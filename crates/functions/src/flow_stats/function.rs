@@ -6,7 +6,9 @@ use crate::accounting::{Counts, flags};
 use bytemuck::{Pod, Zeroable};
 use std::sync::Arc;
 use tailwater_chain::batch::{Batch, Packet};
-use tailwater_chain::function::{FlowEnds, FlowStates, FlowTimer, FunctionProperties, NetworkFunction, RunEnd};
+use tailwater_chain::function::{
+    DurableState, FlowEnds, FlowStates, FlowTimer, FunctionProperties, NetworkFunction, RunEnd,
+};
 use tailwater_net::parse::Network;
 use tailwater_net::{FlowKey, Nanos, protocol};
 
@@ -196,6 +198,10 @@ impl NetworkFunction for FlowStats {
     fn timer(&mut self) -> Option<&mut dyn FlowTimer> {
         Some(self)
     }
+
+    fn portable(&mut self) -> Option<&mut dyn DurableState> {
+        Some(self)
+    }
 }
 
 impl Drop for FlowStats {
@@ -217,6 +223,31 @@ impl FlowEnds for FlowStats {
             self.export(&counted.record(key, reason));
         }
     }
+}
+
+/// State passes to a process that takes over from this one.
+impl DurableState for FlowStats {
+    fn format_version(&self) -> u32 {
+        1
+    }
+
+    fn to_durable(&self, state: &mut [u8], origin: Nanos) {
+        change(state, |counts| counts.to_durable(origin));
+    }
+
+    fn restore_durable(&mut self, state: &mut [u8], origin: Nanos) {
+        change(state, |counts| counts.of_durable(origin));
+    }
+}
+
+/// Converts the times of a flow's state. Those of a flow without packets to report stay.
+fn change(state: &mut [u8], change: impl FnOnce(Counts) -> Counts) {
+    let state = &mut state[..size_of::<FlowState>()];
+    let mut flow: FlowState = bytemuck::pod_read_unaligned(state);
+    if flow.counts.packets() > 0 {
+        flow.counts = change(flow.counts);
+    }
+    state.copy_from_slice(bytemuck::bytes_of(&flow));
 }
 
 impl RunEnd for FlowStats {

@@ -78,6 +78,8 @@ pub(super) struct Session {
     pulse: Pulse,
     /// Records sent and not known to be lost.
     sent: u64,
+    /// Another process has begun the file.
+    is_begun: bool,
     /// First error of writing a file.
     error: Option<io::Error>,
 }
@@ -103,9 +105,11 @@ impl Session {
         pulse: Pulse,
     ) -> io::Result<Session> {
         let now = Instant::now();
+        let mut is_begun = false;
         let (stream, far, limit, refresh, bits_per_second) = match outlet {
             Outlet::File(path) => {
                 let file = OutFile::create(path, &pulse)?;
+                is_begun = file.is_begun();
                 (Stream::File(file), None, FILE_MESSAGE, None, None)
             }
             Outlet::Collector {
@@ -140,6 +144,7 @@ impl Session {
             losses,
             pulse,
             sent: 0,
+            is_begun,
             error: None,
         })
     }
@@ -182,8 +187,10 @@ impl Session {
                 }
             }
             self.lose_backlog();
-            // The loss counters are final now.
-            if !matches!(self.stream, Stream::None) {
+            // The loss counters are final now. Of a process that has written nothing, and left the file to another one,
+            // there are none.
+            let is_unused = self.is_begun && self.sequence == 0;
+            if !matches!(self.stream, Stream::None) && !is_unused {
                 self.send_options(Templates::Current);
             }
         }

@@ -6,7 +6,7 @@ use crate::exporter::Sender;
 use crate::stream_pool::{self, StreamPoolCache};
 use std::sync::Arc;
 use tailwater_chain::batch::{Batch, Packet, Verdict};
-use tailwater_chain::function::{FlowEnds, FlowStates, FunctionProperties, NetworkFunction, RunEnd};
+use tailwater_chain::function::{DurableState, FlowEnds, FlowStates, FunctionProperties, NetworkFunction, RunEnd};
 use tailwater_chain::live::Version;
 use tailwater_ids::connection::{Connection, Lease};
 use tailwater_ids::inspector::{self, Inspector};
@@ -29,7 +29,7 @@ const NAMES: [&str; COUNTERS] = {
 
 /// One instance's slots of the buffer pool for streams.
 #[derive(Debug)]
-struct BufferPoolSlots(StreamPoolCache);
+pub(super) struct BufferPoolSlots(StreamPoolCache);
 
 impl Slots for BufferPoolSlots {
     #[inline]
@@ -72,10 +72,10 @@ impl Slots for BufferPoolSlots {
 /// Network function that matches packets, streams and messages against Suricata rules.
 #[derive(Debug)]
 pub struct Ids {
-    table: Arc<IdsTable>,
+    pub(super) table: Arc<IdsTable>,
     cached_rules: Arc<Version<Arc<RuleSet>>>,
     inspector: Inspector,
-    slots: BufferPoolSlots,
+    pub(super) slots: BufferPoolSlots,
     /// `None` if alerts are not written to a file.
     sender: Option<Sender<AlertFile>>,
     /// Alerts sent.
@@ -214,6 +214,10 @@ impl NetworkFunction for Ids {
     }
 
     fn flow_ends(&mut self) -> Option<&mut dyn FlowEnds> {
+        Some(self)
+    }
+
+    fn portable(&mut self) -> Option<&mut dyn DurableState> {
         Some(self)
     }
 }

@@ -13,6 +13,7 @@ mod kind;
 mod sources;
 mod spec;
 mod table;
+mod transfer;
 
 pub use eve::Eve;
 pub use function::Ids;

@@ -68,6 +68,13 @@ impl Loaded {
         self
     }
 
+    /// Fingerprint of the texts: the same for the same texts in the same version of the program.
+    pub(super) fn fingerprint(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        (env!("CARGO_PKG_VERSION"), &*self.texts, self.rules.len()).hash(&mut hasher);
+        hasher.finish()
+    }
+
     /// Returns lines for the user: number of rules not loaded, and the reasons.
     pub fn notices(&self) -> Vec<String> {
         let sum = |list: &[(String, usize)]| list.iter().map(|(_, count)| count).sum::<usize>();

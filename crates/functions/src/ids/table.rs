@@ -59,6 +59,8 @@ pub struct IdsTable {
     pub(super) options: Options,
     pub(super) eve: Option<Eve>,
     names: Mutex<BitNames>,
+    /// Fingerprint of the first rules, and their version.
+    first: (u64, u32),
 }
 
 impl IdsTable {
@@ -78,14 +80,23 @@ impl IdsTable {
             Some(path) => Some(Eve::create(path, Arc::clone(&rules), sources.classes.clone())?),
             None => None,
         };
+        let rules = Live::new(rules);
         Ok(IdsTable {
-            rules: Live::new(rules),
+            first: (loaded.fingerprint(), rules.number()),
+            rules,
             thresholds: Arc::new(Thresholds::new(seed)),
             stream_pool: Arc::new(stock),
             options: options.clone(),
             eve,
             names: Mutex::new(names),
         })
+    }
+
+    /// Fingerprint of the rules: where it is the same, rules and flowbits have the same numbers. `None` if they were
+    /// loaded again since the start.
+    pub(super) fn fingerprint(&self) -> Option<u64> {
+        let (fingerprint, version) = self.first;
+        (self.rules.number() == version).then_some(fingerprint)
     }
 
     /// Compiles new rules without activating them. Flowbits keep their numbers.

@@ -10,13 +10,15 @@ pub enum Code<'a> {
     Library(&'a Path),
     /// An executable.
     Program(&'a Path),
+    /// A socket by which processes of the function join.
+    Socket(&'a Path),
 }
 
 impl<'a> Code<'a> {
-    /// File that holds the code.
+    /// File that holds the code, or the socket.
     pub fn file(&self) -> &'a Path {
         match self {
-            Code::Library(file) | Code::Program(file) => file,
+            Code::Library(file) | Code::Program(file) | Code::Socket(file) => file,
         }
     }
 }

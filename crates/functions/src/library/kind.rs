@@ -73,13 +73,22 @@ impl FunctionConfig for ProgramConfig {
 
     fn third_party(&self) -> Option<(Code<'_>, &ForeignFunction)> {
         let foreign = self.foreign();
-        Some((Code::Program(&foreign.file), foreign))
+        let code = match foreign.joins {
+            None => Code::Program(&foreign.file),
+            Some(_) => Code::Socket(&foreign.file),
+        };
+        Some((code, foreign))
     }
 }
 
 fn build(foreign: &ForeignFunction) -> Result<Box<dyn FunctionFactory>, FunctionError> {
     match &foreign.loaded {
         Some(loaded) => Ok(Box::new(loaded.clone())),
+        None if foreign.joins.is_some() => Err(
+            "its processes join a server, or a run with --isolation process, by the \
+                                                socket"
+                .into(),
+        ),
         None => Err("its spec was read for isolated functions, so the library is not loaded in this process".into()),
     }
 }

@@ -21,6 +21,8 @@ pub(super) struct CaptureFile {
     /// Bytes of the file including those in the buffer.
     bytes: u64,
     full: bool,
+    /// Another process has begun the file, and may still be writing it.
+    resumes: bool,
     buffer: Vec<u8>,
     /// Copies in the buffer.
     waiting: u64,
@@ -49,6 +51,7 @@ impl CaptureFile {
             files,
             bytes: 0,
             full: false,
+            resumes: false,
             buffer: Vec::with_capacity(BUFFER + pcap::MAX_FRAME as usize + 64),
             waiting: 0,
             written: 0,
@@ -56,12 +59,35 @@ impl CaptureFile {
             failed: 0,
             error: None,
         };
-        capture.begin();
+        capture.resumes = capture.length() > 0;
+        if !capture.resumes {
+            capture.begin();
+        }
         // Readers find a valid capture even if no packet arrives for long.
         capture.write_out();
         match capture.error.take() {
             None => Ok(capture),
             Some(error) => Err(error),
+        }
+    }
+
+    /// Bytes in the file; 0 of a pipe.
+    fn length(&self) -> u64 {
+        let found = self.file.as_ref().and_then(|file| file.metadata().ok());
+        found.filter(fs::Metadata::is_file).map_or(0, |found| found.len())
+    }
+
+    /// Opens the file that another process has begun again: it may have rotated it meanwhile.
+    #[cold]
+    fn resume(&mut self) {
+        self.resumes = false;
+        match tailwater_files::continuing(|| tailwater_files::create(&self.path)) {
+            Ok(file) => self.file = Some(file),
+            Err(error) => return self.fail(error),
+        }
+        match self.length() {
+            0 => self.begin(),
+            bytes => self.bytes = bytes,
         }
     }
 
@@ -73,6 +99,9 @@ impl CaptureFile {
 
     /// Adds a copy. `time` is its arrival since 1970.
     pub(super) fn put(&mut self, time: Nanos, copied: &Copied<'_>) {
+        if self.resumes {
+            self.resume();
+        }
         let captured = copied.frame.len() as u32;
         let header = pcap::record_header(time, captured, copied.length);
         let Some(header) = header.filter(|_| self.file.is_some()) else {

@@ -66,6 +66,10 @@ impl NetworkFunction for Mirror {
         &self.counters
     }
 
+    fn can_restart(&self) -> bool {
+        true
+    }
+
     fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {
         self.table.live().refresh(&mut self.cached_rules);
         self.sender.set_origin(flows.now());

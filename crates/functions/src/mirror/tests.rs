@@ -389,3 +389,25 @@ fn an_interface_gets_copies() {
     }
     assert_eq!(found, frames);
 }
+
+/// A process that takes over continues the file of the other one, which writes its last copies meanwhile: all are there,
+/// behind one header.
+#[test]
+fn a_file_is_continued_by_another_process() {
+    let folder = Folder::new();
+    let path = folder.file();
+    let frames: Vec<_> = (0..6).map(|number| frame((1000 + number, 100), 7)).collect();
+    let old = table(to(&path, 1 << 20, 2), all());
+    let mut first = rig(&old);
+    pass(&mut first, &frames[..2]);
+    let new = tailwater_files::continuing(|| table(to(&path, 1 << 20, 2), all()));
+    let mut second = rig(&new);
+    pass(&mut first, &frames[2..3]);
+    finished(first);
+    old.finish().unwrap();
+    pass(&mut second, &frames[3..]);
+    assert_eq!(finished(second), [3, 0, 0, 0]);
+    new.finish().unwrap();
+    let expected: Vec<_> = frames.iter().map(|frame| whole(frame)).collect();
+    assert_eq!(read(&fs::read(&path).unwrap()), expected);
+}

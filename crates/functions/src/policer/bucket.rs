@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tailwater_net::Nanos;
 
 /// Binary digits of a nanosecond's fraction: one step is 2^-8 ns.
-const STEPS: u32 = 8;
+pub(super) const STEPS: u32 = 8;
 
 /// Refill rate and unit of tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,10 +1,11 @@
 //! The `Policer` network function.
 
+use super::bucket::STEPS;
 use super::limits::{ExceedAction, Limit, PolicerRules, Scope, SharedBuckets};
 use bytemuck::{Pod, Zeroable};
 use std::sync::Arc;
 use tailwater_chain::batch::{Batch, MAX_BATCH, Packet, Verdict};
-use tailwater_chain::function::{FlowStates, FunctionProperties, NetworkFunction, NewFlow};
+use tailwater_chain::function::{DurableState, FlowStates, FunctionProperties, NetworkFunction, NewFlow};
 use tailwater_chain::live::{Live, Version};
 use tailwater_net::Nanos;
 use tailwater_net::checksum::ChecksumDelta;
@@ -189,6 +190,30 @@ fn judge(
     }
 }
 
+/// Buckets of flows pass to a process that takes over from this one.
+impl DurableState for Policer {
+    fn format_version(&self) -> u32 {
+        1
+    }
+
+    fn to_durable(&self, state: &mut [u8], origin: Nanos) {
+        change(state, |time| time.wrapping_add(origin.0.wrapping_shl(STEPS)));
+    }
+
+    fn restore_durable(&mut self, state: &mut [u8], origin: Nanos) {
+        change(state, |time| time.wrapping_sub(origin.0.wrapping_shl(STEPS)));
+    }
+}
+
+/// Changes the times of a flow's buckets. Its limit is found anew.
+fn change(state: &mut [u8], change: impl Fn(u64) -> u64) {
+    let state = &mut state[..size_of::<FlowState>()];
+    let mut flow: FlowState = bytemuck::pod_read_unaligned(state);
+    (flow.committed, flow.peak) = (change(flow.committed), change(flow.peak));
+    (flow.limit, flow.version) = (NONE, 0);
+    state.copy_from_slice(bytemuck::bytes_of(&flow));
+}
+
 impl NetworkFunction for Policer {
     fn kind(&self) -> &'static str {
         "Policer"
@@ -301,5 +326,9 @@ impl NetworkFunction for Policer {
             let shared = (&limits[first as usize], &*rules.shared[first as usize]);
             judge(shared, batch, (places, conforms), notes);
         }
+    }
+
+    fn portable(&mut self) -> Option<&mut dyn DurableState> {
+        Some(self)
     }
 }

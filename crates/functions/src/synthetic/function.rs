@@ -6,7 +6,7 @@ use std::alloc::{Layout, handle_alloc_error};
 use std::hint::black_box;
 use std::sync::Arc;
 use tailwater_chain::batch::{Batch, Packet, Verdict};
-use tailwater_chain::function::{FlowStates, FunctionProperties, NetworkFunction, NewFlow};
+use tailwater_chain::function::{DurableState, FlowStates, FunctionProperties, NetworkFunction, NewFlow};
 use tailwater_chain::live::{Live, Version};
 
 /// Flow state.
@@ -64,6 +64,13 @@ impl Synthetic {
     }
 }
 
+/// State passes to a process that takes over from this one.
+impl DurableState for Synthetic {
+    fn format_version(&self) -> u32 {
+        1
+    }
+}
+
 impl NetworkFunction for Synthetic {
     fn kind(&self) -> &'static str {
         "Synthetic"
@@ -115,5 +122,9 @@ impl NetworkFunction for Synthetic {
                 packet.verdict = Verdict::Drop(0);
             }
         }
+    }
+
+    fn portable(&mut self) -> Option<&mut dyn DurableState> {
+        Some(self)
     }
 }

@@ -9,7 +9,7 @@ use bytemuck::{Pod, Zeroable};
 use std::sync::Arc;
 use tailwater_api::PacketAction;
 use tailwater_chain::batch::{Batch, Packet, Verdict};
-use tailwater_chain::function::{FlowEnds, FlowStates, NetworkFunction, NewFlow};
+use tailwater_chain::function::{DurableState, FlowEnds, FlowStates, NetworkFunction, NewFlow};
 use tailwater_chain::live::Version;
 use tailwater_net::parse::Fragment;
 use tailwater_net::tcp::TcpFlags;
@@ -57,7 +57,7 @@ const FRAGMENTS: u8 = 7;
 /// Flow state.
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
 #[repr(C)]
-struct Stream {
+pub(super) struct Stream {
     parser: Parser,
     /// Bytes from `next` on to skip.
     skip: u64,
@@ -103,7 +103,7 @@ enum StreamOutcome {
 pub struct UrlFilter {
     table: Arc<FilterTable>,
     cached_rules: Arc<Version<UrlTable>>,
-    pool: Pool,
+    pub(super) pool: Pool,
     joined: Vec<u8>,
     counters: [u64; 5],
 }
@@ -372,7 +372,7 @@ impl UrlFilter {
 impl Stream {
     /// Returns the stream's lease of a buffer, if it has one.
     #[inline]
-    fn lease(&self) -> Option<Lease> {
+    pub(super) fn lease(&self) -> Option<Lease> {
         let place = self.place & ((1 << PLACE_BITS) - 1);
         (place != 0).then_some(Lease {
             slot: place,
@@ -381,10 +381,19 @@ impl Stream {
         })
     }
 
-    fn set_lease(&mut self, lease: Lease) {
+    pub(super) fn set_lease(&mut self, lease: Lease) {
         self.place = lease.slot | lease.generation >> 16 << PLACE_BITS;
         self.generation = lease.generation as u16;
         self.parser.tag = lease.pool;
+    }
+
+    /// Gives the stream a lease that no pool but another than that of this number has: its buffer counts as lost.
+    pub(super) fn lose_lease(&mut self, pool: u32) {
+        self.set_lease(Lease {
+            slot: 1,
+            generation: 0,
+            pool: pool.wrapping_add(1),
+        });
     }
 
     /// Restarts the stream; its first byte follows sequence number `first`.
@@ -498,6 +507,10 @@ impl NetworkFunction for UrlFilter {
     }
 
     fn flow_ends(&mut self) -> Option<&mut dyn FlowEnds> {
+        Some(self)
+    }
+
+    fn portable(&mut self) -> Option<&mut dyn DurableState> {
         Some(self)
     }
 }

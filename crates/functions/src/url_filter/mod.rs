@@ -19,6 +19,7 @@ mod reassembly;
 mod service;
 mod spec;
 mod table;
+mod transfer;
 
 pub use function::UrlFilter;
 pub use kind::KIND;

@@ -106,6 +106,36 @@ impl Pool {
         self.window.open(lease)
     }
 
+    /// Number of the buffer pool.
+    pub(super) fn number(&self) -> u32 {
+        self.window.pool().number()
+    }
+
+    /// Appends the bytes of a stream's buffer while none is open, unless the stream has lost it.
+    pub(super) fn copy_out(&mut self, lease: Lease, now: Nanos, out: &mut Vec<u8>) {
+        if self.window.open(lease) {
+            out.extend_from_slice(self.window.bytes().unwrap_or_default());
+            self.window.close(now);
+        }
+    }
+
+    /// Takes a buffer while none is open, and fills it with the bytes of one of another pool. `None` if none is free,
+    /// or it is of another size.
+    pub(super) fn copy_in(&mut self, bytes: &[u8], now: Nanos) -> Option<Lease> {
+        let lease = self.window.take(now)?;
+        match self.window.bytes_mut().filter(|own| own.len() == bytes.len()) {
+            Some(own) => {
+                own.copy_from_slice(bytes);
+                self.window.close(now);
+                Some(lease)
+            }
+            None => {
+                self.window.release();
+                None
+            }
+        }
+    }
+
     /// Returns the offsets a buffer is accessed at first: header, start of the text, and the ring at this sequence
     /// number.
     #[inline]

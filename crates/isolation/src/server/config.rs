@@ -60,6 +60,11 @@ impl IsolationConfig {
         }
     }
 
+    /// Returns `true` if processes of a function join by a socket.
+    pub fn has_joining(&self) -> bool {
+        self.programs.iter().any(|program| program.joins.is_some())
+    }
+
     /// Starts each program, and ends it once it is configured.
     ///
     /// # Errors
@@ -68,7 +73,8 @@ impl IsolationConfig {
         let patience = self.patience;
         // The kernel ends a process with the thread that started it, so each thread waits for its own.
         thread::scope(|scope| {
-            let programs = self.programs.iter();
+            // Processes that join do so when the chain starts.
+            let programs = self.programs.iter().filter(|program| program.joins.is_none());
             let tried: Vec<_> = programs
                 .map(|program| scope.spawn(move || program.try_out(patience).map(drop)))
                 .collect();

@@ -16,6 +16,7 @@ mod config;
 mod error;
 mod group;
 mod guard;
+mod joined;
 mod lifetimes;
 mod outage;
 mod process;
@@ -36,6 +37,7 @@ mod watchdog;
 pub use chain_file::ChainFile;
 pub use config::IsolationConfig;
 pub use error::IsolationError;
+pub use joined::Joins;
 pub use process::{Confined, Launch, Program};
 pub use proxy::FAILED;
 pub use report::{FunctionReport, IsolationReport, Restarts, StandardErrorReport};
@@ -45,7 +47,7 @@ pub use shared_core::SharedCore;
 use crate::memory::filled;
 use area::{Area, Flows, TableShape};
 use group::Group;
-use process::{Detached, SharedByProcesses, Starting};
+use process::{Detached, NEVER, SharedByProcesses, Starting, join_socket};
 use round::{Round, RoundConfig};
 use slot::FunctionSlot;
 use standard_error::StandardError;
@@ -74,6 +76,7 @@ impl Isolation {
     pub fn start(config: IsolationConfig, cores: &[usize]) -> Result<Isolation, IsolationError> {
         let config = Arc::new(config);
         let of = cores.len() as u16;
+        let until = Instant::now() + config.patience;
         // All at once, with one standby process per function.
         let shared = config.programs.iter().map(shared_by_processes);
         let shared: Vec<_> = shared.collect::<Result<_, _>>()?;
@@ -81,7 +84,7 @@ impl Isolation {
             let part = ProcessPart { index, of };
             let programs = config.programs.iter().zip(&shared);
             let launched = programs.map(move |(program, shared)| {
-                let launch = || Starting::launch(program, part, shared);
+                let launch = || Starting::launch(program, part, shared, (until, &NEVER));
                 let first = launch()?;
                 let spare = (!program.single_instance).then(launch);
                 Ok((first, spare.transpose()?))
@@ -89,7 +92,6 @@ impl Isolation {
             launched.collect::<Result<Vec<_>, IsolationError>>()
         };
         let starting = (0..of).map(launch).collect::<Result<Vec<_>, _>>()?;
-        let until = Instant::now() + config.patience;
         let mut groups = Vec::new();
         for (index, (starting, &core)) in starting.into_iter().zip(cores).enumerate() {
             let mut seats = Vec::new();
@@ -221,6 +223,7 @@ fn shared_by_processes(program: &Program) -> Result<SharedByProcesses, Isolation
     Ok(SharedByProcesses {
         counters: counters.map_err(IsolationError::Memory)?,
         errors: Arc::new(errors),
+        socket: join_socket(program)?,
     })
 }
 

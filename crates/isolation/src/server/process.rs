@@ -1,8 +1,9 @@
-//! Processes of functions, from start to attachment.
+//! Processes of functions, from start to attachment. Those that join by themselves: see [`joined`](super::joined).
 //!
 //! One of the few modules with `unsafe` code: a step between `fork` and `exec`.
 
 use super::error::IsolationError;
+use super::joined::{JoinSocket, JoinedProcess, Joins};
 use super::schedule;
 use super::standard_error::StandardError;
 use crate::layout::VERSION;
@@ -89,6 +90,8 @@ pub struct Program {
     pub demands: Requirements,
     /// Treatment of packets while it has no process.
     pub on_failure: OnFailure,
+    /// Socket by which its processes join, in the place of being started.
+    pub joins: Option<Joins>,
 }
 
 impl Program {
@@ -107,6 +110,7 @@ impl Program {
                 return Program {
                     on_failure: function.on_failure,
                     demands: function.config.requirements(capacity),
+                    joins: foreign.joins.map(|user| Joins::by(&foreign.file, user)),
                     ..Program::of_code(&function.name, &code, &foreign.config, own)
                 };
             }
@@ -118,6 +122,7 @@ impl Program {
                 demands: function.config.requirements(capacity),
                 single_instance: function.config.exports(),
                 on_failure: function.on_failure,
+                joins: None,
             }
         });
         programs.collect()
@@ -129,7 +134,7 @@ impl Program {
             function: function.to_owned(),
             launch: match code {
                 Code::Library(file) => own.with([LIBRARY.into(), file.into()]),
-                Code::Program(file) => Launch {
+                Code::Program(file) | Code::Socket(file) => Launch {
                     program: file.into(),
                     arguments: Vec::new(),
                 },
@@ -139,7 +144,19 @@ impl Program {
             single_instance: false,
             demands: Requirements::default(),
             on_failure: OnFailure::default(),
+            joins: None,
         }
+    }
+
+    /// Returns the functions of a chain whose processes join by themselves, whatever becomes of the others.
+    pub fn joining(spec: &ChainSpec) -> Vec<Program> {
+        let none = Launch {
+            program: OsString::new(),
+            arguments: Vec::new(),
+        };
+        let mut programs = Program::of_chain(spec, &none);
+        programs.retain(|program| program.joins.is_some());
+        programs
     }
 
     /// Starts the program, configures it, ends it, and returns the description of its function.
@@ -147,19 +164,22 @@ impl Program {
     /// # Errors
     /// The program cannot be started, is not a function, or rejects its configuration.
     pub fn try_out(&self, patience: Duration) -> Result<Description, IsolationError> {
+        let until = Instant::now() + patience;
         let errors = StandardError::new(&self.function).map_err(IsolationError::StandardError)?;
         let shared = SharedByProcesses {
             counters: None,
             errors: Arc::new(errors),
+            socket: join_socket(self)?,
         };
-        let starting = Starting::launch(self, ProcessPart { index: 0, of: 1 }, &shared)?;
-        let detached = starting.wait(Instant::now() + patience)?;
+        let starting = Starting::launch(self, ProcessPart { index: 0, of: 1 }, &shared, (until, &NEVER))?;
+        let detached = starting.wait(until)?;
         Ok(detached.description)
     }
 
     /// Returns the defences that are left out, as [`Confinement::without`] does; `all` for a trusted program.
     pub fn without(&self) -> Vec<&'static str> {
         match &self.confined {
+            None if self.joins.is_some() => Vec::new(),
             None => vec!["all"],
             Some(confined) => confined.confinement.without(),
         }
@@ -173,13 +193,29 @@ pub(super) struct SharedByProcesses {
     pub(super) counters: Option<Arc<File>>,
     /// Their standard error.
     pub(super) errors: Arc<StandardError>,
+    /// Socket by which they join, if they do.
+    pub(super) socket: Option<Arc<JoinSocket>>,
 }
+
+/// Opens the socket by which a program's processes join, if they do.
+pub(super) fn join_socket(program: &Program) -> Result<Option<Arc<JoinSocket>>, IsolationError> {
+    let socket = program.joins.as_ref().map(JoinSocket::open).transpose();
+    socket.map_err(|source| IsolationError::Launch {
+        function: program.function.clone(),
+        program: program.launch.program.display().to_string(),
+        source,
+    })
+}
+
+/// A flag that is never set.
+pub(super) static NEVER: AtomicBool = AtomicBool::new(false);
 
 /// A process that is running or has ended.
 #[derive(Debug)]
 enum Running {
     Trusted(Child),
     Confined(tailwater_confine::Child),
+    Joined(JoinedProcess),
 }
 
 /// A process. Kills and reaps it when dropped.
@@ -206,6 +242,7 @@ impl Process {
         match &self.running {
             Running::Trusted(child) => child.id(),
             Running::Confined(child) => child.pid() as u32,
+            Running::Joined(process) => process.id(),
         }
     }
 
@@ -214,6 +251,7 @@ impl Process {
     pub(super) fn put_to_work(&self, core: usize) -> io::Result<()> {
         match &self.running {
             Running::Trusted(child) => schedule::put_on(child.id(), core),
+            Running::Joined(process) => process.put_to_work(core),
             Running::Confined(child) => {
                 child.seal();
                 child.pin(core).map_err(io::Error::other)?;
@@ -229,6 +267,9 @@ impl Process {
         match &self.running {
             Running::Trusted(child) => {
                 schedule::make_ordinary(child.id()).and_then(|()| schedule::put_on(child.id(), core))
+            }
+            Running::Joined(process) => {
+                schedule::make_ordinary(process.id()).and_then(|()| schedule::put_on(process.id(), core))
             }
             Running::Confined(child) => {
                 child.grant_priority(0).map_err(io::Error::other)?;
@@ -247,6 +288,10 @@ impl Process {
                     how: told(status),
                 })
             }
+            Running::Joined(process) => process.has_ended().then(|| Ended {
+                killed: self.killed,
+                how: "it ended".to_owned(),
+            }),
             Running::Confined(child) => {
                 let end = child.ended()?;
                 Some(Ended {
@@ -278,6 +323,7 @@ impl Process {
             // It may be exiting at the same time.
             Running::Trusted(child) => drop(child.kill()),
             Running::Confined(child) => child.kill(Stopped::Scheduler),
+            Running::Joined(process) => process.kill(),
         }
         self.killed = true;
         // It has to be scheduled once more to exit, but its worker may never yield the core to it.
@@ -308,6 +354,8 @@ impl Drop for Process {
         match &mut self.running {
             Running::Trusted(child) => drop(child.wait()),
             Running::Confined(child) => drop(child.wait()),
+            // It is another one's child.
+            Running::Joined(process) => process.await_end(ENDING),
         }
     }
 }
@@ -350,27 +398,34 @@ impl Starting {
         program: &Program,
         part: ProcessPart,
         shared: &SharedByProcesses,
+        (until, over): (Instant, &AtomicBool),
     ) -> Result<Starting, IsolationError> {
         let refused = |source| IsolationError::Launch {
             function: program.function.clone(),
             program: program.launch.program.display().to_string(),
             source,
         };
-        let (socket, theirs) = pair().map_err(refused)?;
-        let errors = shared.errors.duplicate().map_err(refused)?;
-        let began = Instant::now();
-        let running = match &program.confined {
-            None => trusted(&program.launch, theirs, errors).map(Running::Trusted),
-            Some(confined) => confine(&program.launch, confined, &theirs, &errors).map(Running::Confined),
-        };
-        let running = running.map_err(refused)?;
+        let (began, running, socket);
+        if let Some(joins) = &shared.socket {
+            let (process, joined) = joins.accept(until, over).map_err(refused)?;
+            (began, running, socket) = (Instant::now(), Running::Joined(process), joined);
+        } else {
+            let (own, theirs) = pair().map_err(refused)?;
+            let errors = shared.errors.duplicate().map_err(refused)?;
+            began = Instant::now();
+            let started = match &program.confined {
+                None => trusted(&program.launch, theirs, errors).map(Running::Trusted),
+                Some(confined) => confine(&program.launch, confined, &theirs, &errors).map(Running::Confined),
+            };
+            (running, socket) = (started.map_err(refused)?, own);
+        }
         let configure = FromServer::Configure {
             version: VERSION,
             part: part.index,
             of: part.of,
             config: program.config.clone(),
         };
-        Ok(Starting {
+        let mut starting = Starting {
             process: Process {
                 running,
                 socket,
@@ -379,7 +434,15 @@ impl Starting {
             },
             began,
             configure: Some((configure.encode(), shared.counters.clone())),
-        })
+        };
+        // Another one joins once this one has its configuration.
+        while shared.socket.is_some() && starting.configure.is_some() {
+            starting.step(POLL_INTERVAL)?;
+            if starting.until_hello().is_some_and(|left| left.is_zero()) {
+                return Err(starting.too_late());
+            }
+        }
+        Ok(starting)
     }
 
     /// Advances the start for up to `bound`. Returns the description once the process is ready.
@@ -426,7 +489,7 @@ impl Starting {
 
     /// Waits until the process is ready.
     pub(super) fn wait(self, until: Instant) -> Result<Detached, IsolationError> {
-        self.wait_unless(until, &AtomicBool::new(false))
+        self.wait_unless(until, &NEVER)
     }
 
     /// Like [`wait`](Starting::wait), but gives up soon after the end of the run.

@@ -121,6 +121,7 @@ impl FunctionSlot {
             shared: SharedByProcesses {
                 counters: None,
                 errors: Arc::new(errors),
+                socket: None,
             },
             pace: RestartPace::new(Duration::ZERO, now),
             description,

@@ -109,5 +109,5 @@ pub(super) fn start(
     over: &AtomicBool,
 ) -> Result<Detached, IsolationError> {
     let until = Instant::now() + patience;
-    Starting::launch(program, part, shared)?.wait_unless(until, over)
+    Starting::launch(program, part, shared, (until, over))?.wait_unless(until, over)
 }

@@ -116,6 +116,7 @@ impl Watchdog {
         let mut report = IsolationReport {
             mode: match programs.iter().any(in_container) {
                 true => "container",
+                false if programs.iter().all(|program| program.joins.is_some()) => "joined",
                 false => "process",
             },
             without,

@@ -40,6 +40,7 @@ fn program(attack: &str, confinement: &Confinement, container: &Option<Container
         single_instance: false,
         demands: Requirements::default(),
         on_failure: Default::default(),
+        joins: None,
         confined: Some(Confined {
             confinement: confinement.clone(),
             container: container.clone(),

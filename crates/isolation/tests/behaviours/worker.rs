@@ -87,6 +87,7 @@ fn programs(case: &Case, container: &Option<ContainerRuntime>, arguments: &[Stri
             single_instance: false,
             demands: Requirements::default(),
             on_failure: Default::default(),
+            joins: None,
             confined: Some(Confined {
                 confinement: Confinement::full(),
                 container: container.clone(),

@@ -1,8 +1,9 @@
 //! Servers of a rack with their instances, as each of them predicts its own cores, and the search for a place.
 //!
 //! The search compares a request first with a bound for each core: its load and batches as if nobody shared the cache.
-//! The exact prediction, which is a server's own, is made only where this bound has room. An index by the free share of
-//! the roomiest core bounds the servers that are compared.
+//! The exact prediction, which is a server's own, is made only where this bound has room, and only if the server, as it
+//! is, has not refused as few packets of a chain with the same curves. An index by the free share of the roomiest core
+//! bounds the servers that are compared.
 
 use super::actions::RackWork;
 use super::view::{RackPromise, ServerState, ServerView};
@@ -59,6 +60,8 @@ pub(super) struct Server<'v> {
     exclusive: Vec<Occupant>,
     /// By core of the view.
     bounds: Vec<CoreBound>,
+    /// Least packets per second that were refused as it is now, by curves (their address), latency and cores.
+    refusals: HashMap<(usize, Nanos, u16), f64>,
 }
 
 /// Bound for a core: nobody shares the cache.
@@ -89,6 +92,8 @@ pub(super) struct Fleet<'v> {
     /// Servers that take instances.
     machines: BTreeMap<&'v str, Machine>,
     pub work: RackWork,
+    /// Servers that had room by the bound and refused all the same.
+    refused: u64,
 }
 
 impl Request<'_> {
@@ -124,6 +129,7 @@ impl<'v> Server<'v> {
             occupants: Vec::new(),
             exclusive: Vec::new(),
             bounds: Vec::new(),
+            refusals: HashMap::new(),
         };
         server.account();
         server
@@ -172,6 +178,7 @@ impl<'v> Server<'v> {
             }
         }
         self.bounds = bounds;
+        self.refusals.clear();
     }
 
     /// Free share of the roomiest core, and of all, in steps. Rounded up.
@@ -224,7 +231,7 @@ impl<'v> Server<'v> {
     }
 
     /// Predicted share of each core of an instance.
-    fn share(&self, name: &str) -> f64 {
+    pub fn share(&self, name: &str) -> f64 {
         if self.exclusive.iter().any(|one| one.name == name) {
             return 1.0;
         }
@@ -250,6 +257,7 @@ impl<'v> Fleet<'v> {
             machines: BTreeMap::new(),
             servers: models,
             work: RackWork::default(),
+            refused: 0,
         };
         for (index, view) in servers.iter().enumerate() {
             fleet.by_name.entry(&view.name).or_insert(index);
@@ -345,8 +353,25 @@ impl<'v> Fleet<'v> {
         if !is_measured || !model.may_hold(request, claim.as_ref()) {
             return None;
         }
+        let key = claim.as_ref().filter(|_| !request.exclusive).map(|claim| {
+            let curves = Arc::as_ptr(&claim.curves) as usize;
+            (curves, claim.latency, request.cores)
+        });
+        let least = key.and_then(|key| model.refusals.get(&key)).copied();
+        if least.is_some_and(|least| request.rate >= least) {
+            debug_assert_eq!(model.cores_for(request, claim.as_ref()), None, "less was refused");
+            self.refused += 1;
+            return None;
+        }
         self.work.predicted += 1;
-        model.cores_for(request, claim.as_ref())
+        let found = model.cores_for(request, claim.as_ref());
+        if found.is_none() {
+            self.refused += 1;
+            if let Some(key) = key {
+                self.servers[server].refusals.insert(key, request.rate);
+            }
+        }
+        found
     }
 
     fn fewest_chains(&mut self, request: &Request<'_>, allowed: &dyn Fn(usize) -> bool) -> Option<(usize, Vec<u32>)> {
@@ -371,7 +396,7 @@ impl<'v> Fleet<'v> {
         most: usize,
         allowed: &dyn Fn(usize) -> bool,
     ) -> Option<(usize, Vec<u32>)> {
-        let predicted = self.work.predicted;
+        let refused_before = self.refused;
         let mut candidates: Vec<(bool, Key)> = Vec::new();
         let mut refused = BTreeSet::new();
         let machines: Vec<&'v str> = self.machines.keys().copied().collect();
@@ -410,7 +435,7 @@ impl<'v> Fleet<'v> {
                 None if empty => _ = refused.insert(class),
                 None => {}
             }
-            if self.work.predicted - predicted >= most as u64 {
+            if self.refused - refused_before >= most as u64 {
                 return None;
             }
         }

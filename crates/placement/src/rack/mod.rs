@@ -16,6 +16,7 @@
 //! Quadrant's is in `tailwater-baselines`.
 
 mod actions;
+mod busy;
 mod controller;
 mod fleet;
 mod moves;
@@ -25,15 +26,20 @@ mod refusal;
 mod resize;
 mod round;
 mod scaling;
+#[cfg(feature = "milp")]
+mod solved;
 mod view;
 
 pub use actions::{
     CreateReason, DeleteReason, DrainReason, NewInstance, RackAction, RackPlan, RackWork, ResizeReason, Risk, Verdict,
 };
+pub use busy::{BusyLimits, busy_shares};
 pub use controller::RackController;
 pub use options::RackOptions;
 pub use rearrange::{Rearranged, Rearrangement, consolidated};
 pub use scaling::{ChainCapacity, ChainLoad, ScalingPolicy, TailwaterScaling};
+#[cfg(feature = "milp")]
+pub use solved::solved;
 pub use view::{
     ChainDemand, ChainView, InstanceLoad, InstancePhase, InstanceView, RackPromise, RackThroughput, RackView,
     ServerState, ServerView,

@@ -38,6 +38,13 @@ pub enum Rearranged {
 }
 
 impl Rearrangement {
+    /// Returns the number of servers that become free.
+    pub fn saved(&self, view: &RackView) -> usize {
+        match evaluated(view, self, Saving::Servers(0)).0 {
+            Rearranged::Taken { saved, .. } | Rearranged::TooLittle { saved } => saved,
+        }
+    }
+
     /// Returns the plan by which the chains named like the SLOs of `plan` have their ready instances on its servers. As
     /// many as possible stay.
     pub fn from_plan(view: &RackView, plan: &Plan) -> Self {

@@ -118,10 +118,12 @@ impl Round<'_, '_> {
         while self.lacks_instances(group, wanted.least) {
             let even = if wanted.least > 1 { instances.max(1) as f64 } else { 1.0 };
             let rate = wanted.at_most_whole((wanted.goal / even).ceil());
-            let reason = if recovering {
-                CreateReason::Lost
-            } else {
-                CreateReason::Missing
+            let reason = match group.slots.len() < group.least() {
+                _ if recovering => CreateReason::Lost,
+                true => CreateReason::Missing,
+                false if group.slots.len() < wanted.least => CreateReason::Load,
+                // Redundancy.
+                false => CreateReason::Missing,
             };
             if let Err(shortage) = self.add(group, rate, wanted, reason) {
                 return Some(shortage);
@@ -166,11 +168,16 @@ impl Round<'_, '_> {
             BTreeSet::new()
         };
         let least = (wanted.goal * PIECE).min(rate);
-        let parts: Vec<f64> = PARTS
+        let mut parts: Vec<f64> = PARTS
             .iter()
             .map(|part| (rate * part).ceil())
             .filter(|part| *part >= least)
             .collect();
+        // Without room for growth is better than too little.
+        let bare = (wanted.rate - group.rate()).max(wanted.rate * PIECE).ceil();
+        if group.rate() < wanted.rate && parts.last().is_some_and(|last| bare < *last) {
+            parts.push(bare);
+        }
         for (at, part) in parts.iter().enumerate() {
             // Only the smallest part is worth asking every server.
             let most = if at + 1 < parts.len() { FEW } else { usize::MAX };
@@ -223,7 +230,11 @@ impl Round<'_, '_> {
         let has_promise = group.chain.promise.is_some();
         let surplus = |goal: f64| has_promise && goal < rate * (1.0 - band);
         // Those of a chain whose least number was lowered, or that it had before it got a promise, are no surplus of rate.
-        let needed = if has_promise { wanted.instances(wanted.goal, group.most()) } else { wanted.least };
+        let needed = if has_promise {
+            wanted.instances(wanted.goal, group.most())
+        } else {
+            wanted.least
+        };
         let too_many = group.slots.len() > needed.min(group.most());
         if !surplus(wanted.goal) && !too_many {
             memory.low = None;

@@ -1,5 +1,6 @@
 //! Scaling policies: the capacity that a chain should have.
 
+use super::busy::BusyLimits;
 use super::view::{ChainView, InstanceView, RackThroughput};
 use tailwater_net::Nanos;
 
@@ -36,7 +37,8 @@ pub trait ScalingPolicy: Send {
 }
 
 /// Tailwater's policy: as much as the chain is offered, with a margin for bursts. How much of a core that takes within
-/// the objective is predicted at placement.
+/// the objective is predicted at placement. Chains without a promise have as many instances as are busy for
+/// [half of their time](BusyLimits).
 ///
 /// By default, the only margin is the controller's [room for growth](super::RackOptions::band). In simulated quarters
 /// of an hour, with which the defaults were chosen, margins on top of it took more cores and kept objectives as often.
@@ -46,11 +48,17 @@ pub struct TailwaterScaling {
     pub margin: f64,
     /// Part of the way from the smoothed demand to the recent peak: 1 provides for a repetition of that peak.
     pub peak: f64,
+    /// Load of chains without a promise.
+    pub busy: BusyLimits,
 }
 
 impl Default for TailwaterScaling {
     fn default() -> Self {
-        TailwaterScaling { margin: 0.0, peak: 0.0 }
+        TailwaterScaling {
+            margin: 0.0,
+            peak: 0.0,
+            busy: BusyLimits::default(),
+        }
     }
 }
 
@@ -65,8 +73,13 @@ impl ScalingPolicy for TailwaterScaling {
             }
             None => 0.0,
         };
+        let instances = match load.chain.promise {
+            Some(_) => 0,
+            None => self.busy.instances(load.instances),
+        };
         ChainCapacity {
             rate,
+            instances,
             ..ChainCapacity::default()
         }
     }

@@ -150,6 +150,8 @@ pub struct InstanceLoad {
     pub p99: Option<Nanos>,
     /// 99th percentile of its batches' time, 0 without batches.
     pub batch_p99: Nanos,
+    /// Share of the time of its cores, as far as other chains leave it, that it spent on packets; `None` if unknown.
+    pub busy: Option<f64>,
 }
 
 impl RackPromise {

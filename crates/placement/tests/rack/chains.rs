@@ -382,7 +382,11 @@ fn measurements_put_an_objective_at_risk() {
 
 #[test]
 fn demand_of_tailwaters_policy() {
-    let policy = TailwaterScaling { margin: 0.1, peak: 0.5 };
+    let policy = TailwaterScaling {
+        margin: 0.1,
+        peak: 0.5,
+        ..TailwaterScaling::default()
+    };
     let load = |offered, smoothed, peak, chain: &ChainView| {
         let chain = ChainView {
             demand: ChainDemand {

@@ -1,5 +1,6 @@
 //! The rack's controller against a model of servers that admit by themselves: tables, and invariants for any rack.
 
+mod by_busy_share;
 mod chains;
 mod moves;
 mod properties;

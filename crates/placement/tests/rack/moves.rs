@@ -162,3 +162,36 @@ fn a_plan_of_the_solver_moves_what_is_elsewhere() {
     assert_eq!(found.servers, expected);
     assert!(expected.len() >= 2);
 }
+
+/// Eight servers of a core, each with a chain of 0.5 or 0.35 cores: one of each fit together.
+#[cfg(feature = "milp")]
+#[test]
+fn the_solver_frees_servers_by_moves_that_servers_accept() {
+    use tailwater_placement::milp::Effort;
+    let sizes = [0.5, 0.5, 0.5, 0.5, 0.35, 0.35, 0.35, 0.35];
+    let servers = (0..8).map(|at| server(&format!("s{at}"), 1)).collect();
+    let chains = (0..8).map(|at| reserved(&format!("c{at}"), 0.8)).collect();
+    let mut world = World::new(options(), exact(), servers, chains);
+    world.settle();
+    for (chain, size) in world.view.chains.iter_mut().zip(sizes) {
+        *chain = reserved(&chain.name, size);
+    }
+    world.settle();
+    assert_eq!(used(&world), 8);
+    let effort = Effort {
+        time: std::time::Duration::from_secs(5),
+        threads: 1,
+        ..Effort::default()
+    };
+    let plan = solved(&world.view, &options(), effort).expect("a plan");
+    // 3.4 cores, of which 0.9 of each can be promised, in pairs of 0.85.
+    assert_eq!((plan.saved(&world.view), plan.servers.len()), (4, 4), "{plan:?}");
+    assert!(consolidated(&world.view, &options()).saved(&world.view) <= 4);
+    let taken = world.controller.rearrange(&world.view, &plan, Saving::Servers(4));
+    assert_eq!(taken, Rearranged::Taken { saved: 4, moves: 4 });
+    world.settle();
+    assert_eq!(used(&world), 4);
+    // There is nothing more to save.
+    let plan = solved(&world.view, &options(), effort).expect("a plan");
+    assert_eq!(plan.saved(&world.view), 0);
+}

@@ -84,7 +84,10 @@ pub fn options() -> RackOptions {
 }
 
 pub fn exact() -> TailwaterScaling {
-    TailwaterScaling { margin: 0.0, peak: 1.0 }
+    TailwaterScaling {
+        peak: 1.0,
+        ..TailwaterScaling::default()
+    }
 }
 
 /// Rack with its controller.

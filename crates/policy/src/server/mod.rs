@@ -16,7 +16,9 @@ mod balance;
 mod ingress;
 mod tailwater;
 
-pub use balance::{ClassLoad, FlowClass, IngressBalancer, Membership, RowMatch, RowMove, ServerCounters};
+pub use balance::{
+    ClassLoad, FlowClass, FlowClassCounts, IngressBalancer, Membership, RowMatch, RowMove, ServerCounters,
+};
 pub use ingress::{IngressConfig, IngressMapper, ServerNumber, Steering};
 pub use tailwater::{TailwaterServerConfig, TailwaterServerMapper};
 

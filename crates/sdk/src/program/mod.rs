@@ -6,10 +6,12 @@
 
 mod flows;
 mod instance;
+mod joining;
 mod turns;
 mod unattached;
 
 pub use instance::{Instance, UnattachedInstance};
+pub use joining::SOCKET_VARIABLE;
 pub use turns::{LastTurn, TurnFunction, TurnPacket, TurnVerdict, Turns, YIELDS};
 pub use unattached::{AttachedMemory, Refusal, UnattachedFunction};
 
@@ -100,7 +102,8 @@ impl From<DecodeError> for ProgramError {
     }
 }
 
-/// Runs a function for the server at the other end of standard input, until the chain ends. `configure` returns the
+/// Runs a function for the server at the other end of standard input, until the chain ends; or, if [`SOCKET_VARIABLE`]
+/// names a socket, for servers there, for any number of chains. `configure` returns the
 /// function, and a closure to call after the function has been dropped; the server reports the closure's error.
 ///
 /// # Errors
@@ -111,9 +114,44 @@ where
     E: Error,
     F: FnOnce() -> Result<(), E>,
 {
+    if let Some(path) = joining::socket_to_join() {
+        return joining::serve_by_children(&path, |mut joined| {
+            let socket = Socket(joined.socket.0.try_clone()?);
+            let on_step = |step| match step {
+                Step::Configured => {
+                    joined.on_configured();
+                    Ok(())
+                }
+                Step::Attached => joined.end_with_server(),
+            };
+            serve_on(&socket, configure, on_step)
+        });
+    }
     // The program must not outlive the server, even if the server is killed.
     sys::end_with_parent()?;
     let socket = Socket(io::stdin().as_fd().try_clone_to_owned()?);
+    serve_on(&socket, configure, |_| Ok(()))
+}
+
+/// Steps of a program's start.
+#[derive(Clone, Copy)]
+enum Step {
+    /// It has its configuration.
+    Configured,
+    /// It has its memory, and is about to say so.
+    Attached,
+}
+
+fn serve_on<R, E, F>(
+    socket: &Socket,
+    configure: impl FnOnce(&Configuration) -> Result<(R, F), Refusal>,
+    mut on_step: impl FnMut(Step) -> io::Result<()>,
+) -> Result<(), ProgramError>
+where
+    R: UnattachedFunction,
+    E: Error,
+    F: FnOnce() -> Result<(), E>,
+{
     let hello = FromProgram::Hello { version: VERSION };
     socket.send(&hello.encode(), &[]).map_err(ProgramError::NoServer)?;
     let (message, files) = socket.receive()?;
@@ -131,6 +169,7 @@ where
         part: ProcessPart { index: part, of },
         shared_counters: files.into_iter().next().map(Arc::new),
     };
+    on_step(Step::Configured)?;
     let (function, at_end) = match configure(&configuration) {
         Ok(configured) => configured,
         Err(refusal) => {
@@ -146,7 +185,8 @@ where
     let has_state = description.state_bytes > 0;
     let is_durable = description.durable.is_some() && description.piece_bytes > 0;
     socket.send(&FromProgram::Describe(description).encode(), &[])?;
-    let turns = attach(&socket, function, has_state, has_state && is_durable)?;
+    let turns = attach(socket, function, has_state, has_state && is_durable)?;
+    on_step(Step::Attached)?;
     socket.send(&FromProgram::Ready.encode(), &[])?;
     let last = turns.run();
     if let Err(error) = at_end() {
@@ -180,7 +220,7 @@ pub unsafe fn main(function: *const abi::Function, arguments: usize) -> u8 {
     const DONE: u8 = 0;
     const FAILED: u8 = 1;
     const WRONG: u8 = 2;
-    if arguments > 0 {
+    if arguments > 0 && joining::socket_to_join().is_none() {
         eprintln!(
             "this program is a Tailwater function and takes no arguments: name it as a `program` in a chain spec, \
              and run that with `tailwater run --isolation process`"

@@ -133,6 +133,15 @@ impl Client {
         within(&self.runtime, READ, call)
     }
 
+    /// Returns the load of all chains that run.
+    ///
+    /// # Errors
+    /// The connection fails.
+    pub fn loads(&mut self) -> Result<message::LoadsResponse, ClientError> {
+        let call = self.inner.loads(message::LoadsRequest {});
+        within(&self.runtime, READ, call)
+    }
+
     /// Returns a chain with its manifest and its events.
     ///
     /// # Errors

@@ -9,8 +9,10 @@ use crate::events::{Event, Severity, start_of};
 use crate::machine::{LatencyObservation, PacketRates};
 use crate::request::{Applied, ApplyRequest, Outcome};
 use crate::status::{ChainStatus, Condition, ConditionStatus, Phase};
+use std::net::IpAddr;
 use std::path::PathBuf;
 use tailwater_api::Slo;
+use tailwater_policy::server::ClassLoad;
 use tonic::{Code, Status};
 
 /// Longest error in bytes: it is sent in a head, percent-encoded.
@@ -91,6 +93,29 @@ pub(super) fn chain(status: &ChainStatus) -> message::Chain {
     }
 }
 
+/// Message of a chain's load, if it runs and has some.
+pub(super) fn load(status: &ChainStatus) -> Option<message::ChainLoad> {
+    let load = status.observation.as_ref()?.load.as_ref()?;
+    let counters = load.counters;
+    let class = |load: &ClassLoad| message::FlowClass {
+        destination: match load.class.destination() {
+            IpAddr::V4(address) => address.octets().to_vec(),
+            IpAddr::V6(address) => address.octets().to_vec(),
+        },
+        source_bits: load.class.hash().into(),
+        packets: load.packets,
+    };
+    Some(message::ChainLoad {
+        name: status.chain.name.clone(),
+        measured_nanos: load.measured.0,
+        offered: counters.offered,
+        processed: counters.processed,
+        late: counters.late,
+        busy_nanos: counters.busy.0,
+        classes: load.classes.iter().map(class).collect(),
+    })
+}
+
 fn cache(cache: &CacheWays) -> message::Cache {
     let class = match cache.class {
         CacheClass::Reserved => message::CacheClass::Reserved,
@@ -141,6 +166,7 @@ fn rates(rates: PacketRates) -> message::Rates {
         delivered: rates.delivered,
         dropped: rates.dropped,
         lost: rates.lost,
+        cores: rates.cores,
     }
 }
 

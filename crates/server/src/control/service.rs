@@ -96,6 +96,13 @@ impl Control for Service {
         }))
     }
 
+    async fn loads(&self, _: tonic::Request<message::LoadsRequest>) -> Answer<message::LoadsResponse> {
+        let snapshot = self.snapshot();
+        let running = snapshot.chains.values().filter(|chain| chain.phase == Phase::Running);
+        let chains = running.filter_map(|chain| messages::load(chain)).collect();
+        Ok(Response::new(message::LoadsResponse { chains }))
+    }
+
     async fn describe(&self, call: tonic::Request<message::DescribeRequest>) -> Answer<message::DescribeResponse> {
         let name = &call.get_ref().name;
         let chain = self.chain(name)?;

@@ -3,7 +3,11 @@
 //! Each chain is a run of its own, with its own counters, windows and report, on a share of the cores. One thread per
 //! chain, off the data cores, watches it.
 
+mod apart;
+mod classes;
+mod deferred;
 mod ended;
+mod external;
 mod figures;
 mod profiling;
 mod reading;
@@ -17,9 +21,9 @@ pub use reading::ReadIsolated;
 
 use crate::admission::Capacity;
 use crate::chain::AppliedChain;
-use crate::events::Severity;
 use crate::machine::{ChainObservation, ChainState, Machine, MachineNote, Refusal};
 use crate::take_over::fields::{FinalCounts, HandedOver, MachineOffer, TakenOver};
+use deferred::TakingOver;
 use profiling::core_to_profile;
 use reading::ChainReader;
 use running::{RunningChain, StartFrom};
@@ -88,6 +92,7 @@ pub struct LiveMachine {
     origin: Nanos,
     /// News of the ports.
     notes: Vec<MachineNote>,
+    taking_over: TakingOver,
 }
 
 /// Receives each chain at its end.
@@ -158,6 +163,7 @@ impl LiveMachine {
             figures: Figures::default(),
             origin,
             notes: Vec::new(),
+            taking_over: TakingOver::new(is_paused),
         })
     }
 
@@ -184,7 +190,7 @@ impl LiveMachine {
         let Some((_, buffers)) = OFFLOADED.into_iter().find(|(most, _)| workers <= *most) else {
             return Ok(None);
         };
-        if spec.state.is_some() || spec.isolation.mode != IsolationMode::None {
+        if spec.state.is_some() || spec.externals().next().is_some() {
             return Ok(None);
         }
         let mapper = make(spec).map_err(Refusal::new)?;
@@ -246,11 +252,6 @@ impl LiveMachine {
     /// Reads a chain with its functions, and plans its run on its core.
     fn plan(&self, chain: &AppliedChain, except: Option<&str>) -> Result<RunPlan, Refusal> {
         let (spec, isolation) = self.reader.read_capped(chain)?;
-        if let Some((function, _)) = spec.externals().next() {
-            return Err(Refusal::new(format!(
-                "function {function} is external, and needs ports of its own: run the chain by tailwater run"
-            )));
-        }
         let cores = cores_of(chain)?;
         if isolation.is_some() && cores.len() > 1 {
             return Err(Refusal::new(format!(
@@ -262,8 +263,16 @@ impl LiveMachine {
         for other in others().filter(|other| !other.is_finished()) {
             check_outputs(&spec, other, &[])?;
         }
+        external::check(&spec, cores.len(), others())?;
+        let scaling = match &isolation {
+            Some(isolation) => {
+                reading::check_cores(isolation, self.host.cores())?;
+                None
+            }
+            None => self.scaling(chain, &spec, except)?,
+        };
         let config = RunConfig {
-            scaling: self.scaling(chain, &spec, except)?,
+            scaling,
             isolation,
             ..RunConfig::new(cores)
         };
@@ -288,8 +297,11 @@ impl LiveMachine {
         let plan = self.plan(chain, Some(replaced.unwrap_or(&chain.name)))?;
         let old = replaced.and_then(|name| self.chains.get(name));
         let replaced = replaced.and_then(|name| self.succeeded(name, chain));
-        // Isolated functions keep nothing of other processes.
-        let keeps = plan.config().isolation.is_none();
+        // Isolated functions keep nothing of other processes, and external ones cut the chain into several.
+        let is_cut = |spec: &ChainSpec| spec.externals().next().is_some();
+        let keeps = plan.config().isolation.is_none()
+            && !is_cut(plan.spec())
+            && !replaced.is_some_and(|old| is_cut(old.spec()));
         let changed = replaced
             .filter(|_| keeps)
             .map(|old| old.take_configurations(plan.spec()));
@@ -297,6 +309,8 @@ impl LiveMachine {
             Some(reconfigure) => reconfigure.kept_by(plan.spec()),
             None => Vec::new(),
         };
+        // With another number of cores no function is kept, and the old ones still write.
+        let is_resized = old.is_some_and(|old| old.cores().len() != plan.config().cores.len());
         let started = old
             .map_or(Ok(()), |old| check_outputs(plan.spec(), old, &kept))
             .and_then(|()| {
@@ -306,6 +320,7 @@ impl LiveMachine {
                         name: &chain.name,
                         weight: chain.placement.weight,
                         port: self.port(chain)?,
+                        continues_files: is_resized || self.taking_over.is_pending,
                         host: &self.host,
                         replaced: replaced.map(|old| (old, kept)),
                     },
@@ -333,16 +348,26 @@ impl LiveMachine {
         }
     }
 
+    /// Reads the samples of all ports.
+    fn read_flow_samples(&mut self) {
+        for (name, port) in &self.ports {
+            let of_port = self.chains.values_mut().filter(|chain| chain.port() == name.as_str());
+            let by_slot = of_port.filter_map(|chain| Some((chain.slot()?, &mut chain.classes)));
+            let mut by_slot: BTreeMap<usize, _> = by_slot.collect();
+            port.read_flow_samples(|sample| {
+                if let Some(classes) = by_slot.get_mut(&sample.slot) {
+                    classes.add(&sample);
+                }
+            });
+        }
+    }
+
     /// Notes news of the ports, and counts packets that they have lost.
     fn monitor_ports(&mut self) {
         for (name, port) in &self.ports {
             port.monitor(&mut |line| {
-                let severity = match line.ends_with("link up") {
-                    true => Severity::Normal,
-                    false => Severity::Warning,
-                };
                 self.notes.push(MachineNote {
-                    severity,
+                    severity: external::severity_of(&line),
                     chain: None,
                     reason: "PortChanged",
                     message: format!("port {name}: {line}"),
@@ -410,7 +435,13 @@ impl Machine for LiveMachine {
                  --force",
             ));
         }
-        let (spec, _) = self.reader.read(chain)?;
+        let (spec, joining) = self.reader.read(chain)?;
+        if joining.is_some() || spec.externals().next().is_some() {
+            return Err(Refusal::new(
+                "has spec.slo.throughput and functions outside of this process, of which there are no profiles; apply \
+                 it with --force",
+            ));
+        }
         // A pipe among the profiles would keep the server from all other changes.
         let found = regular_only(|| (profiles.source)(&spec)).map_err(Refusal::new)?;
         Ok(found.map(Arc::new))
@@ -446,10 +477,19 @@ impl Machine for LiveMachine {
         let isolation = plan.config().isolation.as_ref();
         // A process would refuse the same at its start.
         let tried = isolation.map_or(Ok(()), IsolationConfig::try_out);
-        tried.map_err(|error| Refusal::new(error.to_string()))
+        tried.map_err(|error| Refusal::new(error.to_string()))?;
+        let cores = plan.config().cores.len();
+        match self.chains.get(&chain.name) {
+            Some(running) if external::share_interfaces(running, plan.spec(), cores) => Ok(()),
+            _ => external::try_out(plan.spec(), cores),
+        }
     }
 
     fn start(&mut self, chain: &AppliedChain) -> Result<(), Refusal> {
+        if self.taking_over.defers(chain) {
+            return self.defer(chain);
+        }
+        self.taking_over.forget(&chain.name);
         if let Some(draining) = self.chains.get(&chain.name) {
             draining.await_end(DRAIN_TIMEOUT);
             if !draining.is_finished() {
@@ -465,6 +505,13 @@ impl Machine for LiveMachine {
     }
 
     fn replace(&mut self, old: &str, chain: &AppliedChain) -> Result<(), Refusal> {
+        let plan = self.plan(chain, Some(old))?;
+        let cores = plan.config().cores.len();
+        let running = self.chains.get(old);
+        if running.is_some_and(|running| external::share_interfaces(running, plan.spec(), cores)) {
+            return self.replace_after_end(old, chain);
+        }
+        drop(plan);
         let started = self.launch(chain, Some(old))?;
         if let Some(mut old) = self.chains.remove(old) {
             old.drain();
@@ -480,9 +527,13 @@ impl Machine for LiveMachine {
         if chain.settings.isolation.mode != IsolationMode::None {
             return self.replace(&chain.name, chain);
         }
-        let (spec, _) = self.reader.read_capped(chain)?;
+        let (spec, joining) = self.reader.read_capped(chain)?;
+        if joining.is_some() {
+            return self.replace(&chain.name, chain);
+        }
         let running = self.chains.get_mut(&chain.name);
-        let running = running.filter(|running| running.cores() == cores);
+        let is_same = |running: &RunningChain| running.cores() == cores && external::are_same(running.spec(), &spec);
+        let running = running.filter(|running| is_same(running));
         match running.and_then(|running| running.change(&spec)) {
             Some(changed) => changed,
             // Its objective or another setting differs, or its functions cannot change while they run.
@@ -491,6 +542,7 @@ impl Machine for LiveMachine {
     }
 
     fn drain(&mut self, name: &str) -> Result<(), Refusal> {
+        self.taking_over.forget(name);
         let chain = self.chains.get_mut(name);
         let chain = chain.ok_or_else(|| Refusal::new(format!("chain {name} does not run")))?;
         chain.drain();
@@ -504,6 +556,8 @@ impl Machine for LiveMachine {
     fn observe(&mut self) -> Vec<ChainObservation> {
         self.reap();
         self.monitor_ports();
+        self.monitor_externals();
+        self.read_flow_samples();
         let mut observations = Vec::new();
         let mut ended = Vec::new();
         for (name, chain) in &mut self.chains {
@@ -513,6 +567,7 @@ impl Machine for LiveMachine {
             }
             observations.push(observation);
         }
+        observations.extend(self.taking_over.observations());
         for name in ended {
             if let Some(gone) = self.chains.remove(&name) {
                 self.tell_end(gone);
@@ -535,7 +590,7 @@ impl Machine for LiveMachine {
     }
 
     fn resume(&mut self) {
-        self.ports.values().for_each(|port| port.unpause());
+        self.go_on();
     }
 
     fn leave(&mut self) {
@@ -547,8 +602,7 @@ impl Machine for LiveMachine {
     }
 
     fn begin(&mut self, paused_at: u64) -> u64 {
-        self.ports.values().for_each(|port| port.unpause());
-        self.host.clock().now().0.saturating_sub(paused_at)
+        LiveMachine::begin(self, paused_at)
     }
 
     fn add_counts(&mut self, counts: &FinalCounts) {

@@ -4,7 +4,8 @@ use crate::chain::AppliedChain;
 use crate::machine::Refusal;
 use std::fmt;
 use tailwater_api::IsolationMode;
-use tailwater_dataplane::IsolationConfig;
+use tailwater_dataplane::cores::available;
+use tailwater_dataplane::{IsolationConfig, Program};
 use tailwater_files::regular_only;
 use tailwater_functions::spec::ChainSpec;
 
@@ -22,6 +23,18 @@ pub(super) struct ChainReader {
 impl fmt::Debug for ChainReader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("ChainReader")
+    }
+}
+
+/// Checks that processes that join leave a core for the server's other threads.
+pub(super) fn check_cores(isolation: &IsolationConfig, own: impl Iterator<Item = usize>) -> Result<(), Refusal> {
+    let all: Vec<usize> = own.collect();
+    match isolation.has_joining() && available().iter().all(|core| all.contains(core)) {
+        false => Ok(()),
+        true => Err(Refusal::new(
+            "expected a core of this machine that is not in spec.cores of the server: processes that join hold theirs \
+             at real-time priority, and the server's other threads would not run",
+        )),
     }
 }
 
@@ -44,6 +57,26 @@ impl ChainReader {
         Ok((spec, isolation))
     }
 
+    /// Finds the functions whose processes join by a socket. All others run in this process.
+    fn joining(&self, spec: ChainSpec) -> Result<(ChainSpec, Option<IsolationConfig>), Refusal> {
+        let programs = Program::joining(&spec);
+        let Some(first) = programs.first() else {
+            return Ok((spec, None));
+        };
+        if self.isolated.is_none() {
+            return Err(Refusal::new("this server runs no functions in processes of their own"));
+        }
+        if spec.state.is_some() && spec.functions.len() > programs.len() {
+            return Err(Refusal::new(format!(
+                "function {} joins as a process, and others do not: expected spec.isolation process, or no spec.state",
+                first.function
+            )));
+        }
+        // This process starts further chains, for which it needs its rights.
+        let config = IsolationConfig::new(programs, spec.slo.budget());
+        Ok((spec, Some(config)))
+    }
+
     /// Reads a chain with its functions, and the processes of those that are isolated.
     ///
     /// # Errors
@@ -60,6 +93,6 @@ impl ChainReader {
         }
         let spec = regular_only(|| ChainSpec::parse(&manifest.yaml, &manifest.source, manifest.base_dir()));
         let spec = spec.map_err(|error| Refusal::new(error.to_string()))?;
-        Ok((spec, None))
+        self.joining(spec)
     }
 }

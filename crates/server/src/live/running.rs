@@ -1,12 +1,14 @@
 //! A chain that runs, and the thread that watches it.
 
+use super::classes::RecentClasses;
 use super::figures::{ChainFigures, Latest};
 use crate::machine::{
-    ChainObservation, ChainState, CoreUse, LatencyObservation, PacketCounts, PacketRates, Refusal, WindowWork,
+    ChainLoad, ChainObservation, ChainState, CoreUse, LatencyObservation, PacketCounts, PacketRates, Refusal,
+    WindowWork,
 };
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 use tailwater_api::Slo;
@@ -18,6 +20,8 @@ use tailwater_dataplane::shared_port::{ChainPort, SharedPort, Withdrawal};
 use tailwater_dataplane::{RunControl, RunError, RunPlan, run_hosted};
 use tailwater_functions::build::{KeptFunction, Reconfigure};
 use tailwater_functions::spec::ChainSpec;
+use tailwater_net::Nanos;
+use tailwater_policy::server::ServerCounters;
 use tailwater_policy::turns::TurnShare;
 
 /// Longest time in which a chain's functions are built.
@@ -46,7 +50,15 @@ pub(super) struct RunningChain {
     draining: bool,
     /// Packets in the process that this one has taken over from.
     pub(super) carried: PacketCounts,
+    /// News of the interfaces of external functions.
+    news: News,
+    weight: u32,
+    /// Recent packets by class of flows.
+    pub(super) classes: RecentClasses,
 }
+
+/// Lines for the user that nobody has taken yet.
+type News = Arc<Mutex<Vec<String>>>;
 
 impl fmt::Debug for RunningChain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -78,6 +90,8 @@ pub(super) struct StartFrom<'s> {
     pub(super) weight: u32,
     pub(super) port: &'s Arc<SharedPort>,
     pub(super) host: &'s Arc<CoreHost>,
+    /// Its functions write behind what is in their files.
+    pub(super) continues_files: bool,
     /// Chain on the same port whose place it takes, and the functions that it keeps.
     pub(super) replaced: Option<(&'s RunningChain, Vec<KeptFunction>)>,
 }
@@ -90,6 +104,7 @@ impl RunningChain {
     pub(super) fn start(plan: RunPlan, from: StartFrom<'_>) -> Result<RunningChain, Refusal> {
         let (plan, stop) = (Arc::new(plan), Arc::<AtomicBool>::default());
         let (latest, reconfigure) = (Latest::default(), Arc::<ReconfigureCell>::default());
+        let news = plan.spec().externals().next().map(|_| News::default());
         let mut port = ChainPort::new(from.port, &plan.spec().match_);
         if let Some((replaced, kept)) = from.replaced {
             let workers = plan.config().cores.len() as u16;
@@ -107,17 +122,26 @@ impl RunningChain {
                 Arc::clone(&stop),
                 Arc::clone(&latest),
                 Arc::clone(&reconfigure),
+                news.clone(),
             ),
             Arc::clone(from.host),
         );
         let thread = thread.spawn(move || {
-            let (plan, stop, latest, reconfigure) = of_thread;
+            let (plan, stop, latest, reconfigure, news) = of_thread;
             let control = RunControl::new(&stop).with_reconfigure(&reconfigure);
             let control = control.with_progress(|progress| {
+                if let Some(news) = news.as_ref().filter(|_| !progress.news.is_empty()) {
+                    let mut news = news.lock().unwrap_or_else(PoisonError::into_inner);
+                    news.extend_from_slice(&progress.news);
+                }
                 let progress = Some(Box::new(progress.clone()));
                 *latest.lock().unwrap_or_else(PoisonError::into_inner) = progress;
             });
-            run_hosted(&plan, (&mut port, &host), share, control)
+            let run = || run_hosted(&plan, (&mut port, &host), share, control);
+            match from.continues_files {
+                true => tailwater_files::continuing(run),
+                false => run(),
+            }
         });
         let thread = thread.map_err(|error| Refusal::new(format!("its thread cannot be started: {error}")))?;
         let mut chain = RunningChain {
@@ -132,6 +156,9 @@ impl RunningChain {
             end: None,
             draining: false,
             carried: PacketCounts::default(),
+            news: news.unwrap_or_default(),
+            weight: from.weight,
+            classes: RecentClasses::default(),
         };
         chain.await_start()?;
         Ok(chain)
@@ -165,6 +192,11 @@ impl RunningChain {
         &self.port
     }
 
+    /// Slot on its port, once it has one.
+    pub(super) fn slot(&self) -> Option<usize> {
+        self.withdrawal.slot()
+    }
+
     pub(super) fn cores(&self) -> &[usize] {
         &self.plan.config().cores
     }
@@ -193,6 +225,21 @@ impl RunningChain {
             cores: self.cores().to_vec(),
             latest: Arc::clone(&self.latest),
         }
+    }
+
+    /// The plan that it runs.
+    pub(super) fn plan(&self) -> &RunPlan {
+        &self.plan
+    }
+
+    /// Weight among the chains of its core.
+    pub(super) fn weight(&self) -> u32 {
+        self.weight
+    }
+
+    /// News of the interfaces of external functions since the last call.
+    pub(super) fn news(&self) -> Vec<String> {
+        std::mem::take(&mut *self.news.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The chain.
@@ -244,15 +291,29 @@ impl RunningChain {
         self.plan.config().scaling.is_some()
     }
 
-    /// Runs `f` on its functions and flows between two turns, once no packet is in it if it `needs_quiet`. `None` if
-    /// that took longer than `timeout`.
-    pub(super) fn on_chain<R: Send + 'static>(
+    /// Runs `f` on a worker's functions and flows between two turns, once the worker has no packet if it
+    /// `needs_quiet`. `None` if that took longer than `timeout`.
+    pub(super) fn on_worker<R: Send + 'static>(
         &self,
+        worker: usize,
         needs_quiet: bool,
         timeout: Duration,
         f: impl FnOnce(&mut Chain) -> R + Send + 'static,
     ) -> Option<R> {
-        self.withdrawal.on_chain(needs_quiet, timeout, f)
+        self.withdrawal.on_worker(worker, needs_quiet, timeout, f)
+    }
+
+    /// Calls `f` with the number of each worker, for all at the same time. Results are in the order of the numbers;
+    /// `None` where `f` panicked.
+    pub(super) fn for_workers<R: Send>(&self, f: impl Fn(usize) -> R + Sync) -> Vec<Option<R>> {
+        match self.cores().len() {
+            1 => vec![Some(f(0))],
+            workers => std::thread::scope(|scope| {
+                let f = &f;
+                let threads: Vec<_> = (0..workers).map(|worker| scope.spawn(move || f(worker))).collect();
+                threads.into_iter().map(|thread| thread.join().ok()).collect()
+            }),
+        }
     }
 
     /// Returns `true` if it gets packets.
@@ -317,6 +378,17 @@ impl RunningChain {
                 batches: window.batches,
                 packets: window.processed,
             });
+            let work = progress.work;
+            observation.load = (work.until > Nanos::ZERO && end.is_none()).then(|| ChainLoad {
+                measured: work.until,
+                counters: ServerCounters {
+                    offered: work.offered,
+                    processed: work.processed,
+                    busy: work.busy,
+                    late: work.late,
+                },
+                classes: self.classes.shown(work.until),
+            });
         }
         observation
     }
@@ -353,6 +425,7 @@ fn rates(window: &LastWindow) -> PacketRates {
         delivered: per_second(window.delivered),
         dropped: per_second(window.dropped),
         lost: per_second(window.lost),
+        cores: window.busy.as_secs_f64() / window.length.as_secs_f64().max(1e-9),
     }
 }
 

@@ -1,8 +1,10 @@
 //! Take-over of the data plane by another process, and from one.
 
+use super::deferred::reach;
 use super::ended::EndedChain;
 use super::running::RunningChain;
 use super::{LiveMachine, ServerPort};
+use crate::chain::AppliedChain;
 use crate::machine::{PacketCounts, Refusal};
 use crate::take_over::fields::{
     ChainFlows, ChainOffer, FinalCounts, FunctionOffer, HandedOver, MachineOffer, PortOffer, SocketOffer, StateOffer,
@@ -15,11 +17,10 @@ use std::os::fd::OwnedFd;
 use std::path::absolute;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tailwater_api::IsolationMode;
 use tailwater_chain::chain::{Chain, TransferError, TransferFunction, TransferState};
 use tailwater_dataplane::clock::{Clock, ClockOrigin};
 use tailwater_dataplane::core_host::{CoreHost, HostError};
-use tailwater_dataplane::port::{PassedSockets, QueuePosition};
+use tailwater_dataplane::port::{PassedSockets, QueuePosition, round_robin};
 use tailwater_dataplane::shared_port::SharedPort;
 use tailwater_net::Nanos;
 
@@ -76,11 +77,19 @@ impl LiveMachine {
         });
         let running = self.chains.iter().filter(|(_, chain)| chain.runs());
         let chains = running.map(|(name, chain)| Ok((name.clone(), offer_of(name, chain)?)));
+        let deferred = self.taking_over.waiting().map(|chain| {
+            let offer = ChainOffer {
+                is_external: true,
+                appends: true,
+                ..ChainOffer::default()
+            };
+            Ok((chain.name.clone(), offer))
+        });
         Ok(MachineOffer {
             clock: value(self.host.clock().origin())?,
             origin: self.origin.0,
             ports: ports.collect::<Result<_, Refusal>>()?,
-            chains: chains.collect::<Result<_, Refusal>>()?,
+            chains: chains.chain(deferred).collect::<Result<_, Refusal>>()?,
         })
     }
 
@@ -122,9 +131,26 @@ impl LiveMachine {
         self.ports.values().for_each(|port| port.pause());
         let handed = self.export(paused_at);
         if handed.is_err() {
-            self.ports.values().for_each(|port| port.unpause());
+            self.go_on();
         }
         handed
+    }
+
+    /// Goes on after a take-over that has failed.
+    pub(super) fn go_on(&mut self) {
+        self.hold_flows(false);
+        self.ports.values().for_each(|port| port.unpause());
+    }
+
+    /// Holds the flows of all chains, or releases them.
+    fn hold_flows(&self, are_held: bool) {
+        for chain in self.chains.values().filter(|chain| chain.runs()) {
+            chain.for_workers(|worker| {
+                // A worker that does not answer has died.
+                let hold = move |chain: &mut Chain| chain.hold_flows(are_held);
+                let _ = chain.on_worker(worker, false, ANSWER_TIMEOUT, hold);
+            });
+        }
     }
 
     fn export(&self, paused_at: u64) -> Result<(HandedOver, Vec<Vec<u8>>), Refusal> {
@@ -151,28 +177,28 @@ impl LiveMachine {
         Ok((handed, parts))
     }
 
+    /// Flows of a chain's workers, one after another.
     fn export_chain(&self, name: &str, chain: &RunningChain, until: Instant) -> Result<(Vec<u8>, u64), Refusal> {
-        let refused = |text: &str| Err(Refusal::new(format!("chain {name}: {text}")));
-        loop {
-            let (clock, origin) = (self.host.clock().clone(), self.origin);
-            let left = until.saturating_duration_since(Instant::now());
-            let export = move |chain: &mut Chain| chain.export_flows(clock.now(), origin, MOST_BYTES);
-            match chain.on_chain(true, left, export) {
-                None => return refused("packets were in it for longer than 2 s"),
-                Some(Ok(exported)) => return Ok(exported),
-                // They come back when nothing is left to do there.
-                Some(Err(TransferError::Lent(_))) if Instant::now() < until => {
-                    std::thread::sleep(Duration::from_millis(1));
-                }
-                Some(Err(error)) => return refused(&error.to_string()),
+        let (clock, origin) = (self.host.clock(), self.origin);
+        let exported = chain.for_workers(|worker| export_worker((name, worker), chain, (clock, origin), until));
+        let (mut bytes, mut flows) = (Vec::new(), 0);
+        for exported in exported {
+            let (of_worker, number) = exported.unwrap_or_else(|| Err(Refusal::new("its flows cannot be read")))?;
+            flows += number;
+            match bytes.is_empty() {
+                true => bytes = of_worker,
+                false => bytes.extend_from_slice(&of_worker),
             }
         }
+        Ok((bytes, flows))
     }
 
     pub(super) fn leave(&mut self) {
         for chain in self.chains.values().filter(|chain| chain.runs()) {
-            // One that does not answer has failed.
-            let _ = chain.on_chain(true, ANSWER_TIMEOUT, Chain::forget_flows);
+            chain.for_workers(|worker| {
+                // One that does not answer has failed.
+                let _ = chain.on_worker(worker, true, ANSWER_TIMEOUT, Chain::forget_flows);
+            });
         }
         self.ports.values().for_each(|port| port.leave());
     }
@@ -180,16 +206,32 @@ impl LiveMachine {
     pub(super) fn import(&mut self, handed: &HandedOver, flows: Vec<(String, Vec<u8>)>) -> Result<TakenOver, Refusal> {
         let mut taken = TakenOver::default();
         for (name, bytes) in flows {
+            if self.taking_over.has(&name) {
+                continue;
+            }
             let failed = |text: &str| Refusal::new(format!("chain {name}: {text}"));
             let chain = self.chains.get(&name).ok_or_else(|| failed("it does not run"))?;
-            let (clock, origin, length) = (self.host.clock().clone(), self.origin, bytes.len());
-            let import = move |chain: &mut Chain| chain.import_flows(&bytes, clock.now(), origin);
-            let imported = chain.on_chain(true, IMPORT_TIMEOUT, import);
-            let imported = imported.ok_or_else(|| failed("its flows took longer than 20 s"))?;
-            let imported = imported.map_err(|error| failed(&error.to_string()))?;
-            taken.flows += imported.flows;
-            taken.refused += imported.refused;
-            taken.bytes += length as u64;
+            taken.bytes += bytes.len() as u64;
+            let bytes = Arc::new(bytes);
+            // No bucket has moved yet.
+            let owners = round_robin(chain.cores().len() as u16);
+            let imported = chain.for_workers(|worker| {
+                let (bytes, clock, origin) = (Arc::clone(&bytes), self.host.clock().clone(), self.origin);
+                let import = move |chain: &mut Chain| {
+                    let owns = |bucket: u16| usize::from(owners[usize::from(bucket)]) == worker;
+                    // Until this process has taken over, flows end in the other one.
+                    chain.hold_flows(true);
+                    chain.import_flows_of(owns, &bytes, clock.now(), origin)
+                };
+                chain.on_worker(worker, true, IMPORT_TIMEOUT, import)
+            });
+            for imported in imported {
+                let imported = imported.flatten();
+                let imported = imported.ok_or_else(|| failed("its flows took longer than 20 s"))?;
+                let imported = imported.map_err(|error| failed(&error.to_string()))?;
+                taken.flows += imported.flows;
+                taken.refused += imported.refused;
+            }
         }
         for (name, positions) in &handed.positions {
             let failed = |text: &str| Refusal::new(format!("port {name}: {text}"));
@@ -201,6 +243,39 @@ impl LiveMachine {
             }
         }
         Ok(taken)
+    }
+
+    /// Checks a chain that starts at the end of the take-over.
+    pub(super) fn defer(&mut self, chain: &AppliedChain) -> Result<(), Refusal> {
+        self.port(chain)?;
+        self.plan(chain, Some(&chain.name))?;
+        if let Some(state) = &chain.settings.state {
+            reach(state).map_err(|error| Refusal::new(format!("spec.state.redis: {error}")))?;
+        }
+        self.taking_over.add(chain);
+        Ok(())
+    }
+
+    /// Starts the chains that have waited. The running server has processed all packets, and stored what they changed.
+    fn start_deferred(&mut self) {
+        for (name, chain) in self.taking_over.take() {
+            match self.launch(&chain, None) {
+                Ok(started) => drop(self.chains.insert(name, started)),
+                Err(refusal) => self.taking_over.fail(name, refusal.to_string()),
+            }
+        }
+        self.taking_over.is_pending = false;
+    }
+
+    /// Begins to receive, once the other process does not any more. Returns the time since `paused_at`, in nanoseconds.
+    pub(super) fn begin(&mut self, paused_at: u64) -> u64 {
+        // Their packets wait, too.
+        self.start_deferred();
+        self.ports.values().for_each(|port| port.unpause());
+        let gap = self.host.clock().now().0.saturating_sub(paused_at);
+        self.hold_flows(false);
+        self.show();
+        gap
     }
 
     pub(super) fn add_counts(&mut self, counts: &FinalCounts) {
@@ -222,26 +297,49 @@ impl LiveMachine {
     }
 }
 
+/// Exports the flows of a worker of a chain.
+fn export_worker(
+    (name, worker): (&str, usize),
+    chain: &RunningChain,
+    (clock, origin): (&Clock, Nanos),
+    until: Instant,
+) -> Result<(Vec<u8>, u64), Refusal> {
+    let refused = |text: &str| Err(Refusal::new(format!("chain {name}: {text}")));
+    loop {
+        let clock = clock.clone();
+        let left = until.saturating_duration_since(Instant::now());
+        let export = move |chain: &mut Chain| chain.export_flows(clock.now(), origin, MOST_BYTES);
+        match chain.on_worker(worker, true, left, export) {
+            None => return refused("packets were in it for longer than 2 s"),
+            Some(Ok(exported)) => return Ok(exported),
+            // They come back when nothing is left to do there.
+            Some(Err(TransferError::Lent(_))) if Instant::now() < until => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Some(Err(error)) => return refused(&error.to_string()),
+        }
+    }
+}
+
 fn sockets_of(name: &str, port: &SharedPort) -> Result<PassedSockets, Refusal> {
     port.sockets()
         .map_err(|error| Refusal::new(format!("port {name}: its sockets cannot be copied: {error}")))
 }
 
 fn offer_of(name: &str, chain: &RunningChain) -> Result<ChainOffer, Refusal> {
-    // One worker answers a request, and exports its own flows.
-    let cores = chain.cores().len();
-    if cores > 1 {
-        return Err(Refusal::new(format!(
-            "chain {name} has {cores} cores: the flows of a chain pass over from one core only"
-        )));
-    }
-    if chain.spec().isolation.mode != IsolationMode::None {
+    if chain.plan().config().isolation.is_some() {
         return Err(Refusal::new(format!(
             "chain {name} has isolated functions, whose processes are the running server's: drain it first"
         )));
     }
+    if let Some((function, _)) = chain.spec().externals().next() {
+        return Err(Refusal::new(format!(
+            "chain {name} has the external function {function}, whose packets do not pass over: drain it first"
+        )));
+    }
     let read = |chain: &mut Chain| (chain.transfer_functions(), chain.has_external_state());
-    let read = chain.on_chain(false, ANSWER_TIMEOUT, read);
+    // All workers have the same functions.
+    let read = chain.on_worker(0, false, ANSWER_TIMEOUT, read);
     let (functions, is_external) = read.ok_or_else(|| Refusal::new(format!("chain {name} does not answer")))?;
     let files = chain
         .spec()
@@ -252,6 +350,7 @@ fn offer_of(name: &str, chain: &RunningChain) -> Result<ChainOffer, Refusal> {
     Ok(ChainOffer {
         functions: functions.into_iter().map(function_offer).collect(),
         is_external,
+        appends: true,
         outputs: files.map(|file| file.display().to_string()).collect(),
     })
 }

@@ -45,6 +45,9 @@ pub struct ChainOffer {
     pub is_external: bool,
     /// Files that its functions write.
     pub outputs: Vec<String>,
+    /// These are written behind what is in them, so that another process can go on with them.
+    #[serde(default)]
+    pub appends: bool,
 }
 
 /// Function of a chain.

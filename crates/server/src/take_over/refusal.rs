@@ -35,17 +35,23 @@ pub fn differences(old: &MachineOffer, new: &MachineOffer, lose_state: bool) -> 
 }
 
 fn of_chain(name: &str, (old, new): (&ChainOffer, &ChainOffer), lose_state: bool, lines: &mut Vec<String>) {
-    if old.is_external || new.is_external {
+    if old.is_external != new.is_external {
         lines.push(format!(
-            "chain {name} keeps its state in Redis: stop the running server and start this one without --take-over, \
-             which continues with that state"
+            "chain {name}: one of both keeps its state in Redis: stop the running server and start this one without \
+             --take-over"
         ));
         return;
     }
-    if let Some(file) = old.outputs.first().or(new.outputs.first()) {
+    if let Some(file) = old.outputs.first().or(new.outputs.first())
+        && !(old.appends && new.appends)
+    {
         lines.push(format!(
-            "chain {name} writes {file}, which one process can write at a time"
+            "chain {name} writes {file}, which one of both versions can write only alone"
         ));
+        return;
+    }
+    // The new process starts it at the end of the take-over, with the state in Redis.
+    if old.is_external {
         return;
     }
     let list = |functions: &[FunctionOffer]| {
@@ -148,6 +154,27 @@ mod tests {
         assert!(differences(&none, &local, false).is_empty(), "nothing to lose");
     }
 
+    /// Redis has the state of a chain, and a later process writes behind what is in a file.
+    #[test]
+    fn stored_state_and_appended_files_pass() {
+        let (mut old, mut new) = (offer(STATE), offer(STATE));
+        for side in [&mut old, &mut new] {
+            let chain = side.chains.get_mut("edge").unwrap();
+            (chain.outputs, chain.appends) = (vec!["/tmp/flows".to_owned()], true);
+        }
+        assert!(differences(&old, &new, false).is_empty());
+        old.chains.get_mut("edge").unwrap().appends = false;
+        let line = "chain edge writes /tmp/flows, which one of both versions can write only alone";
+        assert_eq!(differences(&old, &new, true), [line]);
+        old.chains.get_mut("edge").unwrap().appends = true;
+        for side in [&mut old, &mut new] {
+            side.chains.get_mut("edge").unwrap().is_external = true;
+        }
+        // Its functions are not compared: they begin with what they find.
+        new.chains.get_mut("edge").unwrap().functions.clear();
+        assert!(differences(&old, &new, false).is_empty());
+    }
+
     #[test]
     fn ports_and_chains_have_to_be_there() {
         let mut new = offer(STATE);
@@ -166,7 +193,7 @@ mod tests {
         new.chains.get_mut("edge").unwrap().outputs = vec!["/tmp/flows".to_owned()];
         assert!(refused(&new).contains("chain edge writes /tmp/flows"));
         new.chains.get_mut("edge").unwrap().is_external = true;
-        assert!(refused(&new).contains("chain edge keeps its state in Redis"));
+        assert!(refused(&new).contains("chain edge: one of both keeps its state in Redis"));
         new.chains.clear();
         assert!(refused(&new).contains("chain edge does not run in this version"));
     }

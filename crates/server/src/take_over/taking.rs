@@ -124,7 +124,12 @@ impl Predecessor {
         stop: &AtomicBool,
     ) -> Result<Completed, TakeOverError> {
         let socket = self.socket.clone();
-        self.take_unless(manager, stop).map_err(|error| match error {
+        let taken = self.take_unless(manager, stop);
+        if taken.is_err() {
+            // The running server has the flows: they do not end here.
+            manager.machine().leave();
+        }
+        taken.map_err(|error| match error {
             // It listens as long as it runs.
             TakeOverError::Failed(reason) if UnixStream::connect(&socket).is_err() => TakeOverError::Ended(reason),
             error => error,

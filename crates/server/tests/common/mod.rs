@@ -176,6 +176,7 @@ impl Machine for ModelMachine {
                     delivered: 1900.0,
                     dropped: 0.0,
                     lost: 100.0,
+                    cores: 0.25,
                 });
             }
             observation.packets = PacketCounts {

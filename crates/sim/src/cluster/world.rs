@@ -326,6 +326,7 @@ impl<'o> World<'o> {
                     offered: live.offered,
                     p99: Some(latency),
                     batch_p99: Nanos(latency.0 / 2),
+                    busy: None,
                 };
             }
         }

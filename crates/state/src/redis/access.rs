@@ -105,6 +105,8 @@ pub struct Access {
     stamp: u64,
     functions: Vec<FunctionAccess>,
     password: String,
+    /// Random number of the run, by which its values are known.
+    writer: u64,
     /// Redis run ids seen so far. Their index makes all threads of this run agree on incarnations.
     runs: Mutex<Vec<String>>,
     /// Held while users are created and while a thread logs in, so no thread uses a user before this run is known to be
@@ -145,6 +147,7 @@ impl Access {
             stamp: 0,
             functions: Vec::new(),
             password: random_password().map_err(AccessError::Random)?,
+            writer: u64::from_ne_bytes(random().map_err(AccessError::Random)?).max(1),
             runs: Mutex::new(Vec::new()),
             users: Mutex::new(None),
         };
@@ -198,6 +201,11 @@ impl Access {
     /// Functions with external state, in the order of their rows.
     pub fn functions(&self) -> &[FunctionAccess] {
         &self.functions
+    }
+
+    /// Random number of this run, not 0: its values end with it.
+    pub fn writer(&self) -> u64 {
+        self.writer
     }
 
     /// Address of Redis, for messages.
@@ -262,7 +270,7 @@ impl Access {
             cmd.arg("SETUSER").arg(&function.user);
             cmd.arg("reset").arg("on").arg(format!(">{}", self.password));
             cmd.arg(format!("~{}*", escaped(&function.space)));
-            cmd.arg(&["-@all", "+mget", "+set", "+unlink"]);
+            cmd.arg(&["-@all", "+mget", "+set", "+unlink", "+eval"]);
             cmd.exec(&mut admin)?;
         }
         let users = self.stamps(&mut admin)?;
@@ -422,8 +430,13 @@ fn now() -> u64 {
     since.map_or(0, |since| since.as_nanos() as u64)
 }
 
-fn random_password() -> io::Result<String> {
-    let mut bytes = [0; 32];
+fn random<const N: usize>() -> io::Result<[u8; N]> {
+    let mut bytes = [0; N];
     fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn random_password() -> io::Result<String> {
+    let bytes: [u8; 32] = random()?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }

@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -19,6 +19,7 @@ use tailwater_net::{FlowKey, Nanos};
 use tailwater_state::commits::LeaveReason;
 use tailwater_state::counters::{Counters, Shared};
 use tailwater_state::keeper::{Keeper, StateSize, entries};
+use tailwater_state::keys::Version;
 use tailwater_state::link::{Failure, Health, Store, link};
 use tailwater_state::request::{Operation, Request};
 
@@ -29,15 +30,20 @@ type Key = (String, FlowKey);
 #[derive(Default)]
 pub struct Map {
     pub values: Mutex<HashMap<Key, Vec<u8>>>,
+    versions: Mutex<HashMap<Key, Version>>,
+    writers: AtomicU64,
     /// The store does not answer.
     pub away: AtomicBool,
     pub incarnation: AtomicU32,
+    /// Replaces every value, whoever wrote it.
+    pub always: AtomicBool,
 }
 
 impl Map {
     /// Loses all data, and is available again.
     pub fn forget(&self) {
         self.values.lock().unwrap().clear();
+        self.versions.lock().unwrap().clear();
         self.incarnation.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -50,6 +56,7 @@ impl Map {
 struct Way {
     map: Arc<Map>,
     functions: Vec<(String, std::ops::Range<usize>)>,
+    writer: u64,
 }
 
 impl Store for Way {
@@ -61,10 +68,11 @@ impl Store for Way {
             });
         }
         let mut values = self.map.values.lock().unwrap();
+        let mut versions = self.map.versions.lock().unwrap();
         for request in requests {
             for e in 0..request.entries.len() {
                 let entry = request.entries[e];
-                let mut found = 0;
+                let (mut found, mut refused) = (0, 0);
                 for (f, (name, piece)) in self.functions.iter().enumerate() {
                     let key = (name.clone(), entry.key);
                     if entry.pieces >> f & 1 == 0 {
@@ -74,18 +82,39 @@ impl Store for Way {
                         Operation::Read | Operation::Probe => {
                             if let Some(value) = values.get(&key) {
                                 found |= 1 << f;
+                                let stamp = versions.get(&key).map_or(0, |version| version.stamp);
+                                if entry.operation == Operation::Read {
+                                    request.entries[e].stamp = request.entries[e].stamp.max(stamp);
+                                }
                                 request.row_mut(e)[piece.clone()].copy_from_slice(value);
                             }
                         }
                         Operation::Update => {
-                            values.insert(key, request.row(e)[piece.clone()].to_vec());
+                            let mut new = Version {
+                                stamp: entry.stamp,
+                                writer: self.writer,
+                                companion: (entry.paired >> f & 1 != 0).then_some(entry.companion),
+                            };
+                            let old = versions.get(&key).copied().unwrap_or_default();
+                            let always = self.map.always.load(Ordering::Relaxed).then_some(entry.stamp);
+                            match always.or(old.is_replaced(&new, entry.base, entry.joins)) {
+                                Some(stamp) => {
+                                    new.stamp = stamp;
+                                    versions.insert(key.clone(), new);
+                                    values.insert(key, request.row(e)[piece.clone()].to_vec());
+                                }
+                                None => refused |= 1 << f,
+                            }
                         }
                         Operation::Forget => {
-                            values.remove(&key);
+                            if versions.get(&key).is_some_and(|version| version.writer == self.writer) {
+                                versions.remove(&key);
+                                values.remove(&key);
+                            }
                         }
                     }
                 }
-                request.entries[e].found = found;
+                (request.entries[e].found, request.entries[e].refused) = (found, refused);
             }
         }
         Ok(1 + self.map.incarnation.load(Ordering::Relaxed))
@@ -123,7 +152,9 @@ impl Instance {
         let map = Arc::clone(map);
         Instance::on(spec, origin, |functions| {
             let functions = functions.iter().map(|f| (f.name.clone(), f.row.clone()));
+            let writer = 1 + map.writers.fetch_add(1, Ordering::Relaxed);
             Box::new(Way {
+                writer,
                 map,
                 functions: functions.collect(),
             })

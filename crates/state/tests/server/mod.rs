@@ -147,3 +147,10 @@ pub fn certificates(folder: &Path) -> bool {
     }
     true
 }
+
+/// A function's state in a stored value: without the value's header, and the writer behind it.
+#[allow(dead_code, reason = "not every test reads values")]
+pub fn piece_of(value: &[u8]) -> &[u8] {
+    let length = u32::from_be_bytes(value[4..8].try_into().unwrap());
+    &value[16..][..length as usize]
+}

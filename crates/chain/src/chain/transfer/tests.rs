@@ -92,6 +92,7 @@ fn portable_state_continues_elsewhere_and_flows_end_once() {
     // Also the time since each flow's last packet.
     let again = new.chain.export_flows(Nanos::from_secs(50), Nanos::ZERO, MOST).unwrap();
     assert_eq!(again, (bytes, 3));
+    new.chain.hold_flows(false);
     run(&mut new, &[3], 71);
     // They are looked at a timeout after they passed over.
     for _ in 0..1024 {
@@ -101,6 +102,56 @@ fn portable_state_continues_elsewhere_and_flows_end_once() {
     new.chain.drain();
     assert_eq!(kept_there.lock().unwrap()[&3], 2);
     assert_eq!(*lost_there.lock().unwrap(), BTreeMap::from([(3, 1)]), "begins anew");
+}
+
+/// Flows of several workers pass to workers of another number, each bucket to the one that owns it.
+#[test]
+fn flows_of_several_workers_pass_by_bucket() {
+    let now = Nanos::from_secs(2);
+    let ended: [Ended; 8] = Default::default();
+    let [one, two, three, four, five, ..] = &ended;
+    let ports: Vec<u16> = (1..=100).collect();
+    let (mut first, mut second) = (rig(one, two), rig(one, two));
+    run(&mut first, &ports[..60], 1);
+    run(&mut second, &ports[60..], 1);
+    let mut bytes = Vec::new();
+    for old in [&mut first, &mut second] {
+        bytes.extend(old.chain.export_flows(now, Nanos::ZERO, MOST).unwrap().0);
+        old.chain.forget_flows();
+    }
+    let mut counted = 0;
+    for worker in 0..3 {
+        let mut new = rig(three, four);
+        let owns = |bucket: u16| bucket % 3 == worker;
+        let imported = new.chain.import_flows_of(owns, &bytes, now, Nanos::ZERO).unwrap();
+        assert!(imported.flows > 0 && imported.refused == 0, "{imported:?}");
+        assert_eq!(imported.flows, new.chain.flows() as u64);
+        counted += imported.flows;
+        new.chain.drain();
+    }
+    assert_eq!((counted, three.lock().unwrap().len()), (100, 100), "each once");
+    let cut = &bytes[..bytes.len() - 1];
+    let error = rig(five, five).chain.import_flows_of(|_| false, cut, now, Nanos::ZERO);
+    assert_eq!(
+        error,
+        Err(TransferError::Short(cut.len())),
+        "also where others own the flows"
+    );
+}
+
+/// Flows that another process may have do not end here, until they are released.
+#[test]
+fn held_flows_do_not_end() {
+    let [kept, lost] = [(); 2].map(|()| Ended::default());
+    let mut old = rig(&kept, &lost);
+    run(&mut old, &[1, 2], 1);
+    old.chain.export_flows(Nanos::from_secs(2), Nanos::ZERO, MOST).unwrap();
+    let expire = |old: &mut ChainRig| (0..1024).for_each(|_| old.chain.expire(Nanos::from_secs(200)));
+    expire(&mut old);
+    assert!(kept.lock().unwrap().is_empty());
+    old.chain.hold_flows(false);
+    expire(&mut old);
+    assert_eq!(kept.lock().unwrap().len(), 2);
 }
 
 /// Bytes of another chain, damaged ones, and too many are refused.
@@ -131,7 +182,7 @@ fn wrong_bytes_are_refused_with_the_field() {
     assert!(changed(7, b'2').contains("magic number"));
     assert!(changed(8, 1).contains("bytes of a row: expected 13, found 1 at byte 12"));
     assert!(changed(12, 1).contains("connections: expected 0, found 1"));
-    assert!(changed(16, 1).contains("end: expected no further bytes"));
+    assert!(changed(16, 1).contains("magic number"), "the flows of another worker");
     assert!(changed(23, 255).contains("end early"));
     assert!(changed(25, 2).contains("bucket: expected below 512"));
     assert!(changed(26, 3).contains("flows of a group: expected 1 or 2, found 3"));

@@ -27,7 +27,7 @@ const RATE: u64 = if cfg!(debug_assertions) { 5_000 } else { 20_000 };
 /// New flows per second.
 const NEW_FLOWS: u64 = 50;
 /// Seconds of traffic after the faults, until all processes are replaced, however long that takes.
-const SPARE: u64 = if cfg!(debug_assertions) { 90 } else { 60 };
+const SPARE: u64 = 40;
 /// Packets for the second run.
 const MORE: usize = 2 * RATE as usize;
 

@@ -1,6 +1,7 @@
 //! A chain of the ingress: its mapper, its rows, and its moves in progress.
 
 use super::super::rows::{Row, chain_identity};
+use super::playback::Playback;
 use super::types::{ChainReport, ChainRoute, MoveCause};
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -28,10 +29,8 @@ pub(super) enum Mapper {
 /// Last report of a server on the chain.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Reported {
-    /// Counters of the last report, as they came.
-    raw: Option<ServerCounters>,
-    /// Counters since the first report. They never fall, though a server's own may begin anew.
-    pub total: ServerCounters,
+    /// Counters since the first report.
+    counters: Playback,
     pub dedicated: u16,
     classes: Vec<ClassLoad>,
 }
@@ -138,20 +137,27 @@ impl Chain {
     }
 
     /// Takes a server's report.
-    pub fn report(&mut self, server: Index, report: ChainReport) {
+    pub fn report(&mut self, server: Index, report: ChainReport, now: Nanos) {
         let reported = &mut self.reports[server];
-        if let Some(raw) = reported.raw {
-            // Counters that fell began anew: what they had counted before is not known.
-            let step = |new: u64, old: u64| new.saturating_sub(old);
-            reported.total.offered += step(report.counters.offered, raw.offered);
-            reported.total.processed += step(report.counters.processed, raw.processed);
-            reported.total.busy += report.counters.busy.saturating_sub(raw.busy);
-            reported.total.late += step(report.counters.late, raw.late);
+        if !reported.counters.report(report.counters, report.measured, now) {
+            return;
         }
-        reported.raw = Some(report.counters);
         reported.dedicated = report.dedicated;
         reported.classes = report.classes;
         reported.classes.truncate(MAX_CLASSES);
+        if let Mapper::Balanced(mapper) = &mut self.mapper {
+            let of_members = self.reports.iter().zip(&self.memberships);
+            let of_members = of_members.filter(|(_, membership)| **membership != Membership::Lost);
+            let delays = of_members.map(|(reported, _)| reported.counters.delay());
+            mapper.set_report_delay(delays.max().unwrap_or_default());
+        }
+    }
+
+    /// Sets the share of its cores, in percent, to which the balancer fills a server at most.
+    pub fn set_most_fill(&mut self, percent: u8) {
+        if let Mapper::Balanced(mapper) = &mut self.mapper {
+            mapper.set_most_fill(f64::from(percent) / 100.0);
+        }
     }
 
     /// Returns the servers' numbers of dedicated cores.
@@ -245,7 +251,7 @@ impl Chain {
                     .memberships
                     .iter()
                     .zip(&self.reports)
-                    .map(|(membership, report)| (*membership != Membership::Lost).then_some(report.total))
+                    .map(|(membership, report)| (*membership != Membership::Lost).then(|| report.counters.at(now)))
                     .collect();
                 if !mapper.report(now, &counters) {
                     return false;

@@ -12,6 +12,7 @@ mod adoption;
 mod chain;
 mod moving;
 mod packets;
+mod playback;
 mod progress;
 mod types;
 mod writing;
@@ -314,6 +315,7 @@ impl Steering {
             old => {
                 let mut chain = Chain::new(route, self.servers.len());
                 chain.grow(self.servers.len());
+                chain.set_most_fill(self.config.most_fill);
                 if let Some(old) = old {
                     self.join(&mut chain);
                     chain.start(&old.rows, self.now);
@@ -399,7 +401,7 @@ impl Steering {
         (self.servers[index].heard, self.servers[index].is_silent) = (self.now, false);
         for of_chain in report.chains {
             if let Some(chain) = self.chains.get_mut(&of_chain.chain) {
-                chain.report(index, of_chain);
+                chain.report(index, of_chain, self.now);
             }
         }
     }

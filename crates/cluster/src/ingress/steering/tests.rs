@@ -1,5 +1,6 @@
 //! The steering loop with a modelled switch: losses, drains, moves, adoption, refusals.
 
+mod by_load;
 mod property;
 mod rig;
 
@@ -33,6 +34,7 @@ fn six_prefixes(config: SteeringConfig) -> Rig {
             chains: vec![ChainReport {
                 chain: "edge".to_owned(),
                 counters: ServerCounters::default(),
+                measured: None,
                 dedicated: cores[number],
                 classes: Vec::new(),
             }],
@@ -250,6 +252,7 @@ fn loads(rig: &mut Rig, counters: &mut [ServerCounters; 4], classes: &[(FlowClas
             chains: vec![ChainReport {
                 chain: "edge".to_owned(),
                 counters: counters[usize::from(number)],
+                measured: None,
                 dedicated: 1,
                 classes: classes.collect(),
             }],

@@ -22,6 +22,8 @@ pub struct SteeringConfig {
     pub per_bundle: usize,
     /// Interval at which the mappers decide by the servers' reports.
     pub interval: Nanos,
+    /// Share of its cores, in percent, to which the balancer fills a server at most. It may learn to fill it less.
+    pub most_fill: u8,
     /// Time without a report after which a server is lost; `None` if only its port and its state count.
     pub lost_after: Option<Nanos>,
     /// Time that the servers have to prepare for a row's move before it is written; `None` if they need none, and
@@ -42,6 +44,7 @@ impl Default for SteeringConfig {
             table: 1 << 16,
             per_bundle: 4096,
             interval: Nanos::from_millis(20),
+            most_fill: 97,
             lost_after: Some(Nanos::from_millis(150)),
             prepare: None,
             transfer: Nanos::from_secs(2),
@@ -134,6 +137,8 @@ pub struct ChainReport {
     pub chain: String,
     /// Counters since any time; they may begin anew.
     pub counters: ServerCounters,
+    /// Time of their measurement by any clock of the server; `None` if they are those of now.
+    pub measured: Option<Nanos>,
     /// Dedicated cores that the chain has there now.
     pub dedicated: u16,
     /// Packets not long ago by class of flows (see [`class_of`](super::super::rows::class_of)). Only the balancer needs

@@ -45,6 +45,8 @@ pub struct Model {
     pub chains: BTreeMap<String, String>,
     /// Packets per second that each chain is offered.
     pub offered: f64,
+    /// Share of the time of its cores that each chain spends on packets.
+    pub busy: Option<f64>,
     /// Reason for which it refuses everything, if it does.
     pub refuses: Option<String>,
     /// Chains that were applied, in order, each time that they changed.
@@ -106,6 +108,7 @@ impl LocalServer for ModelServer {
                 offered: model.offered,
                 latency_nanos: 42_000,
                 packets: [0; 4],
+                busy: model.busy,
             }),
             ..LocalChain::default()
         });
@@ -216,6 +219,7 @@ pub fn start_agent_at(pace: Pace, client: &Client, name: &str, cores: u32, serve
             ..ServerStatus::default()
         },
         reports: ReportsConfig::default(),
+        pods: std::env::temp_dir().join(format!("tailwater-rack-{}-{name}", std::process::id())),
     };
     let (client, server, notices) = (client.clone(), server.clone(), notices(name));
     let task = tokio::spawn(async move {

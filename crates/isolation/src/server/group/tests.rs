@@ -23,6 +23,7 @@ fn program() -> Program {
         demands: Requirements::default(),
         on_failure: Default::default(),
         confined: None,
+        joins: None,
     }
 }
 
@@ -41,6 +42,7 @@ fn a_slow_start_holds_nobody_up() {
         let shared = SharedByProcesses {
             counters: None,
             errors: Arc::new(errors),
+            socket: None,
         };
         starter::start(&program(), &shared, ONLY, PATIENCE, over)
     };

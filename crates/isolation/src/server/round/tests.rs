@@ -39,6 +39,7 @@ fn group_with(descriptions: &[Description], on_failure: OnFailure) -> Group {
         demands: Requirements::default(),
         on_failure,
         confined: None,
+        joins: None,
     };
     let seats = descriptions
         .iter()

@@ -37,12 +37,14 @@
 //! limits take to grow, the least loaded server is emptied: all its rows move, and it is unused. The time doubles if a
 //! server is overloaded not long after that, so that a load to and fro moves few rows.
 
+mod classes;
 mod membership;
 mod plan;
 mod rack;
 mod row;
 mod spare;
 
+pub use classes::FlowClassCounts;
 pub use membership::Membership;
 pub use plan::{ClassLoad, RowMove};
 pub use row::{FlowClass, RowMatch};
@@ -61,6 +63,8 @@ const PERIOD: Nanos = Nanos::from_millis(250);
 const UNSURE: Nanos = Nanos::from_micros(300);
 /// Time after moves in which backlogs are processed, and nothing is measured.
 const SETTLE: Nanos = Nanos::from_millis(10);
+/// Delays of reports in a period, at least: what was measured before it has little influence.
+const DELAYS: u64 = 4;
 /// Share of its cores up to which a server is filled before anything has been learnt.
 const FIRST_LIMIT: f64 = 0.85;
 /// Least and highest limit, as shares of a server's cores.
@@ -158,6 +162,10 @@ pub struct IngressBalancer {
     /// Server that is being emptied, and when one can be.
     emptying: Option<usize>,
     spare: SpareTime,
+    /// Age of reports.
+    delay: Nanos,
+    /// Highest limit of a server.
+    most_fill: f64,
 }
 
 impl IngressBalancer {
@@ -182,6 +190,8 @@ impl IngressBalancer {
             settles: false,
             emptying: None,
             spare: SpareTime::default(),
+            delay: Nanos::ZERO,
+            most_fill: *LIMITS.end(),
         }
     }
 
@@ -263,7 +273,7 @@ impl IngressBalancer {
             self.servers.iter_mut().for_each(|server| server.sheds = false);
             return true;
         }
-        if self.settles && elapsed < SETTLE {
+        if self.settles && elapsed < SETTLE + self.delay {
             self.begin(self.since, counters);
             return false;
         }
@@ -274,7 +284,7 @@ impl IngressBalancer {
         if elapsed == Nanos::ZERO {
             return false;
         }
-        let is_period = elapsed >= PERIOD;
+        let is_period = elapsed >= PERIOD.max(Nanos(DELAYS * self.delay.0));
         let judged = is_period || self.is_new;
         let mut any = false;
         for (server, counters) in self.servers.iter_mut().zip(counters) {
@@ -285,7 +295,7 @@ impl IngressBalancer {
             server.sheds = server.used && server.measure(counters, elapsed, judged);
             any |= server.sheds;
             if is_period && !server.sheds {
-                server.grow();
+                server.grow(self.most_fill);
             }
         }
         if is_period {
@@ -345,7 +355,9 @@ impl IngressBalancer {
     /// written, followed by [`rows_written`](Self::rows_written).
     pub fn plan(&mut self, classes: &[ClassLoad], moves: &mut Vec<RowMove>) {
         let used = || self.servers.iter().filter(|server| server.used);
-        let learnt = used().map(|server| server.limit).fold(FIRST_LIMIT, f64::min);
+        let learnt = used()
+            .map(|server| server.limit)
+            .fold(FIRST_LIMIT.min(self.most_fill), f64::min);
         let closed = |number: usize| self.servers[number].is_closed() || self.emptying == Some(number);
         let all_rows = self.rows.iter().map(|(row, server)| (*row, *server));
         let all_rows = all_rows.chain([(RowMatch::DEFAULT, self.default)]);
@@ -480,7 +492,7 @@ impl ServerState {
         if is_late && full <= self.limit {
             let share = whole.late as f64 / whole.offered.max(1) as f64;
             let less = if share > MANY { MUCH_LESS } else { LESS };
-            self.limit = (full * less).max(*LIMITS.start());
+            self.limit = (full * less).max(LIMITS.start().min(self.limit));
             self.hold = self.next_hold;
             self.next_hold = (2 * self.next_hold).min(*HOLD.end());
             // The next excess is another failure.
@@ -491,11 +503,11 @@ impl ServerState {
     }
 
     /// Lets the limit grow after a period within it.
-    fn grow(&mut self) {
+    fn grow(&mut self, most: f64) {
         if self.hold > 0 {
             self.hold -= 1;
-        } else if self.limit < *LIMITS.end() {
-            self.limit = (self.limit * MORE).min(*LIMITS.end());
+        } else if self.limit < most {
+            self.limit = (self.limit * MORE).min(most);
             self.hold = *HOLD.start();
         } else {
             self.next_hold = *HOLD.start();

@@ -3,7 +3,7 @@
 use super::super::ingress::ServerNumber;
 use super::membership::Membership;
 use super::row::RowMatch;
-use super::{IngressBalancer, ServerState};
+use super::{FIRST_LIMIT, IngressBalancer, LIMITS, ServerState};
 use tailwater_net::Nanos;
 
 impl IngressBalancer {
@@ -15,6 +15,7 @@ impl IngressBalancer {
         let number = ServerNumber::try_from(self.servers.len()).expect("fewer than 65,536 servers");
         self.servers.push(ServerState {
             rebases: true,
+            limit: FIRST_LIMIT.min(self.most_fill),
             ..ServerState::new(cores)
         });
         number
@@ -43,6 +44,20 @@ impl IngressBalancer {
     /// Sets the number of usable rows of the switch's table. Rows beyond it stay.
     pub fn set_table(&mut self, rows: usize) {
         self.config.table = rows;
+    }
+
+    /// Sets the time that reports are behind: they show what was measured so long ago. Loads are judged that much later
+    /// after moves, and over longer periods. Zero at first.
+    pub fn set_report_delay(&mut self, delay: Nanos) {
+        self.delay = delay;
+    }
+
+    /// Sets the share of its cores to which a server may be filled at most, up to 0.97 as at first.
+    pub fn set_most_fill(&mut self, share: f64) {
+        self.most_fill = share.clamp(0.0, *LIMITS.end());
+        for server in &mut self.servers {
+            server.limit = server.limit.min(self.most_fill);
+        }
     }
 
     /// Takes over rows that the switch has, and the server of the default row. Loads are judged as after a start.

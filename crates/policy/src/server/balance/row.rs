@@ -30,6 +30,36 @@ impl FlowClass {
         })
     }
 
+    /// Returns the class of a flow where rows match the lowest four bits of the source address in place of those of a
+    /// hash, as the rules of a switch do.
+    pub fn by_source(source: IpAddr, destination: IpAddr) -> FlowClass {
+        let last = match source {
+            IpAddr::V4(address) => address.octets()[3],
+            IpAddr::V6(address) => address.octets()[15],
+        };
+        FlowClass::by_source_bits(last, destination)
+    }
+
+    /// Same with the lowest four bits of `bits`.
+    pub fn by_source_bits(bits: u8, destination: IpAddr) -> FlowClass {
+        let bits = u16::from(bits) & ((1 << HASH_BITS) - 1);
+        FlowClass::new(destination, bits << (BUCKET_BITS - u32::from(HASH_BITS)))
+    }
+
+    /// Returns the destination address; of an IPv6 address the first 64 bits.
+    pub fn destination(self) -> IpAddr {
+        match self.is_v6() {
+            false => IpAddr::V4(Ipv4Addr::from_bits((self.0 >> 95) as u32)),
+            true => IpAddr::V6(Ipv6Addr::from_bits((self.0 >> 63 & u128::from(u64::MAX)) << 64)),
+        }
+    }
+
+    /// Returns the first four bits of the hash.
+    pub const fn hash(self) -> u8 {
+        let below = if self.is_v6() { 59 } else { 91 };
+        (self.0 >> below) as u8 & ((1 << HASH_BITS) - 1)
+    }
+
     const fn is_v6(self) -> bool {
         self.0 >> 127 != 0
     }
@@ -121,6 +151,11 @@ impl RowMatch {
         }
     }
 
+    /// Returns the first class that it matches.
+    pub(super) const fn first_class(self) -> FlowClass {
+        FlowClass(self.bits)
+    }
+
     /// Returns the number of bits that it matches.
     pub(super) const fn length(self) -> u8 {
         self.length
@@ -207,6 +242,8 @@ mod tests {
         ] {
             assert_eq!(RowMatch::new(prefix.parse().unwrap(), hash), None, "{prefix}");
         }
+        assert_eq!((one.destination(), one.hash()), ("10.1.2.3".parse().unwrap(), 15));
+        assert_eq!((six.destination(), six.hash()), ("2001:db8:0:7::".parse().unwrap(), 1));
         // Neighbouring buckets are one class, and others' classes differ in the hash only.
         assert_eq!(class("10.1.2.3", 0), class("10.1.2.3", 31));
         assert_eq!(class("10.1.2.3", 0).common(class("10.1.2.3", 32)), 36);

@@ -289,7 +289,8 @@ impl DeleteOptions {
         let body = parse(body)?;
         for (field, value) in body.as_object().ok_or_else(|| Refusal::bad("expected DeleteOptions"))? {
             match (&**field, value) {
-                ("apiVersion" | "kind", _) => {}
+                // Without nodes, everything goes at once.
+                ("apiVersion" | "kind" | "gracePeriodSeconds", _) => {}
                 ("propagationPolicy", value) if value == "Background" => {}
                 ("dryRun", value) if *value == json!(["All"]) => options.is_dry = true,
                 ("preconditions", value) => options.conditions = value.clone(),

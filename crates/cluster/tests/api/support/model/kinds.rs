@@ -3,7 +3,7 @@
 use super::schema::{check, complete};
 use k8s_openapi::Resource;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::api::core::v1::{Namespace, Pod};
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use serde::Serialize;
@@ -63,6 +63,10 @@ pub fn built_ins() -> Vec<Kind> {
         built_in::<CustomResourceDefinition>("customresourcedefinitions", false, |_| Vec::new()),
         built_in::<Lease>("leases", true, lease_rules),
         built_in::<Event>("events", true, event_rules),
+        Kind {
+            has_status: true,
+            ..built_in::<Pod>("pods", true, |_| Vec::new())
+        },
     ]
 }
 

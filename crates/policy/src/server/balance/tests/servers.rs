@@ -289,3 +289,29 @@ fn a_cancelled_move_changes_nothing() {
     mapper.rows_written();
     assert_eq!(mapper.steer(rack.classes[0].class), (RowMatch::DEFAULT, 0));
 }
+
+#[test]
+fn a_server_is_filled_as_far_as_permitted_and_no_further_later() {
+    let mut rack = Rack::new(CONFIG, 2, prefixes(100, 1_000));
+    rack.mapper.set_most_fill(0.2);
+    // One of four cores is too much.
+    rack.run(3_000);
+    assert_eq!(rack.used(), [0, 1]);
+    rack.run(20_000);
+    assert!(rack.loads().iter().all(|load| *load <= 0.8), "{:?}", rack.loads());
+    assert!((0..2).all(|server| rack.mapper.limit(server) <= 0.2));
+    let added = rack.mapper.add_server(4);
+    assert_eq!(rack.mapper.limit(added), 0.2);
+}
+
+#[test]
+fn after_moves_nothing_is_judged_before_the_reports_show_them() {
+    let moves_with = |delay: Nanos| {
+        let mut rack = Rack::new(CONFIG, 3, prefixes(100, 4_700));
+        rack.mapper.set_report_delay(delay);
+        let first = rack.run(2_000).len();
+        (first, rack.run(3_000).len())
+    };
+    assert!(matches!(moves_with(Nanos::ZERO), (1.., 0)));
+    assert!(matches!(moves_with(Nanos::from_millis(300)), (1.., 0)));
+}

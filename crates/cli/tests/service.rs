@@ -1,0 +1,81 @@
+//! For the machine around the program: signs for systemd, completions, man pages, and the version.
+
+mod common;
+
+use common::*;
+use std::os::unix::net::UnixDatagram;
+use std::process::Stdio;
+use std::time::Duration;
+
+#[test]
+fn a_server_tells_systemd_that_it_is_ready_lives_and_ends() {
+    let folder = Folder::new();
+    folder.spec("forward.yaml", "[{forward: }]", "  match: {sources: [0.0.0.0/0]}\n");
+    let server = "apiVersion: tailwater.dev/v1alpha1\nkind: Server\nmetadata: {name: notified}\nspec:\n  \
+                  cores: \"0\"\n  ports: [{name: north, traffic: backbone, repeat: true, rate: 1kpps}]\n  \
+                  chains: [forward.yaml]\n  stateDirectory: state\n  control: {socket: control.sock}\n";
+    let server = folder.write("server.yaml", server);
+    let socket = UnixDatagram::bind(folder.path("notify")).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    let mut child = tailwater()
+        .arg("serve")
+        .arg(&server)
+        .args(["--duration", "1500ms"])
+        .env("NOTIFY_SOCKET", folder.path("notify"))
+        .env("WATCHDOG_USEC", "400000")
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut told = Vec::new();
+    while !told
+        .last()
+        .is_some_and(|message: &String| message.contains("STOPPING=1"))
+    {
+        let mut message = [0; 1024];
+        match socket.recv(&mut message) {
+            Ok(length) => told.push(text(&message[..length])),
+            Err(error) => panic!("{error}: {told:?}, {}", text(&child.wait_with_output().unwrap().stderr)),
+        }
+    }
+    assert!(child.wait().unwrap().success(), "{told:?}");
+    let ready = &told[0];
+    assert!(
+        ready.contains("READY=1") && ready.contains(&format!("MAINPID={}", child.id())),
+        "{ready}"
+    );
+    assert!(ready.contains("STATUS=server notified on cores 0"), "{ready}");
+    let alive = told.iter().filter(|message| message.contains("WATCHDOG=1")).count();
+    // About seven in a second and a half; a busy machine has fewer.
+    assert!((2..=9).contains(&alive), "{told:?}");
+}
+
+#[test]
+fn shells_and_man_know_every_command() {
+    let folder = Folder::new();
+    let pages = folder.path("man");
+    let output = run(&[&"man-pages", &pages]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    for shell in ["bash", "zsh", "fish"] {
+        let script = text(&run(&[&"completions", &shell]).stdout);
+        for command in ["run", "serve", "profile", "explain-spec"] {
+            assert!(script.contains(command), "{shell}: {command}");
+        }
+    }
+    let page = std::fs::read_to_string(pages.join("tailwater-run.1")).unwrap();
+    assert!(page.contains("check\\-slo"), "{page}");
+    assert!(pages.join("tailwater-profile-capacity.1").exists());
+    assert!(!pages.join("tailwater-function-process.1").exists(), "a hidden command");
+    assert_refused(&run(&[&"completions", &"basch"]), "'basch'");
+}
+
+#[test]
+fn a_long_version_tells_the_parts() {
+    let long = text(&run(&[&"--version"]).stdout);
+    for line in ["commit", "with", "without", "baseline", "machine"] {
+        assert!(long.lines().any(|it| it.starts_with(line)), "{long}");
+    }
+    let short = text(&run(&[&"-V"]).stdout);
+    assert_eq!(short.lines().count(), 1, "{short}");
+    assert_eq!(long.lines().next(), short.lines().next());
+}
