@@ -250,7 +250,8 @@ class Cluster(Parts):
 
 
 # Those that the chart's agents ask for, with their numbers. A virtual machine may lack some.
-CAPABILITIES = {"NET_RAW": 13, "NET_ADMIN": 12, "SYS_NICE": 23, "IPC_LOCK": 14, "SYS_ADMIN": 21, "SYS_RESOURCE": 24}
+CAPABILITIES = {"NET_RAW": 13, "NET_ADMIN": 12, "SYS_NICE": 23, "IPC_LOCK": 14, "SYS_ADMIN": 21, "SYS_RESOURCE": 24,
+                "KILL": 5, "CHOWN": 0}  # fmt: skip
 
 
 def missing_capabilities():
