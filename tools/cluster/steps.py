@@ -158,6 +158,7 @@ class Steps:
         self.instances(2)
 
     def delete_agent(self):
+        self.wait("both agents are ready", lambda: len(self.cluster.pods("agent")) == 2)
         name, before = busiest(self.cluster), self.cluster.pods("agent")
         pod = next(pod for pod, node, _ in before if node == name)
         self.cluster.command(f"kubectl -n tailwater delete pod {pod}")
