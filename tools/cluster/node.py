@@ -8,7 +8,8 @@ from parts import built, sh
 
 HERE = pathlib.Path(__file__).resolve().parent
 # Hierarchies of cgroup v1, in which the kubelet makes the groups of pods.
-GROUPS = [path for path in sorted(pathlib.Path("/sys/fs/cgroup").glob("*")) if path.is_dir() and path.name != "unified"]
+ROOT = pathlib.Path("/sys/fs/cgroup")
+GROUPS = [path for path in sorted(ROOT.glob("*")) if path.is_dir() and path.name != "unified"]
 PAUSE = "tailwater-pause:1"
 
 
@@ -26,7 +27,8 @@ def make_groups(name):
 def remove_groups(name):
     """Removes the cgroup in each hierarchy, with those in it. Returns those that are in use."""
     left = []
-    for hierarchy in GROUPS:
+    # The container runtime makes them in that of version 2, too, where there is one.
+    for hierarchy in [*GROUPS, ROOT / "unified"]:
         group = hierarchy / name
         if not group.exists():
             continue
