@@ -11,10 +11,13 @@ MINUTES ?= 10
 check test quick: export CMAKE_TOOLCHAIN_FILE := $(CURDIR)/tools/highs-for-tests.cmake
 # Cargo itself uses all cores; two of them would wait for each other's lock.
 .NOTPARALLEL:
-.PHONY: help deps build release images rack cluster demo test test-cluster quick mutants soak chaos loom check bench bench-chains bench-counts bench-cluster bench-flows bench-functions bench-ids bench-changes bench-isolation bench-ports bench-peers bench-external bench-papers bench-compare bench-scaling bench-sim bench-start bench-socket bench-state bench-live-vs-sim bench-profile bench-contention bench-placement bench-prediction bench-serve clean
+.PHONY: help deps build release deb images rack cluster demo test test-cluster quick mutants soak chaos loom check bench bench-chains bench-counts bench-cluster bench-flows bench-functions bench-ids bench-changes bench-isolation bench-ports bench-peers bench-external bench-papers bench-compare bench-scaling bench-sim bench-start bench-socket bench-state bench-live-vs-sim bench-profile bench-contention bench-placement bench-prediction bench-serve clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
+
+# Only these: another commit would build the program again.
+release deb images: export TAILWATER_COMMIT := $(shell git rev-parse --short=12 HEAD 2>/dev/null)
 
 deps: ## install missing dependencies: Debian packages, and Rust if cargo is missing
 	@tools/deps.sh
@@ -26,6 +29,11 @@ build: ## the `tailwater` program and libtailwater_nf, optimised
 release: ## the program with the solver of `place --optimal` in it, packed as target/tailwater-VERSION-MACHINE.tar.gz; builds HiGHS first, which takes minutes
 	@tools/deps.sh build milp
 	@tools/release.sh
+
+deb: ## a Debian package of the program with the solver and the rack's commands, man pages, completions and a service: target/tailwater_VERSION_MACHINE.deb
+	@tools/deps.sh build milp
+	@cargo build --release --locked -p tailwater -p tailwater-sdk-c --features tailwater/milp,tailwater/cluster
+	@tools/debian.py target/release target
 
 images: ## the program as a container image for a rack on Kubernetes, without a registry: target/tailwater-VERSION.image.tar
 	@tools/deps.sh build check
@@ -44,7 +52,7 @@ cluster: ## as root: a whole Kubernetes cluster of two nodes, installs the chart
 	@tools/deps.sh build check test cluster node
 	@tools/kubernetes/build.sh kube-apiserver kube-controller-manager kube-scheduler kubelet kube-proxy helm \
 		$$(command -v kubectl >/dev/null || echo kubectl)
-	@cargo build --release --locked -p tailwater --features cluster
+	@cargo build --release --locked -p tailwater -p tailwater-sdk-c --features tailwater/cluster
 	@tools/cluster/cluster.py target/release/tailwater
 
 # The demo needs none of the optional features, whose dependencies take long to build. A chain of one's own may need them.

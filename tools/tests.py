@@ -38,6 +38,8 @@ COMPUTING = """
     cli/trace cli/wrong_input
     sdk/function sdk/header sdk/json functions/kinds functions/library functions/spec_golden functions/transfer
 """
+# Programs that wait most of the time, for servers of their own: they run as those that only compute, at their own priority.
+WAITING = "cluster/* server/control server/hostile state/redis"
 CORES = sorted(os.sched_getaffinity(0))
 # Workers use the last core.
 BESIDE = ",".join(map(str, CORES[:-1]))
@@ -51,7 +53,8 @@ class Program:
 
     def __init__(self, name, command, directory=None, computes=False):
         self.name, self.command, self.directory = name, command, directory
-        ranks = [rank for rank, pattern in enumerate(COMPUTING.split()) if fnmatch(name, pattern)]
+        ranks = [rank for rank, pattern in enumerate(f"{WAITING} {COMPUTING}".split()) if fnmatch(name, pattern)]
+        self.waits = any(fnmatch(name, pattern) for pattern in WAITING.split())
         self.rank, self.computes = max(ranks, default=-1), computes or bool(ranks)
         self.alone = any(fnmatch(name, pattern) for pattern in ALONE.split())
         self.code, self.wall, self.processor = None, 0, 0
@@ -63,8 +66,10 @@ class Program:
         if self.directory:
             environment["CARGO_MANIFEST_DIR"] = self.directory
         if beside:
-            command = ["taskset", "--cpu-list", BESIDE, "chrt", "--idle", "0", *command]
-            environment["RUST_TEST_THREADS"] = "1"
+            if not self.waits:
+                command = ["chrt", "--idle", "0", *command]
+                environment["RUST_TEST_THREADS"] = "1"
+            command = ["taskset", "--cpu-list", BESIDE, *command]
         began = time.monotonic()
         # Not a pipe, which a process that was left behind would keep open.
         with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:

@@ -184,6 +184,18 @@ class Cluster(Parts):
                 self.until("containerd answers", lambda node=node: self.answers(node))
                 node.import_image(self.folder / file)
 
+    def function_image(self):
+        """Makes an image of the example function, and returns its name with its digest, by which nodes have it."""
+        sources = " ".join(f"{ROOT}/examples/functions/rate-limit/{name}.c" for name in ("rate_limit", "main"))
+        library = pathlib.Path(self.program).with_name("libtailwater_nf.a")
+        program, archive = self.folder / "limit", self.folder / "limit.tar"
+        sh(f"cc -std=c11 -O2 -pthread -I{ROOT}/crates/sdk/include -o {program} {sources} {library}")
+        sh(f"{ROOT}/tools/image.py {program} {FUNCTIONS}/limit:1 {archive}")
+        for node in self.nodes:
+            node.import_image(f"--digests --base-name {FUNCTIONS}/limit {archive}")
+        names = self.nodes[0].run("ctr -n k8s.io images ls -q").split()
+        return next(name for name in names if name.startswith(f"{FUNCTIONS}/limit@"))
+
     @staticmethod
     def answers(node):
         try:
@@ -227,7 +239,7 @@ class Cluster(Parts):
 
     def install(self):
         """The three commands of docs/how-to/run-a-rack-on-kubernetes.md."""
-        values = VALUES.format(folder=self.folder, core=os.cpu_count() - 1)
+        values = VALUES.format(folder=self.folder, core=os.cpu_count() - 1, functions=FUNCTIONS)
         if missing := missing_capabilities():
             print(f"this machine cannot give {', '.join(missing)}; functions are not confined here", flush=True)
             values = values.replace("agent:\n", f"agent:\n  capabilities: {[one for one in CAPABILITIES if one not in missing]}\n")
@@ -259,7 +271,11 @@ def missing_capabilities():
     return [name for name, number in CAPABILITIES.items() if not bounds >> number & 1]
 
 
+# Names of the images of functions in pods.
+FUNCTIONS = "tailwater.test/nf"
+
 VALUES = """
+functions: {{allowedImages: [{functions}], namespaces: [default]}}
 controller: {{lease: 3s, lostAfter: 3s, drain: 5s, hold: 5s, peak: 10s}}
 agent:
   nap: 200us                                # the servers of this machine share a core

@@ -65,6 +65,17 @@ spec:
 """
 
 
+FUNCTION = """apiVersion: tailwater.dev/v1alpha1
+kind: Function
+metadata: {{name: limit}}
+spec: {{image: "{image}", memory: 64Mi}}
+"""
+
+# The last function of the chain with a function in pods: it lets all packets of the client pass.
+IN_PODS = {"name": "limit", "program": {"function": "limit", "config": {"packetsPerSecond": 100000, "burst": 64}},
+           "onFailure": "bypass"}  # fmt: skip
+
+
 class Steps:
     def __init__(self, cluster, arguments):
         self.cluster, self.flows, self.rate = cluster, arguments.flows, arguments.rate
@@ -194,6 +205,40 @@ class Steps:
         self.wait("its server is ready", lambda: len(ready_servers(self.cluster)) == 2, 120)
         self.instances(2)
 
+    def change_functions(self, functions):
+        self.cluster.command(f"kubectl patch chain edge --type merge -p '{json.dumps({'spec': {'functions': functions}})}'")
+        generation = self.cluster.kubectl("get chain edge -o jsonpath='{.metadata.generation}'")
+        follows = lambda one: str(one["spec"].get("chainGeneration")) == generation
+        self.wait("all instances have the new functions", lambda: all(map(follows, self.cluster.instances())))
+        self.instances(2)
+
+    def pods_of_functions(self):
+        listed = json.loads(self.cluster.kubectl("get pods -l tailwater.dev/instance -o json"))["items"]
+        running = (pod for pod in listed if "deletionTimestamp" not in pod["metadata"] and pod["status"]["phase"] == "Running")
+        return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in running}
+
+    def add_function(self):
+        """A function of somebody else, in a pod beside each instance."""
+        (self.cluster.folder / "limit.yaml").write_text(FUNCTION.format(image=self.cluster.function_image()))
+        self.cluster.command(f"kubectl apply -f {self.cluster.folder}/limit.yaml")
+        self.functions = json.loads(self.cluster.kubectl("get chain edge -o jsonpath='{.spec.functions}'"))
+        self.change_functions([*self.functions, IN_PODS])
+        self.cluster.command("kubectl wait --for=condition=FunctionsReady chain/edge --timeout=60s")
+        self.expect(len(self.pods_of_functions()) == 2, "each instance has a pod of its function")
+
+    def kill_function(self):
+        """The pod beside the instance that has packets."""
+        before = self.pods_of_functions()
+        name = next(iter(before))
+        self.cluster.command(f"kubectl delete pod {name} --grace-period=0 --force")
+        self.wait("there is another", lambda: len(now := self.pods_of_functions()) == 2 and now != before)
+        self.cluster.command("kubectl wait --for=condition=FunctionsReady chain/edge --timeout=60s")
+
+    def remove_function(self):
+        self.change_functions(self.functions)
+        self.wait("its pods are gone", lambda: not self.pods_of_functions())
+        self.cluster.command("kubectl delete function limit")
+
     def upgrade(self):
         before = self.cluster.pods("agent")
         values = f"-f {self.cluster.folder}/values.yaml --set agent.reportEvery=40ms --set controller.moves=8"
@@ -222,6 +267,9 @@ class Steps:
             ("Redis restarts without its data", self.restart_redis, TAKEN_OVER),
             ("a node is killed", self.kill_node, TAKEN_OVER),
             ("it comes back", self.return_node, UNHURT),
+            ("a function in pods is added", self.add_function, TAKEN_OVER),
+            ("a function's pod is killed", self.kill_function, TAKEN_OVER),
+            ("the function is removed", self.remove_function, TAKEN_OVER),
             ("helm upgrade", self.upgrade, TAKEN_OVER),
         ]
 

@@ -453,7 +453,7 @@ fn memory_that_runs_out_is_a_clear_error() {
     let told = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{told}");
     assert!(told.contains("not enough memory for a flow table"), "{told}");
-    let output = limited(80_000, &["trace", "info", "backbone", "--duration", "300ms"]);
+    let output = limited(90_000, &["trace", "info", "backbone", "--duration", "300ms"]);
     let told = text(&output.stderr);
     match output.status.code() {
         // Another build may have enough.

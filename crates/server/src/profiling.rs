@@ -7,6 +7,7 @@
 use crate::chain::AppliedChain;
 use crate::configuration::ControlError;
 use crate::error::ServeError;
+use crate::events::Severity;
 use crate::files::read_all;
 use crate::generation::Store;
 use crate::machine::Machine;
@@ -131,6 +132,26 @@ impl ProfileQueue {
                 answer(Err(ControlError::Failed(message)));
             }
         }
+    }
+
+    /// Refuses the applies that wait and have one of these chains, which are to be deleted. Returns those that exist
+    /// otherwise, too, or do not exist at all.
+    pub(crate) fn withdraw<M: Machine, S: Store>(
+        &mut self,
+        manager: &mut Manager<M, S>,
+        names: &[String],
+        now: Nanos,
+    ) -> Vec<String> {
+        let applies = self.tasks.iter().filter(|task| matches!(task.work, Work::Apply { .. }));
+        let waiting: BTreeSet<String> = applies.flat_map(|task| task.names.iter().cloned()).collect();
+        self.supersede(manager, names);
+        let is_new = |name: &&String| waiting.contains(*name) && manager.configuration().chain(name).is_err();
+        let (new, others): (Vec<&String>, Vec<&String>) = names.iter().partition(is_new);
+        for name in new {
+            let message = format!("chain \"{name}\": deleted while it waited for a profile");
+            manager.report(Severity::Normal, "Withdrawn", &message, now);
+        }
+        others.into_iter().cloned().collect()
     }
 
     /// Ends the measurement that runs, and all requests that wait.

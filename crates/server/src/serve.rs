@@ -254,12 +254,11 @@ fn take_requests<M: Machine, S: Store>(
                 queue.apply(manager, request, command.reply, now());
                 continue;
             }
-            Request::Delete { names, dry_run } => {
-                if !dry_run {
-                    queue.supersede(manager, &names);
-                }
-                manager.delete(&names, dry_run, now())
-            }
+            Request::Delete { names, dry_run: true } => manager.delete(&names, true, now()),
+            Request::Delete { names, .. } => match queue.withdraw(manager, &names, now()) {
+                left if left.is_empty() && !names.is_empty() => Ok(()),
+                left => manager.delete(&left, false, now()),
+            },
             Request::Drain(name) => {
                 queue.supersede(manager, std::slice::from_ref(&name));
                 manager.drain(&name, now())

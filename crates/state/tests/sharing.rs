@@ -1,6 +1,5 @@
 //! Instances of a chain that run at the same time and share one store. Any of them may get a packet of any flow, as
-//! when
-//! flows move between servers, and even at the same time, as while a switch changes its rules.
+//! when flows move between servers, and even at the same time, as while a switch changes its rules.
 
 mod rig;
 #[cfg(feature = "redis")]
@@ -153,8 +152,7 @@ fn translate(steps: &[Step], always: bool) -> Result<(u64, u64), String> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 32, failure_persistence: None, ..ProptestConfig::default() })]
     /// Whichever instances get a connection's packets, and when: its external address and port never change, and no
-    /// other
-    /// connection has them.
+    /// other connection has them.
     #[test]
     fn a_port_has_one_connection_and_a_connection_one_port(steps in prop::collection::vec(step(), 1..300)) {
         let found = translate(&steps, false);

@@ -228,9 +228,13 @@ impl ExternalState {
             },
             row: row.clone(),
         });
-        let opens = rows
-            .iter()
-            .map(|(stage, _)| functions[*stage].1.properties().opens_companions);
+        let opens = rows.iter().map(|(stage, _)| {
+            let function = &mut functions[*stage].1;
+            match function.remote() {
+                Some(remote) => remote.opens_companions(),
+                None => function.properties().opens_companions,
+            }
+        });
         let paired = opens.enumerate().fold(0, |all, (i, opens)| all | u16::from(opens) << i);
         ExternalState {
             paired,

@@ -120,6 +120,9 @@ pub trait RemoteFunction {
     /// the state of all of them; this result tells them apart, so that errors name the right function.
     fn has_state(&self) -> bool;
 
+    /// Returns `true` if the isolated function opens companions. The properties of the first proxy say so of several.
+    fn opens_companions(&self) -> bool;
+
     /// Maximum size of the next batch, if the process requires one. It may change with every batch.
     fn wanted_batch(&self) -> Option<usize>;
 

@@ -271,6 +271,10 @@ impl RemoteFunction for ProxyFunction {
         self.has_state
     }
 
+    fn opens_companions(&self) -> bool {
+        self.durable.as_ref().is_some_and(|durable| durable.opens_companions)
+    }
+
     fn wanted_batch(&self) -> Option<usize> {
         // The first proxy runs one round for all functions.
         if self.k > 0 {

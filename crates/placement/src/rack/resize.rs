@@ -229,7 +229,7 @@ impl Round<'_, '_> {
         let (rate, band) = (group.rate(), self.options.band);
         let has_promise = group.chain.promise.is_some();
         let surplus = |goal: f64| has_promise && goal < rate * (1.0 - band);
-        // Those of a chain whose least number was lowered, or that it had before it got a promise, are no surplus of rate.
+        // Too many without a surplus of rate: the least number was lowered, or there was no promise before.
         let needed = if has_promise {
             wanted.instances(wanted.goal, group.most())
         } else {

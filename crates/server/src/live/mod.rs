@@ -9,6 +9,7 @@ mod deferred;
 mod ended;
 mod external;
 mod figures;
+mod outputs;
 mod profiling;
 mod reading;
 mod running;
@@ -24,12 +25,12 @@ use crate::chain::AppliedChain;
 use crate::machine::{ChainObservation, ChainState, Machine, MachineNote, Refusal};
 use crate::take_over::fields::{FinalCounts, HandedOver, MachineOffer, TakenOver};
 use deferred::TakingOver;
+use outputs::check_outputs;
 use profiling::core_to_profile;
 use reading::ChainReader;
 use running::{RunningChain, StartFrom};
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
-use std::path::{PathBuf, absolute};
 use std::sync::Arc;
 use std::time::Duration;
 use tailwater_api::IsolationMode;
@@ -39,7 +40,6 @@ use tailwater_dataplane::scaling::ScalingConfig;
 use tailwater_dataplane::shared_port::{SharedPort, SharedPortConfig};
 use tailwater_dataplane::{IsolationConfig, RunConfig, RunPlan};
 use tailwater_files::regular_only;
-use tailwater_functions::build::KeptFunction;
 use tailwater_functions::spec::ChainSpec;
 use tailwater_handover::park::Mode;
 use tailwater_net::Nanos;
@@ -348,20 +348,6 @@ impl LiveMachine {
         }
     }
 
-    /// Reads the samples of all ports.
-    fn read_flow_samples(&mut self) {
-        for (name, port) in &self.ports {
-            let of_port = self.chains.values_mut().filter(|chain| chain.port() == name.as_str());
-            let by_slot = of_port.filter_map(|chain| Some((chain.slot()?, &mut chain.classes)));
-            let mut by_slot: BTreeMap<usize, _> = by_slot.collect();
-            port.read_flow_samples(|sample| {
-                if let Some(classes) = by_slot.get_mut(&sample.slot) {
-                    classes.add(&sample);
-                }
-            });
-        }
-    }
-
     /// Notes news of the ports, and counts packets that they have lost.
     fn monitor_ports(&mut self) {
         for (name, port) in &self.ports {
@@ -384,26 +370,6 @@ impl LiveMachine {
                 self.tell_end(gone);
             }
         }
-    }
-}
-
-/// Checks that a chain writes no file that a running one writes, but for functions that it keeps from that one: both
-/// run for a moment.
-fn check_outputs(spec: &ChainSpec, other: &RunningChain, kept: &[KeptFunction]) -> Result<(), Refusal> {
-    let written = |spec: &ChainSpec| -> Vec<PathBuf> {
-        let is_kept = |name: &str| kept.iter().any(|kept| kept.name() == name);
-        let functions = spec.functions.iter().filter(|function| !is_kept(&function.name));
-        let files = functions.flat_map(|function| function.config.outputs());
-        files.filter_map(|(_, file)| absolute(file).ok()).collect()
-    };
-    let others = written(other.spec());
-    match written(spec).iter().find(|file| others.contains(file)) {
-        None => Ok(()),
-        Some(file) => Err(Refusal::new(format!(
-            "{} is written by chain {} already",
-            file.display(),
-            other.name()
-        ))),
     }
 }
 

@@ -445,6 +445,12 @@ fn a_later_request_about_a_chain_takes_the_place_of_one_that_waits() {
         (rig.answers().len(), rig.log()),
         (1, vec!["measure b".to_owned(), "cancel".to_owned()])
     );
+    rig.apply(&[("b", HALF)]);
+    rig.round();
+    let names = ["b", "nobody"].map(str::to_owned);
+    let left = rig.queue.withdraw(&mut rig.manager, &names, rig.now);
+    assert_eq!(left, ["nobody"], "a chain that was to be created only is gone");
+    assert_eq!((rig.answers().len(), rig.log().len()), (1, 2));
     // A wrong request is refused at once, and a chain that is not measured now is not cancelled.
     rig.apply(&[("c", HALF)]);
     rig.apply(&[("d", HALF)]);

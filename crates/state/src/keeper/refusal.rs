@@ -1,8 +1,7 @@
 //! Flows that another instance has taken up: the store refuses changes of them.
 //!
 //! A packet whose change is refused must not be sent, nor must later ones of its flow: another instance decides about
-//! it.
-//! The flow ends here, so that its next packet finds the other instance's state.
+//! it. The flow ends here, so that its next packet finds the other instance's state.
 
 use super::{Keeper, PacketAction, REFUSED};
 use tailwater_chain::batch::Batch;

@@ -16,10 +16,9 @@ pub(super) enum Reply {
 const MOST: usize = 128;
 
 /// Replaces values, or deletes them. For each key three arguments: the number from which the flow was taken up (8
-/// bytes,
-/// and one more if it joins its companion), the time to live in milliseconds, and the value. With a time of 0 the last
-/// one is the number of the run, whose values are deleted. Returns the positions of values that were not replaced. The
-/// rule is that of `keys::Version::is_replaced`.
+/// bytes, and one more if it joins its companion), the time to live in milliseconds, and the value. With a time of 0
+/// the last one is the number of the run, whose values are deleted. Returns the positions of values that were not
+/// replaced. The rule is that of `keys::Version::is_replaced`.
 const SCRIPT: &str = r"
 local refused = {}
 for i, key in ipairs(KEYS) do
