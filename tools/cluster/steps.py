@@ -205,8 +205,9 @@ class Steps:
         self.wait("its server is ready", lambda: len(ready_servers(self.cluster)) == 2, 120)
         self.instances(2)
 
-    def change_functions(self, functions):
-        self.cluster.command(f"kubectl patch chain edge --type merge -p '{json.dumps({'spec': {'functions': functions}})}'")
+    def change_functions(self, functions, state):
+        patch = json.dumps({"spec": {"functions": functions, "state": state}})
+        self.cluster.command(f"kubectl patch chain edge --type merge -p '{patch}'")
         generation = self.cluster.kubectl("get chain edge -o jsonpath='{.metadata.generation}'")
         follows = lambda one: str(one["spec"].get("chainGeneration")) == generation
         self.wait("all instances have the new functions", lambda: all(map(follows, self.cluster.instances())))
@@ -221,8 +222,9 @@ class Steps:
         """A function of somebody else, in a pod beside each instance."""
         (self.cluster.folder / "limit.yaml").write_text(FUNCTION.format(image=self.cluster.function_image()))
         self.cluster.command(f"kubectl apply -f {self.cluster.folder}/limit.yaml")
-        self.functions = json.loads(self.cluster.kubectl("get chain edge -o jsonpath='{.spec.functions}'"))
-        self.change_functions([*self.functions, IN_PODS])
+        self.before = json.loads(self.cluster.kubectl("get chain edge -o json"))["spec"]
+        # State in Redis requires all functions in one process, or all in processes of their own.
+        self.change_functions([*self.before["functions"], IN_PODS], None)
         self.cluster.command("kubectl wait --for=condition=FunctionsReady chain/edge --timeout=60s")
         self.expect(len(self.pods_of_functions()) == 2, "each instance has a pod of its function")
 
@@ -235,7 +237,7 @@ class Steps:
         self.cluster.command("kubectl wait --for=condition=FunctionsReady chain/edge --timeout=60s")
 
     def remove_function(self):
-        self.change_functions(self.functions)
+        self.change_functions(self.before["functions"], self.before["state"])
         self.wait("its pods are gone", lambda: not self.pods_of_functions())
         self.cluster.command("kubectl delete function limit")
 
