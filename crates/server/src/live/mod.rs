@@ -13,6 +13,7 @@ mod outputs;
 mod profiling;
 mod reading;
 mod running;
+mod samples;
 mod take_over;
 
 pub use ended::{EndedChain, final_counts};
