@@ -162,7 +162,7 @@ cluster() {
         say "going on without ${missing[*]}: only a model of the API server can be used"
 }
 
-# What containers of `make cluster` run on. Services are not started: the cluster runs programs of its own.
+# Containers of `make cluster` run on these. Services are not started: the cluster runs programs of its own.
 node() {
     local missing=()
     have containerd || missing+=(containerd)

@@ -37,7 +37,7 @@ from parts import Parts, built, ready_servers, sh  # noqa: E402
 # Those that the kubelet sets for the whole machine.
 SYSCTLS = ("vm.overcommit_memory", "vm.panic_on_oom", "kernel.panic", "kernel.panic_on_oops", "kernel.keys.root_maxkeys",
            "kernel.keys.root_maxbytes")  # fmt: skip
-# What has to be restored; it outlives a crash.
+# Settings to restore; the file outlives a crash.
 SAVED = pathlib.Path("/run/tailwater-cluster.json")
 CONTROL = "10.201.0.1"
 SERVICE = "10.96.0.1"

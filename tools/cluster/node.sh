@@ -4,7 +4,7 @@
 # usage: node.sh NAME FOLDER KUBELET KUBE-PROXY
 set -eu
 name=$1 folder=$2
-# Whatever they write into the machine's folders stays in the node's.
+# Their files in the machine's folders stay in the node's.
 mount --bind "$folder/lib" /var/lib
 mount --bind "$folder/log" /var/log
 mount -t tmpfs tmpfs /run

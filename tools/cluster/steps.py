@@ -1,4 +1,4 @@
-"""What happens to the cluster, one thing after another, while packets flow through its chain."""
+"""Events of the cluster, one after another, while packets flow through its chain."""
 
 import json
 import re
@@ -114,7 +114,7 @@ class Steps:
         self.wait("packets of all flows arrive", lambda: len({flow for _, flow, *_ in received(self.sink)}) == self.flows)
         self.wait("the load of the servers is known", lambda: busiest(cluster))
 
-    # What happens.
+    # Events.
 
     def watch(self):
         """p99 and its objective are in the table."""

@@ -136,7 +136,7 @@ def is_even(rack):
 
 
 def failures(rack):
-    """What fails, one after another: name, what is done, and longest allowed gap in seconds."""
+    """Failures, one after another: name, what is done, and longest allowed gap in seconds."""
 
     def restart_switch():
         rack.kill("ovs-vswitchd")

@@ -46,7 +46,7 @@ pub fn is_stopping() {
     send(&[NotifyState::Stopping]);
 }
 
-/// What cannot be sent is lost: no packet waits for systemd.
+/// Messages that cannot be sent are lost: no packet waits for systemd.
 fn send(states: &[NotifyState]) {
     let _ = sd_notify::notify(states);
 }

@@ -1,4 +1,4 @@
-//! What this build is: `tailwater --version`. `-V` prints the version alone.
+//! Version and parts of this build: `tailwater --version`. `-V` prints the version alone.
 
 use std::sync::LazyLock;
 

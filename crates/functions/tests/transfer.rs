@@ -169,8 +169,8 @@ fn segments(port: u16, parts: &[&str]) -> Vec<Vec<u8>> {
     frames
 }
 
-/// What is found in a stream does not depend on whether its flow has passed over between two segments. Neither does
-/// what comes behind a hole.
+/// The findings in a stream do not depend on whether its flow has passed over between two segments, nor do
+/// those behind a hole.
 #[test]
 fn streams_are_inspected_across_the_take_over() {
     const FILTER: &str = "[urlFilter: {patterns: [blocked.example/secret]}]";

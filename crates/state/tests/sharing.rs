@@ -74,7 +74,7 @@ impl Seen {
         for frame in sent {
             let key = key_of(frame);
             if let Some(n) = (0..FLOWS).find(|n| connection(*n).reversed() == key) {
-                // What came back has arrived where it belongs.
+                // Packets that came back have arrived where they belong.
                 if !self.outside.contains_key(&n) {
                     return Err(format!("{n} got an answer without a question"));
                 }

@@ -236,7 +236,7 @@ async fn pods_of_functions_follow_the_instances() {
     let patch = Patch::Merge(json!({"spec": {"functions": [{"forward": {}}]}}));
     api.patch("web", &PatchParams::default(), &patch).await.unwrap();
     until("the pod is gone", || async { pod_list(client).await.is_empty() }).await;
-    until("nothing is told of functions", || async {
+    until("no condition is about functions", || async {
         condition(&chains(client).await["web"], "FunctionsReady").is_none()
             && of_function(client).await == ("True Unused".to_owned(), "0/0".to_owned())
     })

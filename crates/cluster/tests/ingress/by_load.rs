@@ -129,7 +129,7 @@ async fn skewed_traffic_evens_out_between_servers_without_a_lost_packet() {
     }
     stop.store(true, Ordering::Relaxed);
     client.join().unwrap();
-    // What is on its way arrives.
+    // Packets that are under way arrive.
     tokio::time::sleep(Duration::from_millis(200)).await;
     done.store(true, Ordering::Relaxed);
     servers.into_iter().for_each(|server| server.join().unwrap());

@@ -182,7 +182,7 @@ mod tests {
         for _ in 0..10 {
             samples.read(|_| {});
         }
-        // What was to be skipped is over.
+        // The packets that were to be skipped are over.
         for _ in 0..64 {
             sampler.note(&few, &[0; MAX_BATCH]);
         }

@@ -390,8 +390,8 @@ fn an_interface_gets_copies() {
     assert_eq!(found, frames);
 }
 
-/// A process that takes over continues the file of the other one, which writes its last copies meanwhile: all are there,
-/// behind one header.
+/// A process that takes over continues the file of the other one, which writes its last copies meanwhile: all are
+/// there, behind one header.
 #[test]
 fn a_file_is_continued_by_another_process() {
     let folder = Folder::new();

@@ -185,7 +185,7 @@ impl Drop for JoinSocket {
         }
         open.remove(path);
         if fs::symlink_metadata(path).is_ok_and(|file| file.ino() == self.file) {
-            // What is left disturbs nobody.
+            // A file that stays disturbs nobody.
             let _ = fs::remove_file(path);
         }
     }

@@ -172,15 +172,15 @@ impl<'v> Part<'v> {
                 one.rate / f64::from(group.chain.cores.max(1)) / core.max(1.0)
             }
         };
-        // What can be promised of a core is `promised` parts.
+        // Of a core, `promised` parts can be promised.
         let parts = (share / (1.0 - view.headroom) * f64::from(promised) - 1e-9)
             .ceil()
             .max(1.0);
         (parts <= f64::from(promised)).then_some(parts as u16 * group.chain.cores)
     }
 
-    /// Returns the server of each instance by the solver's plan. Of servers of a kind, each has as many of its instances
-    /// as possible already.
+    /// Returns the server of each instance by the solver's plan. Of servers of a kind, each has as many of its
+    /// instances as possible already.
     fn targets(&self, groups: &[Group<'_>], effort: Effort) -> Result<HashMap<String, usize>, SolveError> {
         let wrong = |what: &str| SolveError::Solver(what.to_owned());
         let kinds = self

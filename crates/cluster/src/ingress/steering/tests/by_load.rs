@@ -129,7 +129,7 @@ fn rows_of_a_server_with_too_much_go_to_the_other_once_and_stay() {
     // The new loads are known, and no reason to move anything to and fro.
     servers.run(30_000);
     assert_eq!((servers.loads(), servers.moves), (loads, moves));
-    // One destination gets more: the server that it is on has too much.
+    // One destination gets more packets: its server is overloaded.
     servers.rates[3] = 500.0;
     servers.run(10_000);
     let loads = servers.loads();
