@@ -64,6 +64,16 @@ class Parts:
         process.send_signal(how)
         process.wait(timeout=30)
 
+    def ends_well(self, names):
+        """Ends programs on request. Returns True if each ends with exit code 0."""
+        ended = {name: self.processes.pop(name) for name in names}
+        for process in ended.values():
+            process.terminate()
+        codes = {name: process.wait(timeout=10) for name, process in ended.items()}
+        if wrong := {name: code for name, code in codes.items() if code}:
+            print(f"ended with another exit code than 0: {wrong}")
+        return not wrong
+
     def end(self, keep):
         for name in reversed(list(self.processes)):
             process = self.processes[name]

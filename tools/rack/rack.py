@@ -66,7 +66,7 @@ class Rack(Parts):
             self.agent(name)
 
     def start_controller(self, name):
-        arguments = ["controller", "--identity", name, "--lease", "3s", "--lost-after", "3s", "--drain", "5s"]
+        arguments = ["controller", "--identity", name, "--lease", "3s", "--lost-after", "3s", "--drain", "5s", "--hold", "5s"]
         self.start(f"controller-{name}", [self.program, *arguments], None, self.environment())
 
     def start_ingress(self, *more):
@@ -129,10 +129,13 @@ def main():
     sys.exit(1 if failed else 0)
 
 
+def rates(rack):
+    return [one.get("status", {}).get("figures", {}).get("offered", 0) for one in rack.instances()]
+
+
 def is_even(rack):
     """Two instances have a quarter of the packets or more."""
-    rates = [one.get("status", {}).get("figures", {}).get("offered", 0) for one in rack.instances()]
-    return sum(4 * rate >= sum(rates) > 0 for rate in rates) == 2
+    return sum(4 * rate >= sum(rates(rack)) > 0 for rate in rates(rack)) == 2
 
 
 def failures(rack):
@@ -182,6 +185,28 @@ def failures(rack):
         rack.agent(rack.dead.removeprefix("server-"))
         rack.until("it is ready", lambda: len(ready_servers(rack)) == 3)
 
+    def scale(number):
+        path = "/apis/tailwater.dev/v1alpha1/namespaces/default/chains/edge"
+        rack.request("PATCH", path, {"spec": {"scale": {"min": number}}}, "application/merge-patch+json")
+
+    def name_is_used_again():
+        """A server that returns starts its last chains, though an instance elsewhere has the name of one of them by then."""
+        servers = lambda: {one["metadata"]["name"]: one["spec"]["server"] for one in rack.instances()}
+        name, dead = min(servers().items())
+        rack.kill(f"agent-{dead.removeprefix('server-')}")
+        rack.until("its instances are replaced", lambda: dead not in servers().values())
+        scale(3)
+        rack.until("another instance has the name", lambda: name in servers() and len(steered(rack)) == 3)
+        rack.kill("ingress")
+        rack.start_ingress("--fill", "2")
+        rack.until("all instances have a part of the load", lambda: all(rate > 100 for rate in rates(rack)))
+        rack.agent(dead.removeprefix("server-"))
+        rack.until("it is ready", lambda: len(ready_servers(rack)) == 3)
+        time.sleep(4)
+        rack.kill("ingress")
+        rack.start_ingress()
+        scale(2)
+
     return [
         ("nothing", lambda: time.sleep(2), 0.5),
         ("the leading controller is killed", lambda: away(["controller-first"], lambda: rack.start_controller("first")), 0.5),
@@ -193,6 +218,7 @@ def failures(rack):
         ("a server is killed", kill_server, 1),
         ("it comes back", server_returns, 0.5),
         ("one instance has all the load", skewed_load, 0.5),
+        ("the name of a lost instance is used again", name_is_used_again, 1),
     ]
 
 
@@ -215,7 +241,9 @@ def traffic(rack, arguments):
         phases.append((what, began, time.time(), recovered, longest))
     rack.kill("client", signal.SIGTERM)
     time.sleep(0.5)
-    return told(list(received(sink)), phases, arguments)
+    is_wrong = told(list(received(sink)), phases, arguments)
+    ours = [name for name in rack.processes if name.startswith(("agent", "controller", "ingress"))]
+    return not rack.ends_well(ours) or is_wrong
 
 
 if __name__ == "__main__":

@@ -22,6 +22,18 @@ fn edge(latency: &str) -> String {
     yaml("edge", "10.0.0.0/8", "[acl: {}, forward: {}]", latency)
 }
 
+/// Agents of a rack panicked when they were ended.
+#[test]
+fn a_client_may_be_dropped_in_a_task() {
+    let folder = Folder::new();
+    let serving = Serving::start(folder.config("", Limits::default()));
+    let mut client = serving.client();
+    assert!(client.list().unwrap().chains.is_empty());
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(async move { drop(client) });
+    assert!(serving.client().list().unwrap().chains.is_empty());
+}
+
 #[test]
 fn a_chain_is_applied_shown_drained_and_deleted() {
     let folder = Folder::new();

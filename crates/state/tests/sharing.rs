@@ -11,10 +11,13 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use tailwater_functions::spec::ChainSpec;
 use tailwater_net::builder::FrameBuilder;
 use tailwater_net::parse::parse;
 use tailwater_net::{FlowKey, Nanos, protocol};
+use tailwater_state::link::{Failure, Store};
+use tailwater_state::request::Request;
 
 const SECOND: Nanos = Nanos::from_secs(1);
 const INSTANCES: usize = 3;
@@ -231,6 +234,57 @@ proptest! {
         expected.sort_unstable();
         prop_assert_eq!(counted, expected);
     }
+}
+
+/// Client of a store that answers a request when it is let to.
+struct Gated {
+    inner: Box<dyn Store>,
+    asked: Sender<()>,
+    may_answer: Receiver<()>,
+}
+
+impl Store for Gated {
+    fn serve(&mut self, requests: &mut [Request]) -> Result<u32, Failure> {
+        let _ = self.asked.send(());
+        // Without an other end, at once.
+        let _ = self.may_answer.recv();
+        self.inner.serve(requests)
+    }
+}
+
+/// A flow's own packet waits for its state, and a packet of the return direction opens it meanwhile: of the same run
+/// nothing is refused. Chaos runs ended such flows, with two records each.
+#[test]
+fn a_flow_that_its_companion_opens_while_its_state_is_read_is_not_refused() {
+    let (spec, map) = (spec(NAT, ", wait: 10s"), Arc::new(Map::default()));
+    let (out, now) = (frame(&connection(3)), SECOND + SECOND);
+    let mut first = Instance::new(&spec, &map, SECOND);
+    first.turn(std::slice::from_ref(&out), now);
+    first.settle(now);
+    let translated = first.take_sent();
+    let _ = first.end(now);
+    let (asked, was_asked) = channel();
+    let (answer, may_answer) = channel();
+    let mut next = Instance::on(&spec, SECOND, |functions| {
+        let inner = Map::client(&map, functions);
+        Box::new(Gated {
+            inner,
+            asked,
+            may_answer,
+        })
+    });
+    next.turn(&[frame(&key_of(&translated[0]).reversed())], now);
+    was_asked.recv().unwrap();
+    next.turn(std::slice::from_ref(&out), now);
+    answer.send(()).unwrap();
+    was_asked.recv().unwrap();
+    next.turn(&[], now);
+    // The store decides about the changes that the returning packet has made.
+    drop(answer);
+    next.settle(now);
+    assert_eq!(next.take_sent().len(), 2, "both packets have left");
+    let counters = next.end(now);
+    assert_eq!((counters.refused, counters.dropped, counters.hits), (0, 0, 2));
 }
 
 #[cfg(feature = "redis")]

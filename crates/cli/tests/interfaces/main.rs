@@ -206,11 +206,9 @@ fn packets_leave_by_the_interface_they_came_from() {
     let answered = Conversation::start(&hosts, &["10.9.0.200"], 5, 500).finish();
     let report = running.stop();
     assert_identity(&report);
-    assert_eq!(
-        (port(&report, 0, "received"), port(&report, 0, "sent")),
-        (answered, answered),
-        "{report}"
-    );
+    // Frames that the kernels of the namespaces send by themselves are for no service.
+    let received = port(&report, 0, "received") - count(&report, "dropped_by_nf");
+    assert_eq!((received, port(&report, 0, "sent")), (answered, answered), "{report}");
     assert_eq!(count(&report, "delivered"), answered, "{report}");
 }
 

@@ -129,7 +129,10 @@ fn local_spec(instance: &ChainInstance, name: &str, pods: &Path) -> Map<String, 
         let namespace = instance.namespace().unwrap_or_default();
         let chain = format!("{namespace}--{}", instance.spec.chain);
         state.insert("chain".to_owned(), Value::String(chain));
-        state.insert("instance".to_owned(), Value::String(name.to_owned()));
+        // With the server: one that was lost starts its last chains when it returns, and an instance elsewhere can have
+        // the name of one of them by then. A run of the same name would end that instance's use of the store.
+        let owner = format!("{name}.{}", instance.spec.server);
+        state.insert("instance".to_owned(), Value::String(owner));
     }
     spec
 }
@@ -218,7 +221,7 @@ mod tests {
                 .get("state")
                 .cloned()
         };
-        let expected = json!({"redis": {"socket": "/r"}, "chain": "shop--edge", "instance": "shop--edge-7"});
+        let expected = json!({"redis": {"socket": "/r"}, "chain": "shop--edge", "instance": "shop--edge-7.a"});
         assert_eq!(state_of(&spec), Some(expected));
         spec.chain_spec.clear();
         assert_eq!(state_of(&spec), None);

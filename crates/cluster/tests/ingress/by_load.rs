@@ -1,8 +1,7 @@
 //! Skewed traffic through an Open vSwitch evens out between two servers that report their load. Requires root.
 
 use super::live::{Ingress, balanced, config, server};
-use super::ovs::{Ovs, skipped};
-use super::packets::{Arrived, PORT, Rack, is_root, receive};
+use super::packets::{Arrived, PORT, Rack, receive};
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -57,18 +56,7 @@ fn report(server: u16, now: &BTreeMap<u8, u32>, before: &BTreeMap<u8, u32>, meas
 
 #[tokio::test]
 async fn skewed_traffic_evens_out_between_servers_without_a_lost_packet() {
-    if skipped(&["ip", "ethtool", "sysctl"]) {
-        return;
-    }
-    if !is_root() {
-        println!("skipped: network namespaces need root");
-        return;
-    }
-    let Some(rack) = Rack::new() else {
-        println!("skipped: this machine has no network namespaces");
-        return;
-    };
-    let ovs = Ovs::new("netdev", &["u0", "s1", "s2", "s3"], Some(rack.switch()));
+    let Some((rack, ovs)) = Rack::with_switch() else { return };
     let mut known: Vec<Input> = (1..=2).map(|number| server(number, Readiness::Ready)).collect();
     let mut chain = balanced("edge", &[1, 2]);
     chain.servers = vec![(1, 1), (2, 1)];

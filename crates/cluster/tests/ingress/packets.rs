@@ -35,14 +35,31 @@ fn sh(line: &str) {
     );
 }
 
-pub fn is_root() -> bool {
+fn is_root() -> bool {
     use std::os::unix::fs::MetadataExt;
     std::fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0)
 }
 
 impl Rack {
+    /// Returns namespaces and the switch between them, or `None` and says why where that is impossible.
+    pub fn with_switch() -> Option<(Rack, Ovs)> {
+        if skipped(&["ip", "ethtool", "sysctl"]) {
+            return None;
+        }
+        if !is_root() {
+            println!("skipped: network namespaces need root");
+            return None;
+        }
+        let Some(rack) = Rack::new() else {
+            println!("skipped: this machine has no network namespaces");
+            return None;
+        };
+        let ovs = Ovs::new("netdev", &["u0", "s1", "s2", "s3"], Some(&rack.names[0]));
+        Some((rack, ovs))
+    }
+
     /// Creates the namespaces, or returns `None` where there are none.
-    pub fn new() -> Option<Rack> {
+    fn new() -> Option<Rack> {
         let prefix = format!("tw-ingress-{}", std::process::id());
         let names: Vec<String> = ["switch", "client", "s1", "s2", "s3"]
             .iter()
@@ -144,18 +161,7 @@ pub fn receive(server: u16, arrived: &Arrived, done: &AtomicBool) {
 
 #[tokio::test]
 async fn packets_reach_the_servers_of_their_rows_before_during_and_after_moves() {
-    if skipped(&["ip", "ethtool", "sysctl"]) {
-        return;
-    }
-    if !is_root() {
-        println!("skipped: network namespaces need root");
-        return;
-    }
-    let Some(rack) = Rack::new() else {
-        println!("skipped: this machine has no network namespaces");
-        return;
-    };
-    let ovs = Ovs::new("netdev", &["u0", "s1", "s2", "s3"], Some(&rack.names[0]));
+    let Some((rack, ovs)) = Rack::with_switch() else { return };
     let mut known: Vec<Input> = (1..=3).map(|number| server(number, Readiness::Ready)).collect();
     known.push(Input::Chain(chain("edge", &[1, 2, 3])));
     let settings = tailwater_cluster::ingress::SteeringConfig {

@@ -6,6 +6,7 @@ use hyper::body::Incoming;
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use std::io::{self, ErrorKind};
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -70,10 +71,33 @@ impl From<Status> for ClientError {
     }
 }
 
+/// Runtime of a client's calls. Unlike others it may be dropped in a task of another runtime.
+#[derive(Debug)]
+struct Calls(Option<Runtime>);
+
+impl Deref for Calls {
+    type Target = Runtime;
+
+    fn deref(&self) -> &Runtime {
+        match &self.0 {
+            Some(runtime) => runtime,
+            None => unreachable!("it is taken out when it is dropped"),
+        }
+    }
+}
+
+impl Drop for Calls {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
 /// Client of a server.
 #[derive(Debug)]
 pub struct Client {
-    runtime: Runtime,
+    runtime: Calls,
     inner: ControlClient<Connection>,
 }
 
@@ -103,7 +127,10 @@ impl Client {
             .map_err(no_server)?;
         let origin = http::Uri::from_static("http://tailwater");
         let inner = ControlClient::with_origin(connection, origin).max_decoding_message_size(MESSAGE_BYTES);
-        Ok(Client { runtime, inner })
+        Ok(Client {
+            runtime: Calls(Some(runtime)),
+            inner,
+        })
     }
 
     /// Applies manifests.

@@ -63,12 +63,14 @@ impl Keeper {
         let companion = chain
             .durable_companion(flow)
             .map(|companion| chain.durable_key(companion));
+        // Its companion has opened it, even if its own first packet waits for its state meanwhile.
+        let joins = standing.asked <= link::NONE || !self.commits.is_open(standing.asked);
         let wall = self.origin.0.wrapping_add(now.0);
         self.stamp = wall.max(self.stamp.max(standing.base) + 1);
         let (entry, row) = self.link.entry(place);
         entry.pieces |= pieces;
         (entry.stamp, entry.base) = (self.stamp, standing.base);
-        entry.joins = standing.asked <= link::NONE;
+        entry.joins = joins;
         if let Some(companion) = companion {
             (entry.companion, entry.paired) = (companion, chain.paired_pieces());
         }

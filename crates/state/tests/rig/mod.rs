@@ -50,6 +50,16 @@ impl Map {
     pub fn len(&self) -> usize {
         self.values.lock().unwrap().len()
     }
+
+    /// Client of an instance with these functions.
+    pub fn client(map: &Arc<Map>, functions: &[DurableFunction]) -> Box<dyn Store> {
+        let functions = functions.iter().map(|f| (f.name.clone(), f.row.clone()));
+        Box::new(Way {
+            writer: 1 + map.writers.fetch_add(1, Ordering::Relaxed),
+            map: Arc::clone(map),
+            functions: functions.collect(),
+        })
+    }
 }
 
 /// One instance's client of the store.
@@ -149,16 +159,7 @@ pub struct Instance {
 impl Instance {
     /// An instance whose run began at `origin`, in wall-clock time.
     pub fn new(spec: &ChainSpec, map: &Arc<Map>, origin: Nanos) -> Instance {
-        let map = Arc::clone(map);
-        Instance::on(spec, origin, |functions| {
-            let functions = functions.iter().map(|f| (f.name.clone(), f.row.clone()));
-            let writer = 1 + map.writers.fetch_add(1, Ordering::Relaxed);
-            Box::new(Way {
-                writer,
-                map,
-                functions: functions.collect(),
-            })
-        })
+        Instance::on(spec, origin, |functions| Map::client(map, functions))
     }
 
     /// An instance with any store, created for the functions with external state.

@@ -202,6 +202,14 @@ pub fn start_agent(client: &Client, name: &str, cores: u32, server: &ModelServer
     start_agent_at(FAST, client, name, cores, server)
 }
 
+/// Starts agents of this many model servers with some cores each: `node-0` and so on.
+pub fn start_agents(client: &Client, servers: usize, cores: u32) -> (Vec<ModelServer>, Vec<Running>) {
+    let models: Vec<ModelServer> = (0..servers).map(|_| ModelServer::default()).collect();
+    let agent = |(number, model)| start_agent(client, &format!("node-{number}"), cores, model);
+    let agents = models.iter().enumerate().map(agent).collect();
+    (models, agents)
+}
+
 /// Starts an agent of a model server with some cores.
 pub fn start_agent_at(pace: Pace, client: &Client, name: &str, cores: u32, server: &ModelServer) -> Running {
     let (stop, stopped) = watch::channel(false);
