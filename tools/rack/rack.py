@@ -195,14 +195,18 @@ def failures(rack):
         name, dead = min(servers().items())
         rack.kill(f"agent-{dead.removeprefix('server-')}")
         rack.until("its instances are replaced", lambda: dead not in servers().values())
-        scale(3)
-        rack.until("another instance has the name", lambda: name in servers() and len(steered(rack)) == 3)
+        scale(4)
+        rack.until("another instance has the name", lambda: name in servers() and len(steered(rack)) == 4)
         rack.kill("ingress")
         rack.start_ingress("--fill", "2")
         rack.until("all instances have a part of the load", lambda: all(rate > 100 for rate in rates(rack)))
         rack.agent(dead.removeprefix("server-"))
         rack.until("it is ready", lambda: len(ready_servers(rack)) == 3)
         time.sleep(4)
+        # It has not taken the store from them: their next request there would be their last.
+        users = sh(f"redis-cli -h {CONTROL} -p 16379 acl users").stdout
+        if gone := [one for one in servers() if f":nat@default--{one}" not in users]:
+            raise SystemExit(f"no user of the store any more: {', '.join(gone)}")
         rack.kill("ingress")
         rack.start_ingress()
         scale(2)

@@ -115,11 +115,6 @@ impl Rack {
         Some(rack)
     }
 
-    /// Namespace of the switch.
-    pub fn switch(&self) -> &str {
-        &self.names[0]
-    }
-
     /// Runs a task in a thread in a namespace.
     pub fn within<T: Send + 'static>(&self, number: usize, task: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
         let namespace = File::open(format!("/run/netns/{}", self.names[number])).unwrap();
