@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Builds test programs and runs them in two lanes. At the end: time of each, failures, and the result of all.
+"""Builds test programs and runs them in lanes. At the end: time of each, failures, and the result of all.
 
 Programs of the live data plane run one after another. Most of the time they wait, or keep the last core busy. Programs
 that only compute run beside them: at the kernel's idle priority, which gives up a core at once, and not on the last
-one. Nothing but such commands runs beside programs whose subject is time, or that keep all cores busy.
+one. Programs that wait for servers of their own run beside both. Nothing but programs that compute runs beside those
+whose subject is time, or that keep all cores busy.
 
 A test that lacks a program or data passes, and prints a line that starts with "skipped": of the output of passing
 tests only these lines are shown.
@@ -32,14 +33,14 @@ ALONE = "isolation/* confine/* dataplane/external dataplane/hosted_isolation cli
 # come first.
 COMPUTING = """
     functions/hostile functions/lib sim/* ids/* net/* traffic/* baselines/* functions/handover functions/exhaustion
-    functions/flow_stats dataplane/*_captures predict/* socket/* policy/*
+    dataplane/*_captures predict/* socket/* policy/*
     placement/[!m]* dispatch/* chain/* api/* streams/* measure/*
     cli/explain cli/place cli/predict cli/schema cli/simulate cli/simulate_find cli/simulate_flows cli/simulate_report
     cli/trace cli/wrong_input
     sdk/function sdk/header sdk/json functions/kinds functions/library functions/spec_golden functions/transfer
 """
-# Programs that wait most of the time, for servers of their own: they run as those that only compute, at their own priority.
-WAITING = "cluster/* server/control server/hostile state/redis"
+# Programs that wait most of the time: they run on the cores of those that only compute, at their own priority.
+WAITING = "cluster/* server/control server/hostile state/redis functions/flow_stats"
 CORES = sorted(os.sched_getaffinity(0))
 # Workers use the last core.
 BESIDE = ",".join(map(str, CORES[:-1]))
@@ -53,9 +54,9 @@ class Program:
 
     def __init__(self, name, command, directory=None, computes=False):
         self.name, self.command, self.directory = name, command, directory
-        ranks = [rank for rank, pattern in enumerate(f"{WAITING} {COMPUTING}".split()) if fnmatch(name, pattern)]
+        ranks = [rank for rank, pattern in enumerate(COMPUTING.split()) if fnmatch(name, pattern)]
         self.waits = any(fnmatch(name, pattern) for pattern in WAITING.split())
-        self.rank, self.computes = max(ranks, default=-1), computes or bool(ranks)
+        self.rank, self.computes = max(ranks, default=-1), not self.waits and (computes or bool(ranks))
         self.alone = any(fnmatch(name, pattern) for pattern in ALONE.split())
         self.code, self.wall, self.processor = None, 0, 0
         self.counts, self.failed = [0, 0, 0], []
@@ -131,9 +132,10 @@ def build(cargo_arguments, test_arguments):
 
 
 def run_all(programs):
-    """Runs programs: first those that run alone, then the others in two lanes. Commands run beside them from the start."""
+    """Runs programs: first those that run alone, then the others in lanes. Commands run beside them from the start."""
     alone = [program for program in programs if program.alone]
-    live = deque(program for program in programs if not program.alone and not program.computes)
+    waiting = deque(program for program in programs if program.waits)
+    live = deque(program for program in programs if not (program.alone or program.computes or program.waits))
     computing = deque(sorted((program for program in programs if program.computes), key=lambda program: program.rank))
     is_live = threading.Event()
     is_live.set()
@@ -159,13 +161,18 @@ def run_all(programs):
         over.wait()
         compute()
 
+    def third_lane():
+        over.wait()
+        while waiting:
+            waiting.popleft().run(beside=bool(BESIDE))
+
     def run_alone():
         for program in alone:
             program.run(beside=False)
         over.set()
         first_lane()
 
-    lanes = [threading.Thread(target=run_alone)]
+    lanes = [threading.Thread(target=run_alone), threading.Thread(target=third_lane)]
     if BESIDE:
         lanes.append(threading.Thread(target=second_lane))
     for lane in lanes:
@@ -174,8 +181,8 @@ def run_all(programs):
         for lane in lanes:
             lane.join()
     except KeyboardInterrupt:
-        live.clear()
-        computing.clear()
+        for queue in (live, computing, waiting):
+            queue.clear()
         raise
 
 
