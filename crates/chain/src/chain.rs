@@ -28,7 +28,7 @@ pub use isolated::IsolatedChain;
 pub use offload::ActiveFlow;
 pub use segment::Cuts;
 pub use stage::{Outcome, Reason};
-pub use stopwatch::{FunctionTime, ReadClock};
+pub use stopwatch::{FunctionTime, FunctionTotals, ReadClock};
 pub use transfer::{ImportedFlows, TransferError, TransferFunction, TransferState};
 
 use crate::batch::{Batch, Verdict};
@@ -210,18 +210,37 @@ impl Chain {
     /// Times each function from now on with the clock `read`. Batches processed at a time before `from` do not count.
     /// The cost is two clock readings for each function and batch.
     pub fn time_functions(&mut self, read: ReadClock, from: Nanos) {
-        self.stopwatch = Some(Box::new(Stopwatch::new(read, from, self.stages.len())));
+        self.stopwatch = Some(Box::new(Stopwatch::new(read, from, 1, self.stages.len())));
+    }
+
+    /// Counts each function's packets from now on, and times one batch in `every` with the clock `read`.
+    pub fn sample_functions(&mut self, read: ReadClock, every: u32) {
+        self.stopwatch = Some(Box::new(Stopwatch::new(read, Nanos::ZERO, every, self.stages.len())));
+    }
+
+    /// Names of the functions, in chain order.
+    pub fn function_names(&self) -> impl Iterator<Item = &str> {
+        self.stages.iter().map(|stage| stage.name.as_str())
+    }
+
+    /// Totals of each function, in chain order; empty if they were neither [timed](Chain::time_functions) nor
+    /// [sampled](Chain::sample_functions).
+    pub fn function_totals(&self) -> &[FunctionTotals] {
+        self.stopwatch.as_ref().map_or(&[], |watch| watch.spent())
     }
 
     /// Returns the time each function took, in chain order; empty if they were not [timed](Chain::time_functions).
     pub fn function_times(&self) -> Vec<FunctionTime> {
-        let spent = self.stopwatch.iter().flat_map(|watch| watch.spent());
-        let times = self.stages.iter().zip(spent).map(|(stage, spent)| FunctionTime {
-            function: stage.name.clone(),
-            packets: spent.packets,
-            timed: spent.timed,
-            time: Nanos(spent.nanos),
-        });
+        let times = self
+            .stages
+            .iter()
+            .zip(self.function_totals())
+            .map(|(stage, spent)| FunctionTime {
+                function: stage.name.clone(),
+                packets: spent.packets,
+                timed: spent.timed,
+                time: Nanos(spent.nanos),
+            });
         times.collect()
     }
 
@@ -287,6 +306,7 @@ impl Chain {
     /// these segments.
     #[inline]
     pub fn run_between(&mut self, segments: Range<usize>, batch: &mut Batch, now: Nanos) {
+        self.start_stopwatch();
         for segment in segments.clone() {
             self.run_segment(segment, batch, now);
         }
@@ -298,10 +318,18 @@ impl Chain {
     /// Runs packets that have passed the functions in front of a segment through the others.
     #[inline]
     pub fn run_from(&mut self, segment: usize, batch: &mut Batch, now: Nanos) {
+        self.start_stopwatch();
         for segment in segment..self.segments.len() {
             self.run_segment(segment, batch, now);
         }
         batch.rejoin_bypass();
+    }
+
+    #[inline]
+    fn start_stopwatch(&mut self) {
+        if let Some(watch) = &mut self.stopwatch {
+            watch.next_batch();
+        }
     }
 
     #[inline]
@@ -327,7 +355,7 @@ impl Chain {
     #[inline(always)]
     fn run_stage(&mut self, i: usize, segment: usize, batch: &mut Batch, (now, unsettled): (Nanos, bool)) {
         let timed = self.stopwatch.as_ref();
-        let timed = timed.map(|watch| (batch.len(), watch.read()));
+        let timed = timed.map(|watch| (batch.len(), watch.start()));
         if unsettled {
             self.open_new_flows(i, segment, batch, now);
         }
@@ -352,7 +380,7 @@ impl Chain {
         stage.function.process(batch, &mut flows);
         self.lost += stage.compact(batch);
         if let (Some((packets, began)), Some(watch)) = (timed, &mut self.stopwatch) {
-            watch.note(i, packets, [now, began]);
+            watch.note(i, packets, now, began);
         }
         if self.segments[segment].opens_companions {
             report_flow_ends(&mut self.stages, &mut self.ends);

@@ -217,6 +217,8 @@ mod tests {
             state: None,
             window: None,
             work: Default::default(),
+            functions: Vec::new(),
+            flows: 0,
             news: Vec::new(),
             elapsed: Nanos::from_secs(86_399),
             duration: Some(Nanos::from_secs(86_400)),

@@ -11,7 +11,7 @@ use crate::telemetry::{Window, WindowSender};
 use crate::worker::config::WorkerConfig;
 use std::sync::Arc;
 use tailwater_chain::batch::Batch;
-use tailwater_chain::chain::Chain;
+use tailwater_chain::chain::{Chain, FunctionTotals};
 use tailwater_net::Nanos;
 
 /// Excess duration of a turn that counts as a gap.
@@ -398,34 +398,51 @@ impl Meter {
 
     #[cold]
     fn roll_window(&mut self, now: Nanos, chain: &impl Counting) {
-        self.save_reasons(chain);
+        self.save_counts(chain);
         let index = now.saturating_sub(self.start).0 / self.window.0.max(1);
         self.telemetry.roll(index);
         self.window_end = self.start + Nanos((index + 1) * self.window.0);
     }
 
-    fn save_reasons(&mut self, chain: &impl Counting) {
-        let reasons = &mut self.telemetry.window.reasons;
-        reasons.clear();
-        chain.count(reasons);
+    fn save_counts(&mut self, chain: &impl Counting) {
+        let window = &mut self.telemetry.window;
+        window.reasons.clear();
+        chain.count(&mut window.reasons);
+        window.functions.clear();
+        chain.count_functions(&mut window.functions);
+        window.flows = chain.flows();
     }
 
     /// Sends the last window.
     pub(crate) fn finish(mut self, chain: &impl Counting) {
-        self.save_reasons(chain);
+        self.save_counts(chain);
         self.telemetry.finish();
     }
 }
 
-/// Source of counts by reason.
+/// Source of counts by reason and by function.
 pub(crate) trait Counting {
     /// Appends the counts so far, always for the same reasons.
     fn count(&self, counts: &mut Vec<u64>);
+
+    /// Appends the totals of the functions so far, always of the same ones.
+    fn count_functions(&self, totals: &mut Vec<FunctionTotals>);
+
+    /// Number of flows.
+    fn flows(&self) -> u64;
 }
 
 impl Counting for Chain {
     fn count(&self, counts: &mut Vec<u64>) {
         counts.extend(self.reason_counts());
+    }
+
+    fn count_functions(&self, totals: &mut Vec<FunctionTotals>) {
+        totals.extend(self.function_totals());
+    }
+
+    fn flows(&self) -> u64 {
+        Chain::flows(self) as u64
     }
 }
 

@@ -31,7 +31,8 @@ pub use control::{ReconfigureCell, RunControl};
 pub use error::{RunError, Unrecorded};
 pub use packets::Packets;
 pub use plan::{RunConfig, RunPlan};
-pub use progress::{LastWindow, Progress, RunWork};
+pub use progress::{FunctionProgress, LastWindow, Progress, RunWork};
+pub use tailwater_chain::chain::FunctionTotals;
 
 /// Executes a plan on `packets`: a trace, or a port on which RSS buckets are initially assigned to queues round-robin.
 /// Returns when the traffic has ended, or once `control` stops the run.

@@ -5,6 +5,7 @@ use crate::attribution::Cause;
 use crate::histogram::LatencyHistogram;
 use crate::scaling::counters::{BucketCounters, ScalingCounters};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use tailwater_chain::chain::FunctionTotals;
 use tailwater_net::Nanos;
 
 /// All measurements of one worker in one window. Sums of windows are the run's totals: nothing is counted anywhere
@@ -75,6 +76,11 @@ pub struct Window {
     pub last_sent: Nanos,
     /// The chain's [reason counts](tailwater_chain::chain::Chain::reason_counts) at the window's end, since the start.
     pub reasons: Vec<u64>,
+    /// The chain's [totals of functions](tailwater_chain::chain::Chain::function_totals) at the window's end, since the
+    /// start.
+    pub functions: Vec<FunctionTotals>,
+    /// Flows of the worker at the window's end.
+    pub flows: u64,
 }
 
 impl Window {
@@ -84,10 +90,12 @@ impl Window {
         let latency = std::mem::take(&mut self.latency);
         let wakes = std::mem::take(&mut self.wakes);
         let reasons = std::mem::take(&mut self.reasons);
+        let functions = std::mem::take(&mut self.functions);
         *self = Window {
             latency,
             wakes,
             reasons,
+            functions,
             ..Window::default()
         };
     }
@@ -114,8 +122,8 @@ impl Window {
         self.late.iter().sum()
     }
 
-    /// Adds another window's counts, except its arrivals over time, which a series sums up, and its reasons, which are
-    /// running totals of another worker.
+    /// Adds another window's counts, except its arrivals over time, which a series sums up, and its reasons,
+    /// functions and flows, which are another worker's at the end.
     pub fn merge(&mut self, other: &Window) {
         self.latency.merge(&other.latency);
         self.offered += other.offered;
@@ -172,8 +180,9 @@ pub struct WindowReceiver {
     empty: Vec<SyncSender<Box<Window>>>,
 }
 
-/// Channel from `workers` workers to one collector, for chains with `reasons` [reasons](Window::reasons).
-pub fn windows(workers: usize, reasons: usize) -> (Vec<WindowSender>, WindowReceiver) {
+/// Channel from `workers` workers to one collector, for chains with `reasons` [reasons](Window::reasons) and `functions`
+/// functions.
+pub fn windows(workers: usize, [reasons, functions]: [usize; 2]) -> (Vec<WindowSender>, WindowReceiver) {
     let (full, filled) = sync_channel(workers * (WINDOWS + 1));
     let (mut senders, mut empties) = (Vec::new(), Vec::new());
     for worker in 0..workers {
@@ -182,6 +191,7 @@ pub fn windows(workers: usize, reasons: usize) -> (Vec<WindowSender>, WindowRece
             Box::new(Window {
                 worker,
                 reasons: Vec::with_capacity(reasons),
+                functions: Vec::with_capacity(functions),
                 ..Window::default()
             })
         };
@@ -255,7 +265,7 @@ mod tests {
 
     #[test]
     fn a_slow_collector_loses_nothing() {
-        let (mut senders, receiver) = windows(1, 0);
+        let (mut senders, receiver) = windows(1, [0, 0]);
         let mut sender = senders.pop().unwrap();
         // Far more windows than boxes, and no collector.
         for index in 0..100 {

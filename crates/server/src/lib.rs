@@ -15,6 +15,7 @@ pub mod chain;
 pub mod configuration;
 #[cfg(feature = "control")]
 pub mod control;
+pub mod details;
 mod error;
 pub mod events;
 pub mod files;

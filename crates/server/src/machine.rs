@@ -3,6 +3,7 @@
 use crate::admission::placement::Capacity;
 use crate::cache::ways::CacheWays;
 use crate::chain::AppliedChain;
+use crate::details::{ChainDetails, CoreDetails};
 use crate::events::Severity;
 use crate::take_over::fields::{FinalCounts, HandedOver, MachineOffer, TakenOver};
 use std::collections::BTreeMap;
@@ -97,6 +98,11 @@ pub trait Machine {
     /// Returns all chains that have been started and not been reported as [ended](ChainState::Ended), in any order. A
     /// failed chain is reported until it is started again or drained.
     fn observe(&mut self) -> Vec<ChainObservation>;
+
+    /// Work of its cores.
+    fn cores(&self) -> Vec<CoreDetails> {
+        Vec::new()
+    }
 
     /// Returns what has happened since the last call and is not part of a chain's state, for the server's events.
     fn notes(&mut self) -> Vec<MachineNote> {
@@ -229,6 +235,8 @@ pub struct ChainObservation {
     pub work: Option<WindowWork>,
     /// Load since the chain's start, if a window has ended.
     pub load: Option<ChainLoad>,
+    /// Figures in detail, if a window has ended.
+    pub details: Option<Arc<ChainDetails>>,
     /// Part of the last-level cache that its core has, if the cache is divided.
     pub cache: Option<CacheWays>,
 }
@@ -271,6 +279,7 @@ impl ChainObservation {
             cores: CoreUse::default(),
             work: None,
             load: None,
+            details: None,
             cache: None,
         }
     }

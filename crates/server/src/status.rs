@@ -2,6 +2,7 @@
 
 use crate::admission::Promise;
 use crate::chain::AppliedChain;
+use crate::details::CoreDetails;
 use crate::events::EventRing;
 use crate::machine::{ChainObservation, LatencyObservation};
 use std::collections::BTreeMap;
@@ -236,6 +237,10 @@ pub struct Snapshot {
     pub generation: u64,
     /// Chains by name: those of the configuration, and those that are draining.
     pub chains: BTreeMap<String, Arc<ChainStatus>>,
+    /// Its cores.
+    pub cores: Arc<[CoreDetails]>,
+    /// Time at which their work was read, since the Unix epoch.
+    pub cores_read: Nanos,
     /// Applies so far.
     pub applies: Applies,
     /// Latest events.

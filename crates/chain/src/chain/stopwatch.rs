@@ -26,15 +26,29 @@ const BEYOND: u64 = 20_000;
 /// Readings taken to measure the cost of one.
 const READINGS: usize = 256;
 
-/// Time and packets of a function.
+/// Packets and time of a function.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct FunctionTotals {
+pub struct FunctionTotals {
     /// Packets that reached it.
-    pub(super) packets: u64,
-    /// Packets of batches that count.
-    pub(super) timed: u64,
+    pub packets: u64,
+    /// Packets of batches that were timed, and during which the worker was not preempted.
+    pub timed: u64,
     /// Time spent on these, in nanoseconds.
-    pub(super) nanos: u64,
+    pub nanos: u64,
+}
+
+impl FunctionTotals {
+    /// Adds another instance's totals.
+    pub fn add(&mut self, other: &FunctionTotals) {
+        self.packets += other.packets;
+        self.timed += other.timed;
+        self.nanos += other.nanos;
+    }
+
+    /// Mean time of a packet in nanoseconds; `None` if none was timed.
+    pub fn nanos_per_packet(&self) -> Option<f64> {
+        (self.timed > 0).then(|| self.nanos as f64 / self.timed as f64)
+    }
 }
 
 /// Times functions, batch by batch.
@@ -42,6 +56,12 @@ pub(super) struct Stopwatch {
     read: ReadClock,
     /// Batches before this time do not count.
     from: Nanos,
+    /// One batch in so many is timed.
+    every: u32,
+    /// Batches since the last one that was timed.
+    since: u32,
+    /// The current batch is timed.
+    is_running: bool,
     /// Minimum time between two consecutive readings.
     reading: u64,
     /// Totals of each function.
@@ -49,7 +69,8 @@ pub(super) struct Stopwatch {
 }
 
 impl Stopwatch {
-    pub(super) fn new(read: ReadClock, from: Nanos, functions: usize) -> Stopwatch {
+    /// Times one batch in `every`, of those from time `from` on, for a chain of so many functions.
+    pub(super) fn new(read: ReadClock, from: Nanos, every: u32, functions: usize) -> Stopwatch {
         let pairs = (0..READINGS).map(|_| {
             let first = read();
             read().0.saturating_sub(first.0)
@@ -58,25 +79,47 @@ impl Stopwatch {
             reading: pairs.min().unwrap_or(0),
             read,
             from,
+            every,
+            since: 0,
+            is_running: false,
             spent: vec![FunctionTotals::default(); functions],
         }
     }
 
-    pub(super) fn read(&self) -> Nanos {
-        (self.read)()
+    /// Decides whether the next batch is timed.
+    #[inline]
+    pub(super) fn next_batch(&mut self) {
+        self.since += 1;
+        self.is_running = self.since >= self.every;
+        if self.is_running {
+            self.since = 0;
+        }
     }
 
-    /// Records that function `i` has completed `packets` packets of the batch taken at `batch`, which it began at
-    /// `began`.
-    pub(super) fn note(&mut self, i: usize, packets: usize, [batch, began]: [Nanos; 2]) {
+    /// Time at which a function begins with a batch; `None` if the batch is not timed.
+    #[inline]
+    pub(super) fn start(&self) -> Option<Nanos> {
+        self.is_running.then(|| (self.read)())
+    }
+
+    /// Records that function `i` has completed `packets` packets of the batch taken at `batch`, which it
+    /// [began](Self::start) at `began`.
+    #[inline]
+    pub(super) fn note(&mut self, i: usize, packets: usize, batch: Nanos, began: Option<Nanos>) {
         // Compared by the batch's time, so that all functions count the same packets.
         if batch < self.from {
             return;
         }
-        let took = self.read().0.saturating_sub(began.0);
+        self.spent[i].packets += packets as u64;
+        if let Some(began) = began {
+            self.note_time(i, packets as u64, began);
+        }
+    }
+
+    fn note_time(&mut self, i: usize, packets: u64, began: Nanos) {
+        let took = (self.read)().0.saturating_sub(began.0);
         let took = took.saturating_sub(self.reading);
-        let (packets, spent) = (packets as u64, &mut self.spent[i]);
-        spent.packets += packets;
+        let spent = &mut self.spent[i];
         let average = (spent.nanos * packets).checked_div(spent.timed);
         if average.is_some_and(|average| took > TIMES * average + BEYOND) {
             return;
@@ -103,11 +146,12 @@ mod tests {
         let clock = Arc::clone(&now);
         // Each reading takes 7 ns.
         let read = move || Nanos(clock.fetch_add(7, Ordering::Relaxed) + 7);
-        let mut watch = Stopwatch::new(Box::new(read), Nanos(50_000), 2);
+        let mut watch = Stopwatch::new(Box::new(read), Nanos(50_000), 1, 2);
         let work = |watch: &mut Stopwatch, function, packets, takes| {
-            let began = watch.read();
+            watch.next_batch();
+            let began = watch.start();
             now.fetch_add(takes, Ordering::Relaxed);
-            watch.note(function, packets, [began, began]);
+            watch.note(function, packets, began.unwrap(), began);
         };
         work(&mut watch, 0, 10, 90_000);
         assert_eq!(watch.spent(), [FunctionTotals::default(); 2]);
@@ -123,13 +167,26 @@ mod tests {
     }
     #[test]
     fn a_batch_counts_for_all_functions_or_for_none() {
-        let mut watch = Stopwatch::new(Box::new(|| Nanos(150)), Nanos(100), 2);
+        let mut watch = Stopwatch::new(Box::new(|| Nanos(150)), Nanos(100), 1, 2);
         for batch in [Nanos(99), Nanos(100)] {
             // The first batch's second function begins after the time from which batches count.
-            watch.note(0, 10, [batch, batch]);
-            watch.note(1, 10, [batch, Nanos(120)]);
+            watch.note(0, 10, batch, Some(batch));
+            watch.note(1, 10, batch, Some(Nanos(120)));
         }
         let packets: Vec<_> = watch.spent().iter().map(|spent| spent.packets).collect();
         assert_eq!(packets, [10, 10]);
+    }
+    #[test]
+    fn one_batch_in_so_many_is_timed_and_all_packets_count() {
+        let mut watch = Stopwatch::new(Box::new(|| Nanos(9)), Nanos(0), 4, 1);
+        let mut timed = 0;
+        for _ in 0..12 {
+            watch.next_batch();
+            let began = watch.start();
+            timed += u32::from(began.is_some());
+            watch.note(0, 10, Nanos(0), began);
+        }
+        assert_eq!(timed, 3);
+        assert_eq!([watch.spent()[0].packets, watch.spent()[0].timed], [120, 30]);
     }
 }

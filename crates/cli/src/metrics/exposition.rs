@@ -8,7 +8,7 @@ use std::fmt;
 use tailwater_api::Slo;
 use tailwater_dataplane::durable::StateProgress;
 use tailwater_dataplane::histogram::LatencyHistogram;
-use tailwater_dataplane::run::{LastWindow, Progress};
+use tailwater_dataplane::run::{FunctionProgress, LastWindow, Progress};
 use tailwater_net::Nanos;
 
 /// Upper bounds of the latency buckets, in microseconds.
@@ -127,11 +127,31 @@ const FAMILIES: [Family; 5] = [
     ),
 ];
 
+/// Counter of each function: its name, its help, and its value.
+type FunctionCounter = (&'static str, &'static str, fn(&FunctionProgress) -> u64);
+
+const FUNCTION_COUNTERS: [FunctionCounter; 3] = [
+    ("function_packets", "Packets that reached the function", |function| {
+        function.totals.packets
+    }),
+    (
+        "function_packets_dropped",
+        "Packets that the function dropped or lost",
+        |function| function.dropped,
+    ),
+    (
+        "function_timed_packets",
+        "Packets of the batches that were timed, one in 64",
+        |function| function.totals.timed,
+    ),
+];
+
 /// Gauge: its name, its help, its unit, and its value.
 type Gauge = (&'static str, &'static str, Option<Unit>, fn(&Progress) -> f64);
 
 /// Gauges that each chain has.
-const GAUGES: [Gauge; 5] = [
+const GAUGES: [Gauge; 6] = [
+    ("flows", "Flows of the chain", None, |progress| progress.flows as f64),
     (
         "last_reload_rejected",
         "1 if the last reload was rejected: the files differ from the configuration in force",
@@ -245,6 +265,7 @@ pub fn encode(chains: &[ChainFigures<'_>], encoder: &mut DescriptorEncoder) -> f
             }
         }
     }
+    functions(chains, encoder)?;
     flow_state(chains, encoder)?;
     for (name, help, unit, value) in GAUGES {
         let mut family = encoder.encode_descriptor(name, help, unit.as_ref(), MetricType::Gauge)?;
@@ -262,6 +283,32 @@ pub fn encode(chains: &[ChainFigures<'_>], encoder: &mut DescriptorEncoder) -> f
         labelled(&mut family, chain.label, None, |metric| {
             metric.encode_histogram::<NoLabelSet>(sum, latency.total(), &buckets, None)
         })?;
+    }
+    Ok(())
+}
+
+/// Encodes the figures of each function.
+fn functions(chains: &[ChainFigures<'_>], encoder: &mut DescriptorEncoder) -> fmt::Result {
+    for (name, help, value) in FUNCTION_COUNTERS {
+        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+        for chain in chains {
+            for function in &chain.progress.functions {
+                let label = Some(("function", function.name.as_str()));
+                counter(&mut family, chain.label, label, value(function))?;
+            }
+        }
+    }
+    let help = "Time spent on packets that were timed";
+    let unit = Some(&Unit::Seconds);
+    let mut family = encoder.encode_descriptor("function_timed", help, unit, MetricType::Counter)?;
+    for chain in chains {
+        for function in &chain.progress.functions {
+            let seconds = Nanos(function.totals.nanos).as_secs_f64();
+            let label = Some(("function", function.name.as_str()));
+            labelled(&mut family, chain.label, label, |metric| {
+                metric.encode_counter::<NoLabelSet, _, u64>(&seconds, None)
+            })?;
+        }
     }
     Ok(())
 }

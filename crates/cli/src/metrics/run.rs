@@ -71,6 +71,8 @@ mod tests {
     use tailwater_api::Slo;
     use tailwater_dataplane::histogram::LatencyHistogram;
     use tailwater_dataplane::report::{CoreReport, PacketReport, ReloadCounters};
+    use tailwater_dataplane::run::FunctionProgress;
+    use tailwater_dataplane::run::FunctionTotals;
     use tailwater_dataplane::scaling::ScalingCounters;
     use tailwater_dataplane::scaling::buckets::BucketCounters;
     use tailwater_net::Nanos;
@@ -104,6 +106,16 @@ mod tests {
             state: None,
             window: None,
             work: Default::default(),
+            flows: 77,
+            functions: vec![FunctionProgress {
+                name: "acl".to_owned(),
+                totals: FunctionTotals {
+                    packets: 8,
+                    timed: 4,
+                    nanos: 250_000_000,
+                },
+                dropped: 2,
+            }],
             news: Vec::new(),
             elapsed: Nanos::from_secs(1),
             duration: None,
@@ -165,6 +177,11 @@ mod tests {
             "tailwater_packets_not_matched_total 4",
             "tailwater_packet_reasons_total{reason=\"acl/denied\"} 2",
             "tailwater_late_packets_total{cause=\"queued-behind-own-flow\"} 2",
+            "tailwater_flows 77.0",
+            "tailwater_function_packets_total{function=\"acl\"} 8",
+            "tailwater_function_packets_dropped_total{function=\"acl\"} 2",
+            "tailwater_function_timed_packets_total{function=\"acl\"} 4",
+            "tailwater_function_timed_seconds_total{function=\"acl\"} 0.25",
             "tailwater_descheduling_gaps_total 5",
             "tailwater_latency_seconds_count 6",
             "tailwater_latency_seconds_bucket{le=\"0.000001\"} 1",

@@ -294,7 +294,7 @@ pub fn run(
         late: Default::default(),
     };
     let this = chain.take().unwrap_or_else(|| unreachable!("put back below"));
-    let (mut senders, receiver) = windows(1, this.reasons().len());
+    let (mut senders, receiver) = windows(1, [this.reasons().len(), 0]);
     let worker = Worker::new(queue, this, pool, clock.clone(), config, senders.remove(0));
     let before = clock.now();
     *chain = Some(measured(worker, stop));

@@ -6,7 +6,7 @@ use super::stage::ExternalStage;
 use crate::meter::Counting;
 use crate::worker::context::CountedChain;
 use tailwater_chain::buffer::BufferPool;
-use tailwater_chain::chain::{Chain, Reason};
+use tailwater_chain::chain::{Chain, FunctionTotals, Reason};
 use tailwater_functions::spec::ChainSpec;
 
 /// Parts of a chain, and the external functions between them.
@@ -72,5 +72,13 @@ impl Counting for Parts {
             counts.extend(chain.reason_counts());
             counts.extend(stages.next().into_iter().flat_map(ExternalStage::reason_counts));
         }
+    }
+
+    fn count_functions(&self, totals: &mut Vec<FunctionTotals>) {
+        totals.extend(self.chains.iter().flat_map(|chain| chain.function_totals()));
+    }
+
+    fn flows(&self) -> u64 {
+        self.chains.iter().map(|chain| Chain::flows(chain) as u64).sum()
     }
 }

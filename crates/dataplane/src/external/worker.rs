@@ -18,6 +18,7 @@ use crate::worker::finished::Finished;
 use crate::worker::poll_loop::{PollLoop, Processing};
 use std::time::Duration;
 use tailwater_chain::buffer::BufferPool;
+use tailwater_chain::chain::FunctionTotals;
 use tailwater_net::Nanos;
 
 /// Processing of a chain's parts, and of packets in external functions.
@@ -208,6 +209,14 @@ impl Counting for ExternalProcessing {
     fn count(&self, counts: &mut Vec<u64>) {
         self.parts.count(counts);
     }
+
+    fn count_functions(&self, totals: &mut Vec<FunctionTotals>) {
+        self.parts.count_functions(totals);
+    }
+
+    fn flows(&self) -> u64 {
+        self.parts.flows()
+    }
 }
 
 impl Processing for ExternalProcessing {
@@ -384,7 +393,7 @@ mod tests {
         };
         let queue = Box::new(nic.queues(config.start).remove(0));
         let pool = BufferPool::new(512, nic.longest_frame()).unwrap();
-        let (mut senders, receiver) = windows(1, 100);
+        let (mut senders, receiver) = windows(1, [100, 10]);
         let telemetry = senders.remove(0);
         let worker = ExternalWorker::new(queue, parts, false, pool, clock, config, telemetry);
         let mut report = None;

@@ -12,7 +12,7 @@ fn meter(chain: &Chain) -> Meter {
         batch: 32,
         late: Default::default(),
     };
-    Meter::new(&config, windows(1, chain.reasons().len()).0.remove(0))
+    Meter::new(&config, windows(1, [chain.reasons().len(), 0]).0.remove(0))
 }
 
 fn no_functions() -> Chain {
@@ -83,7 +83,7 @@ fn a_new_window_allocates_nothing() {
         batch: 32,
         late: Default::default(),
     };
-    let (mut senders, receiver) = windows(1, chain.reasons().len());
+    let (mut senders, receiver) = windows(1, [chain.reasons().len(), 0]);
     let mut meter = Meter::new(&config, senders.remove(0));
     // More rolls than windows, so every window is filled.
     let roll = || (1..10).for_each(|i| meter.roll(Nanos(100 * i), &chain));

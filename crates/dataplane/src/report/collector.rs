@@ -10,7 +10,7 @@ use crate::run::progress::{LastWindow, RunWork};
 use crate::telemetry::Window;
 use crate::timeline::{Timeline, add_reasons};
 use std::collections::BTreeMap;
-use tailwater_chain::chain::{Outcome, Reason};
+use tailwater_chain::chain::{FunctionTotals, Outcome, Reason};
 use tailwater_measure::verdict::{NoVerdict, is_within, verdict};
 use tailwater_net::Nanos;
 
@@ -41,6 +41,10 @@ pub(crate) struct Collector {
     count: u64,
     /// Latest reason counts of each worker.
     reasons: Vec<Vec<u64>>,
+    /// Latest totals of the functions of each worker.
+    functions: Vec<Vec<FunctionTotals>>,
+    /// Latest number of flows of each worker.
+    flows: Vec<u64>,
     timeline: Timeline,
     arrivals: ArrivalSeries,
     last_window: Option<LastWindow>,
@@ -75,6 +79,8 @@ impl Collector {
             unflagged_judged: 0,
             count: 0,
             reasons: vec![Vec::new(); workers],
+            functions: vec![Vec::new(); workers],
+            flows: vec![0; workers],
             timeline: Timeline::new(window),
             arrivals: ArrivalSeries::default(),
             last_window: None,
@@ -95,6 +101,8 @@ impl Collector {
         let counts = window.reasons.iter().zip(&*before);
         let reasons: Vec<u64> = counts.map(|(now, before)| now.saturating_sub(*before)).collect();
         before.clone_from(&window.reasons);
+        self.functions[window.worker].clone_from(&window.functions);
+        self.flows[window.worker] = window.flows;
         self.last[window.worker] = Some(window.index);
         // A window that arrives too late is counted in the oldest that is still open.
         let open = self.open.entry(window.index.max(self.closed)).or_default();
@@ -197,6 +205,24 @@ impl Collector {
         (0..longest)
             .map(|i| self.reasons.iter().filter_map(|counts| counts.get(i)).sum())
             .collect()
+    }
+
+    /// Flows of all workers.
+    pub(crate) fn flows(&self) -> u64 {
+        self.flows.iter().sum()
+    }
+
+    /// Totals of each function, summed over all workers.
+    pub(crate) fn function_totals(&self) -> Vec<FunctionTotals> {
+        let longest = self.functions.iter().map(Vec::len).max().unwrap_or(0);
+        let mut totals = vec![FunctionTotals::default(); longest];
+        for worker in &self.functions {
+            totals
+                .iter_mut()
+                .zip(worker)
+                .for_each(|(sum, of_worker)| sum.add(of_worker));
+        }
+        totals
     }
 
     /// Packet counts of the run.

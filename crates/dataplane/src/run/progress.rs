@@ -5,6 +5,7 @@ use crate::histogram::LatencyHistogram;
 use crate::report::{CoreReport, PacketReport, ReloadCounters};
 use crate::scaling::counters::{BucketCounters, ScalingCounters};
 use std::collections::BTreeMap;
+use tailwater_chain::chain::FunctionTotals;
 use tailwater_net::Nanos;
 
 /// State of a run, reported a few times per second.
@@ -40,8 +41,23 @@ pub struct Progress {
     pub window: Option<LastWindow>,
     /// Work of its workers in all windows that have ended.
     pub work: RunWork,
+    /// Functions in chain order, in all windows that have ended.
+    pub functions: Vec<FunctionProgress>,
+    /// Flows of all workers at the last window's end.
+    pub flows: u64,
     /// News of the port and of reloads since the last update, as lines for the user.
     pub news: Vec<String>,
+}
+
+/// Work of a function so far. Functions behind the ports of a third-party program are those of its part of the chain.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FunctionProgress {
+    /// Name of the function.
+    pub name: String,
+    /// Packets that reached it, and the time spent on those that were timed.
+    pub totals: FunctionTotals,
+    /// Packets that it dropped or lost.
+    pub dropped: u64,
 }
 
 /// Figures of the last window that has ended, of all workers.

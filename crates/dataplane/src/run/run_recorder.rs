@@ -18,7 +18,7 @@ use crate::report::SloReport;
 use crate::report::collector::Collector;
 use crate::run::error::{RunError, Unrecorded};
 use crate::run::plan::RunConfig;
-use crate::run::progress::Progress;
+use crate::run::progress::{FunctionProgress, Progress};
 use crate::scaling::counters::{BucketCounters, ServerReport};
 use crate::shared_port::succession::{Heir, RunEnds};
 use crate::telemetry::WindowReceiver;
@@ -27,7 +27,7 @@ use crate::worker::finished::Finished;
 use std::sync::PoisonError;
 use std::thread::JoinHandle;
 use std::time::Duration;
-use tailwater_chain::chain::{Chain, Reason};
+use tailwater_chain::chain::{Chain, Outcome, Reason};
 use tailwater_functions::spec::ChainSpec;
 use tailwater_net::Nanos;
 
@@ -54,6 +54,8 @@ pub(super) struct RunRecorder<'r> {
     pub(super) duration: Option<Nanos>,
     /// Reasons for which packets are counted.
     pub(super) reasons: Vec<Reason>,
+    /// Names of the functions.
+    pub(super) functions: Vec<String>,
     pub(super) windows: WindowReceiver,
     pub(super) collector: Collector,
     pub(super) reloads: ReloadReport,
@@ -102,9 +104,32 @@ impl RunRecorder<'_> {
             reloads: self.reloads.counters,
             window: self.collector.last_window(),
             work: self.collector.work(),
+            functions: self.function_progress(),
+            flows: self.collector.flows(),
             news,
         });
         false
+    }
+
+    fn function_progress(&self) -> Vec<FunctionProgress> {
+        let totals = self.collector.function_totals();
+        let counts = self.collector.reason_totals();
+        let dropped = |name: &str| {
+            let counted = self.reasons.iter().zip(&counts);
+            let of_function = counted.filter(|(reason, _)| reason.function.as_deref() == Some(name));
+            of_function
+                .filter(|(reason, _)| reason.outcome != Outcome::Passed)
+                .map(|(_, count)| count)
+                .sum()
+        };
+        let functions = self.functions.iter().zip(totals);
+        functions
+            .map(|(name, totals)| FunctionProgress {
+                dropped: dropped(name),
+                name: name.clone(),
+                totals,
+            })
+            .collect()
     }
 
     /// Ends the workers' services, and returns the report.

@@ -31,7 +31,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use tailwater_chain::batch::MAX_BATCH;
 use tailwater_chain::buffer::BufferPool;
-use tailwater_chain::chain::Chain;
+use tailwater_chain::chain::{Chain, ReadClock};
 use tailwater_functions::reload::Reload;
 use tailwater_functions::spec::ChainSpec;
 use tailwater_net::Nanos;
@@ -40,6 +40,9 @@ use tailwater_policy::turns::TurnShare;
 
 /// Time between the workers' start and the first packet, in which threads are pinned.
 const LEAD: Nanos = Nanos::from_millis(10);
+
+/// One batch in so many is timed by function: two readings of the clock for each function of it.
+const TIMED_BATCHES: u32 = 64;
 
 /// Prepares the port, the chain, the threads, and the recorder.
 pub(super) fn set_up<'r>(
@@ -100,13 +103,16 @@ pub(super) fn set_up<'r>(
         }
         None => (None, Vec::new()),
     };
-    let (mut senders, windows) = windows(workers, reasons.len());
+    let of_first = chains.first().into_iter().chain(behind.first().into_iter().flatten());
+    let functions: Vec<String> = of_first.flat_map(Chain::function_names).map(str::to_owned).collect();
+    let (mut senders, windows) = windows(workers, [reasons.len(), functions.len()]);
     let auxiliary_senders = senders.split_off(chains.len());
     let start = clock.now() + LEAD;
-    if let Some(from) = notes.and_then(BatchRecorder::timed_from) {
-        for chain in chains.iter_mut().chain(behind.iter_mut().flatten()) {
-            let clock = clock.clone();
-            chain.time_functions(Box::new(move || clock.now()), start + from);
+    let timed_from = notes.and_then(BatchRecorder::timed_from);
+    for chain in chains.iter_mut().chain(behind.iter_mut().flatten()) {
+        match timed_from {
+            Some(from) => chain.time_functions(reading(&clock), start + from),
+            None => chain.sample_functions(reading(&clock), TIMED_BATCHES),
         }
     }
     let Connected {
@@ -194,6 +200,7 @@ pub(super) fn set_up<'r>(
         traffic: port.traffic().to_owned(),
         duration: port.duration(),
         reasons,
+        functions,
         windows,
         collector: Collector::new(slo, config.window, threads.workers.len() + auxiliary.len()),
         reloads: ReloadReport::default(),
@@ -206,6 +213,11 @@ pub(super) fn set_up<'r>(
         shares_core: on_host.is_some(),
     };
     Ok((threads, recorder))
+}
+
+fn reading(clock: &Clock) -> ReadClock {
+    let clock = clock.clone();
+    Box::new(move || clock.now())
 }
 
 /// Auxiliary cores that the run shares with other chains, if it is on a host that has some.
@@ -269,7 +281,8 @@ impl WorkerFactory {
             // of them itself through the segments that the other core runs (`tailwater_dispatch::Backlog`, whose flows
             // each have an `Owner`). It activates every flow. If it offloads buckets, the same holds for them, and it
             // lends a bucket before it sends a packet of it that was not looked up.
-            let chain = unsafe { makers.auxiliary_instance(ends.unit == Unit::Bucket) };
+            let mut chain = unsafe { makers.auxiliary_instance(ends.unit == Unit::Bucket) };
+            chain.sample_functions(reading(&self.clock), TIMED_BATCHES);
             let (clock, config) = (self.clock.clone(), &self.config);
             let mut worker = AuxiliaryWorker::new(ends, chain, sender, clock, config, telemetry);
             if let Some(record) = self.batch_records.pop() {

@@ -158,7 +158,7 @@ fn a_split_flow_is_processed_by_two_cores_at_once() {
         late: Default::default(),
     };
     let (queue, own) = (Box::new(nic.queues(start).remove(0)), chain());
-    let (mut senders, receiver) = windows(2, own.reasons().len());
+    let (mut senders, receiver) = windows(2, [own.reasons().len(), 0]);
     let (sender, port) = (senders.remove(1), Box::new(nic.sender()));
     let helper = AuxiliaryWorker::new(ends, chain(), port, clock.clone(), &config, sender);
     let dispatch = Dispatch::new(0, Box::new(Splitting), store, vec![to], &pool, &own);

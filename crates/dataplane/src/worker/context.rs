@@ -9,7 +9,7 @@ use crate::port::{PortQueue, PortSender, Received};
 use crate::telemetry::WindowSender;
 use std::ops::{Deref, DerefMut};
 use tailwater_chain::batch::Batch;
-use tailwater_chain::chain::Chain;
+use tailwater_chain::chain::{Chain, FunctionTotals};
 use tailwater_dispatch::Freshness;
 use tailwater_net::Nanos;
 
@@ -60,6 +60,14 @@ impl DerefMut for CountedChain {
 impl Counting for CountedChain {
     fn count(&self, counts: &mut Vec<u64>) {
         self.chain.count(counts);
+    }
+
+    fn count_functions(&self, totals: &mut Vec<FunctionTotals>) {
+        self.chain.count_functions(totals);
+    }
+
+    fn flows(&self) -> u64 {
+        Counting::flows(&self.chain)
     }
 }
 

@@ -17,7 +17,7 @@ use crate::scaling::helping::{Helping, HelpingEnds};
 use std::time::Duration;
 use tailwater_chain::batch::{Batch, MAX_BATCH};
 use tailwater_chain::buffer::BufferPool;
-use tailwater_chain::chain::Chain;
+use tailwater_chain::chain::{Chain, FunctionTotals};
 use tailwater_net::Nanos;
 use tailwater_state::keeper::Keeper;
 
@@ -271,6 +271,14 @@ fn waiting(received: Received, full_batches: u32, batch: usize) -> usize {
 impl Counting for ChainProcessing {
     fn count(&self, counts: &mut Vec<u64>) {
         self.chain.count(counts);
+    }
+
+    fn count_functions(&self, totals: &mut Vec<FunctionTotals>) {
+        self.chain.count_functions(totals);
+    }
+
+    fn flows(&self) -> u64 {
+        Counting::flows(&self.chain)
     }
 }
 

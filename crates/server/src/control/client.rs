@@ -169,6 +169,17 @@ impl Client {
         within(&self.runtime, READ, call)
     }
 
+    /// Returns what chains and cores do: all chains, or the one of this name.
+    ///
+    /// # Errors
+    /// There is none of this name, or the connection fails.
+    pub fn figures(&mut self, chain: &str) -> Result<message::FiguresResponse, ClientError> {
+        let call = self.inner.figures(message::FiguresRequest {
+            chain: chain.to_owned(),
+        });
+        within(&self.runtime, READ, call)
+    }
+
     /// Returns a chain with its manifest and its events.
     ///
     /// # Errors

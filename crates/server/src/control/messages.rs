@@ -5,6 +5,7 @@ use crate::admission::{Placement, Promise};
 use crate::cache::{CacheClass, CacheWays};
 use crate::chain::Manifest;
 use crate::configuration::ControlError;
+use crate::details::{CoreDetails, CoreRole, FunctionDetails};
 use crate::events::{Event, Severity, start_of};
 use crate::machine::{LatencyObservation, PacketRates};
 use crate::request::{Applied, ApplyRequest, Outcome};
@@ -114,6 +115,52 @@ pub(super) fn load(status: &ChainStatus) -> Option<message::ChainLoad> {
         busy_nanos: counters.busy.0,
         classes: load.classes.iter().map(class).collect(),
     })
+}
+
+/// Message of a chain's figures, if it runs and has some.
+pub(super) fn figures(status: &ChainStatus) -> Option<message::ChainFigures> {
+    let details = status.observation.as_ref()?.details.as_ref()?;
+    let count = |(name, packets): (&str, &u64)| message::Count {
+        name: name.to_owned(),
+        packets: *packets,
+    };
+    let function = |function: &FunctionDetails| message::FunctionFigures {
+        name: function.name.clone(),
+        packets: function.packets,
+        dropped: function.dropped,
+        timed_packets: function.timed.0,
+        timed_nanos: function.timed.1.0,
+    };
+    let late = details.late.iter().map(|(cause, packets)| (*cause, packets));
+    let reasons = details
+        .reasons
+        .iter()
+        .map(|(reason, packets)| (reason.as_str(), packets));
+    Some(message::ChainFigures {
+        name: status.chain.name.clone(),
+        measured_nanos: details.measured.0,
+        late: late.map(count).collect(),
+        reasons: reasons.map(count).collect(),
+        functions: details.functions.iter().map(function).collect(),
+        to_auxiliary: details.offloaded[0],
+        to_dedicated: details.offloaded[1],
+        flows: details.flows,
+        preemptions: details.preemptions,
+    })
+}
+
+/// Message of a core, on which these chains are placed.
+pub(super) fn core(details: &CoreDetails, chains: Vec<String>) -> message::CoreFigures {
+    let role = match details.role {
+        CoreRole::Dedicated => message::CoreRole::Dedicated,
+        CoreRole::Auxiliary => message::CoreRole::Auxiliary,
+    };
+    message::CoreFigures {
+        core: details.core,
+        role: role.into(),
+        busy_nanos: details.busy.0,
+        chains,
+    }
 }
 
 fn cache(cache: &CacheWays) -> message::Cache {

@@ -8,7 +8,7 @@ use super::messages;
 use super::streams::{self, Stream};
 use crate::configuration::ControlError;
 use crate::request::{Applied, Command, Request};
-use crate::status::{Phase, Snapshot};
+use crate::status::{ChainStatus, Phase, Snapshot};
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, TrySendError};
 use tokio::sync::{Semaphore, oneshot, watch};
@@ -101,6 +101,32 @@ impl Control for Service {
         let running = snapshot.chains.values().filter(|chain| chain.phase == Phase::Running);
         let chains = running.filter_map(|chain| messages::load(chain)).collect();
         Ok(Response::new(message::LoadsResponse { chains }))
+    }
+
+    async fn figures(&self, call: tonic::Request<message::FiguresRequest>) -> Answer<message::FiguresResponse> {
+        let only = &call.get_ref().chain;
+        if !only.is_empty() {
+            self.chain(only)?;
+        }
+        let snapshot = self.snapshot();
+        let running = || snapshot.chains.values().filter(|chain| chain.phase == Phase::Running);
+        let on = |core: u32| {
+            let has = |chain: &&Arc<ChainStatus>| {
+                let observation = chain.observation.as_ref();
+                observation.is_some_and(|observation| observation.cores.dedicated.contains(&core))
+            };
+            running().filter(has).map(|chain| chain.chain.name.clone()).collect()
+        };
+        let wanted = running().filter(|chain| only.is_empty() || chain.chain.name == *only);
+        Ok(Response::new(message::FiguresResponse {
+            chains: wanted.filter_map(|chain| messages::figures(chain)).collect(),
+            cores: snapshot
+                .cores
+                .iter()
+                .map(|core| messages::core(core, on(core.core)))
+                .collect(),
+            unix_nanos: snapshot.cores_read.0,
+        }))
     }
 
     async fn describe(&self, call: tonic::Request<message::DescribeRequest>) -> Answer<message::DescribeResponse> {

@@ -6,6 +6,7 @@
 mod apart;
 mod classes;
 mod deferred;
+mod details;
 mod ended;
 mod external;
 mod figures;
@@ -23,6 +24,7 @@ pub use reading::ReadIsolated;
 
 use crate::admission::Capacity;
 use crate::chain::AppliedChain;
+use crate::details::CoreDetails;
 use crate::machine::{ChainObservation, ChainState, Machine, MachineNote, Refusal};
 use crate::take_over::fields::{FinalCounts, HandedOver, MachineOffer, TakenOver};
 use deferred::TakingOver;
@@ -518,6 +520,10 @@ impl Machine for LiveMachine {
 
     fn notes(&mut self) -> Vec<MachineNote> {
         std::mem::take(&mut self.notes)
+    }
+
+    fn cores(&self) -> Vec<CoreDetails> {
+        details::of_cores(&self.host)
     }
 
     fn observe(&mut self) -> Vec<ChainObservation> {

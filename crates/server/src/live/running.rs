@@ -1,6 +1,7 @@
 //! A chain that runs, and the thread that watches it.
 
 use super::classes::RecentClasses;
+use super::details;
 use super::figures::{ChainFigures, Latest};
 use crate::machine::{
     ChainLoad, ChainObservation, ChainState, CoreUse, LatencyObservation, PacketCounts, PacketRates, Refusal,
@@ -379,6 +380,7 @@ impl RunningChain {
                 packets: window.processed,
             });
             let work = progress.work;
+            observation.details = window.map(|_| Arc::new(details::of_chain(progress)));
             observation.load = (work.until > Nanos::ZERO && end.is_none()).then(|| ChainLoad {
                 measured: work.until,
                 counters: ServerCounters {

@@ -39,6 +39,7 @@ impl<M: Machine, S: Store> Manager<M, S> {
             }
         }
         self.forget_promises();
+        self.table.store_cores(self.machine.cores(), now);
         self.table.publish(self.current.generation);
     }
 

@@ -1,6 +1,7 @@
 //! Statuses of a server's chains and its events, published as snapshots.
 
 use crate::configuration::Configuration;
+use crate::details::CoreDetails;
 use crate::events::{EventRing, Severity};
 use crate::machine::ChainObservation;
 use crate::status::{Applies, BrokenPromise, ChainStatus, ConditionStatus, Phase, Snapshot};
@@ -14,6 +15,7 @@ pub(super) struct StatusTable {
     server: String,
     started: Nanos,
     chains: BTreeMap<String, Arc<ChainStatus>>,
+    cores: (Arc<[CoreDetails]>, Nanos),
     events: EventRing,
     applies: Applies,
     revision: u64,
@@ -26,6 +28,7 @@ impl StatusTable {
             server: server.to_owned(),
             started,
             chains: BTreeMap::new(),
+            cores: Default::default(),
             events: EventRing::default(),
             applies: Applies::default(),
             revision: 0,
@@ -39,6 +42,8 @@ impl StatusTable {
             started: self.started,
             generation,
             chains: self.chains.clone(),
+            cores: Arc::clone(&self.cores.0),
+            cores_read: self.cores.1,
             applies: self.applies,
             events: self.events.clone(),
         }
@@ -51,6 +56,11 @@ impl StatusTable {
     pub(super) fn publish(&mut self, generation: u64) {
         let snapshot = self.snapshot(generation);
         (self.publish)(snapshot);
+    }
+
+    /// Stores the work of the machine's cores.
+    pub(super) fn store_cores(&mut self, cores: Vec<CoreDetails>, now: Nanos) {
+        self.cores = (cores.into(), now);
     }
 
     /// Counts an apply, which was accepted or refused.

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use tailwater_api::WhenOverloaded;
 use tailwater_chain::batch::Batch;
 use tailwater_chain::buffer::BufferPool;
-use tailwater_chain::chain::Chain;
+use tailwater_chain::chain::{Chain, FunctionTotals};
 use tailwater_chain::function::{FlowStates, FunctionProperties, NetworkFunction};
 use tailwater_chain::rig::{ChainRig, INPUT};
 
@@ -73,6 +73,12 @@ impl Scripted {
 
 impl Counting for Scripted {
     fn count(&self, _: &mut Vec<u64>) {}
+
+    fn count_functions(&self, _: &mut Vec<FunctionTotals>) {}
+
+    fn flows(&self) -> u64 {
+        0
+    }
 }
 
 impl Processing for Scripted {
@@ -149,7 +155,7 @@ struct Ran {
 /// Runs the processing that `script` makes of the default: a port that has ended, and no work.
 fn run(script: impl FnOnce(&mut Scripted), stop: impl Fn() -> bool) -> Ran {
     let (calls, clock) = (Calls::default(), Clock::start());
-    let (mut senders, receiver) = windows(1, 0);
+    let (mut senders, receiver) = windows(1, [0, 0]);
     let queue = Box::new(OnePacket(Arc::clone(&calls)));
     let mut processing = Scripted {
         calls: Arc::clone(&calls),
@@ -217,7 +223,7 @@ fn a_worker_says_at_its_start_whether_hashes_matter() {
             when_overloaded,
             ..config()
         };
-        let (mut senders, _receiver) = windows(1, 0);
+        let (mut senders, _receiver) = windows(1, [0, 0]);
         let mut worker = PollLoop {
             processing: ChainProcessing::new(chain, BufferPool::new(64, 64).unwrap(), config.batch),
             context: QueueContext::new(

@@ -1,0 +1,56 @@
+//! What chains and cores do, in detail: for people who watch a server.
+
+use std::collections::BTreeMap;
+use tailwater_net::Nanos;
+
+/// Figures of a chain, in all windows that have ended.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ChainDetails {
+    /// End of these windows, since the chain's start.
+    pub measured: Nanos,
+    /// Packets late or lost, by cause.
+    pub late: BTreeMap<&'static str, u64>,
+    /// Packets dropped, lost or passed as unusual, by reason.
+    pub reasons: BTreeMap<String, u64>,
+    /// Functions, in order.
+    pub functions: Vec<FunctionDetails>,
+    /// Packets processed on auxiliary cores, and on other dedicated ones.
+    pub offloaded: [u64; 2],
+    /// Flows of all its cores.
+    pub flows: u64,
+    /// Preemptions of its workers.
+    pub preemptions: u64,
+}
+
+/// Figures of a function of a chain.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct FunctionDetails {
+    /// Name.
+    pub name: String,
+    /// Packets that reached it.
+    pub packets: u64,
+    /// Packets that it dropped or lost.
+    pub dropped: u64,
+    /// Packets that were timed, and the time spent on them.
+    pub timed: (u64, Nanos),
+}
+
+/// Role of a core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CoreRole {
+    /// Chains are placed on it.
+    Dedicated,
+    /// Lent to chains that are behind.
+    Auxiliary,
+}
+
+/// Work of a core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CoreDetails {
+    /// Number of the core.
+    pub core: u32,
+    /// Role.
+    pub role: CoreRole,
+    /// Time for which it has worked on packets.
+    pub busy: Nanos,
+}
