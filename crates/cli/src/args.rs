@@ -25,6 +25,7 @@ use crate::simulate::{SIMULATE_EXAMPLES, SimulateArgs};
 use crate::specs::{
     EXPLAIN_SPEC_EXAMPLES, ExplainSpecArgs, SCHEMA_EXAMPLES, SchemaArgs, VALIDATE_EXAMPLES, ValidateArgs,
 };
+use crate::top::args::{TOP_EXAMPLES, TopArgs};
 use crate::trace::TraceCommand;
 use crate::version;
 use clap::{Args, Parser, Subcommand};
@@ -112,6 +113,9 @@ pub enum Command {
     /// Print the events of a server
     #[command(after_help = EVENTS_EXAMPLES)]
     Events(EventsArgs),
+    /// Watch a server's chains and cores, or a run that has ended
+    #[command(after_help = TOP_EXAMPLES)]
+    Top(TopArgs),
     /// Analyse, convert or generate traffic
     #[command(subcommand)]
     Trace(TraceCommand),

@@ -10,13 +10,13 @@ mod missing;
 #[cfg(feature = "control")]
 mod printed;
 #[cfg(feature = "control")]
-mod socket;
+pub(crate) mod socket;
 #[cfg(feature = "control")]
-mod view;
+pub(crate) mod view;
 #[cfg(feature = "control")]
 pub(crate) mod yaml;
 
 #[cfg(feature = "control")]
-pub use commands::{apply, delete, describe, drain, events, get};
+pub use commands::{apply, connect, delete, describe, drain, events, get};
 #[cfg(not(feature = "control"))]
 pub use missing::{apply, delete, describe, drain, events, get};

@@ -41,6 +41,7 @@ mod systemd;
 pub(crate) mod table;
 mod text;
 mod timed;
+mod top;
 mod trace;
 mod values;
 mod version;
@@ -112,6 +113,7 @@ fn main() -> ExitCode {
         Command::Delete(args) => control::delete(&args),
         Command::Drain(args) => control::drain(&args),
         Command::Events(args) => control::events(&args),
+        Command::Top(args) => top::top(&args),
         Command::Trace(TraceCommand::Info(args)) => trace::info(&args),
         Command::Trace(TraceCommand::Convert(args)) => trace::convert(&args),
         Command::Trace(TraceCommand::Synth(args)) => trace::synth(&args),

@@ -48,6 +48,24 @@ fn chains_are_applied_changed_drained_and_reported() {
     );
     assert!(folder.ok(&["apply", "-f", "second.yaml"]).contains("created"));
     wait("packets of the second chain", || delivered("second") > 100);
+    // What each function does is known while it runs.
+    let top = |chain: &str| folder.ok(&["top", "--once", "--interval", "400ms", "--chain", chain]);
+    let mut screen = String::new();
+    wait("the rates of a function", || {
+        screen = top("second");
+        screen.contains(" ns ")
+    });
+    let function = screen.lines().find(|line| line.starts_with("acl ")).unwrap();
+    let packets = function.split_whitespace().nth(1).unwrap();
+    assert!(
+        packets.parse::<f64>().is_ok_and(|packets| packets > 0.0) || packets.ends_with('k'),
+        "{screen}"
+    );
+    assert!(
+        folder
+            .ok(&["top", "--once", "--interval", "1ms"])
+            .contains("2 of 2 chains run")
+    );
     let before = delivered("second");
     // Other rules, without a new start: its counters go on.
     folder.write(

@@ -40,6 +40,20 @@ fn pcap(records: &[(u32, u32, usize)]) -> Vec<u8> {
 }
 
 #[test]
+#[cfg(feature = "top")]
+fn screens() {
+    let folder = Folder::new();
+    let report = folder.write("run.json", r#"{"chain": "edge"}"#);
+    refused(&["top", name(&report)], "expected a terminal");
+    refused(
+        &["top", "--once", name(&report)],
+        "run.json: expected a report of `tailwater run --output json`: missing field",
+    );
+    refused(&["top", "--once", name(&folder.path("none.json"))], "none.json");
+    refused(&["top", "--interval", "0s"], "--interval");
+}
+
+#[test]
 fn traffic() {
     let folder = Folder::new();
     let chain = folder.forward();

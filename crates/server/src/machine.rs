@@ -100,9 +100,7 @@ pub trait Machine {
     fn observe(&mut self) -> Vec<ChainObservation>;
 
     /// Work of its cores.
-    fn cores(&self) -> Vec<CoreDetails> {
-        Vec::new()
-    }
+    fn cores(&self) -> Vec<CoreDetails>;
 
     /// Returns what has happened since the last call and is not part of a chain's state, for the server's events.
     fn notes(&mut self) -> Vec<MachineNote> {

@@ -189,7 +189,11 @@ pub fn events(args: &EventsArgs) -> Result<ExitCode, CliError> {
     }
 }
 
-fn connect(args: &SocketArgs) -> Result<Client, CliError> {
+/// Connects to the server that these arguments name.
+///
+/// # Errors
+/// There is no server, or several.
+pub fn connect(args: &SocketArgs) -> Result<Client, CliError> {
     Ok(Client::connect(&socket::find(args.socket.as_deref())?)?)
 }
 

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::chain::{Manifest, Origin};
+use crate::details::CoreDetails;
 use crate::machine::{ChainObservation, Refusal};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -55,6 +56,10 @@ impl Machine for Profiled {
 
     fn drain(&mut self, _: &str) -> Result<(), Refusal> {
         Ok(())
+    }
+
+    fn cores(&self) -> Vec<CoreDetails> {
+        Vec::new()
     }
 
     fn observe(&mut self) -> Vec<ChainObservation> {

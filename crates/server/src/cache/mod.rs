@@ -20,6 +20,7 @@ pub use ways::{CacheClass, CacheWays};
 
 use crate::admission::Capacity;
 use crate::chain::AppliedChain;
+use crate::details::CoreDetails;
 use crate::events::Severity;
 use crate::machine::{ChainObservation, ChainState, Machine, MachineNote, Refusal};
 use crate::take_over::fields::{FinalCounts, HandedOver, MachineOffer, TakenOver};
@@ -228,6 +229,10 @@ impl<M: Machine, A: CachePartitioner> Machine for DividedMachine<M, A> {
             observation.cache = core.and_then(|core| self.caches.iter().find_map(|cache| cache.ways_of(core)));
         }
         observed
+    }
+
+    fn cores(&self) -> Vec<CoreDetails> {
+        self.machine.cores()
     }
 
     fn offer(&mut self) -> Result<MachineOffer, Refusal> {

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::chain::Manifest;
+use crate::details::CoreDetails;
 use crate::generation::{Store, StoredGeneration};
 use crate::machine::{ChainObservation, ChainState, PacketRates, Refusal, WindowWork};
 use crate::request::Outcome;
@@ -115,6 +116,10 @@ impl Machine for Fake {
     fn drain(&mut self, name: &str) -> Result<(), Refusal> {
         self.state().running.retain(|running| running != name);
         Ok(())
+    }
+
+    fn cores(&self) -> Vec<CoreDetails> {
+        Vec::new()
     }
 
     fn observe(&mut self) -> Vec<ChainObservation> {

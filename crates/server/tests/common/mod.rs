@@ -8,6 +8,7 @@ use tailwater_api::document::Document;
 use tailwater_api::server::{DESCRIPTION, ServerSpec};
 use tailwater_net::Nanos;
 use tailwater_placement::slo::Curves;
+use tailwater_server::details::CoreDetails;
 use tailwater_server::{
     AppliedChain, Capacity, ChainObservation, ChainState, CoreUse, LatencyObservation, Machine, Manifest, PacketCounts,
     PacketRates, Refusal,
@@ -150,6 +151,10 @@ impl Machine for ModelMachine {
             Some(running) => running.state = ChainState::Draining,
         }
         Ok(())
+    }
+
+    fn cores(&self) -> Vec<CoreDetails> {
+        Vec::new()
     }
 
     fn observe(&mut self) -> Vec<ChainObservation> {
