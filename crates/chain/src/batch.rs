@@ -319,6 +319,11 @@ impl Batch {
         &self.memory.bytes(buffer)[start..start + packet.length()]
     }
 
+    /// Index of the buffer of packet `i`, which no other packet of the pool has.
+    pub(crate) fn buffer_index(&self, i: usize) -> u32 {
+        self.packets[i].buffer_index()
+    }
+
     /// Metadata and frame of packet `i`.
     #[inline]
     pub fn packet_mut(&mut self, i: usize) -> (&mut Packet, &mut [u8]) {

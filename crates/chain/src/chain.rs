@@ -35,6 +35,7 @@ use crate::batch::{Batch, Verdict};
 use crate::branches::START;
 use crate::flow_table::{EndedFlows, FlowCounters, FlowTable, Partition};
 use crate::function::{FlowStates, StateSlot};
+use crate::packet_traces::{PacketTraces, TracedFunction};
 use external_state::ExternalState;
 use flow_callbacks::report_flow_ends;
 use forks::SplitPool;
@@ -43,6 +44,7 @@ use segment::Segment;
 use snapshotter::Snapshotter;
 use stage::Stage;
 use std::ops::Range;
+use std::sync::Arc;
 use stopwatch::Stopwatch;
 use tailwater_net::Nanos;
 use tailwater_net::parse::Malformed;
@@ -210,17 +212,38 @@ impl Chain {
     /// Times each function from now on with the clock `read`. Batches processed at a time before `from` do not count.
     /// The cost is two clock readings for each function and batch.
     pub fn time_functions(&mut self, read: ReadClock, from: Nanos) {
-        self.stopwatch = Some(Box::new(Stopwatch::new(read, from, 1, self.stages.len())));
+        self.stopwatch = Some(Box::new(Stopwatch::new(
+            read,
+            from,
+            PacketTraces::timing_all(),
+            self.stages.len(),
+        )));
     }
 
-    /// Counts each function's packets from now on, and times one batch in `every` with the clock `read`.
-    pub fn sample_functions(&mut self, read: ReadClock, every: u32) {
-        self.stopwatch = Some(Box::new(Stopwatch::new(read, Nanos::ZERO, every, self.stages.len())));
+    /// Counts each function's packets from now on, and times those batches that `traces` says with the clock `read`.
+    /// Traces name this instance's core and, where it is a part of a chain, its first function by `place`.
+    pub fn sample_functions(&mut self, read: ReadClock, traces: Arc<PacketTraces>, place: (u32, u16)) {
+        let mut watch = Stopwatch::new(read, Nanos::ZERO, traces, self.stages.len());
+        watch.set_place(place.0, place.1);
+        self.stopwatch = Some(Box::new(watch));
     }
 
     /// Names of the functions, in chain order.
     pub fn function_names(&self) -> impl Iterator<Item = &str> {
         self.stages.iter().map(|stage| stage.name.as_str())
+    }
+
+    /// Functions as traces name them, in chain order.
+    pub fn traced_functions(&self) -> impl Iterator<Item = TracedFunction> {
+        self.stages.iter().map(|stage| TracedFunction {
+            name: stage.name.clone(),
+            reasons: stage
+                .function
+                .drop_reasons()
+                .iter()
+                .map(|reason| (*reason).to_owned())
+                .collect(),
+        })
     }
 
     /// Totals of each function, in chain order; empty if they were neither [timed](Chain::time_functions) nor
@@ -306,7 +329,7 @@ impl Chain {
     /// these segments.
     #[inline]
     pub fn run_between(&mut self, segments: Range<usize>, batch: &mut Batch, now: Nanos) {
-        self.start_stopwatch();
+        self.start_stopwatch(batch, segments.start == 0);
         for segment in segments.clone() {
             self.run_segment(segment, batch, now);
         }
@@ -318,7 +341,7 @@ impl Chain {
     /// Runs packets that have passed the functions in front of a segment through the others.
     #[inline]
     pub fn run_from(&mut self, segment: usize, batch: &mut Batch, now: Nanos) {
-        self.start_stopwatch();
+        self.start_stopwatch(batch, segment == 0);
         for segment in segment..self.segments.len() {
             self.run_segment(segment, batch, now);
         }
@@ -326,9 +349,9 @@ impl Chain {
     }
 
     #[inline]
-    fn start_stopwatch(&mut self) {
+    fn start_stopwatch(&mut self, batch: &mut Batch, is_new: bool) {
         if let Some(watch) = &mut self.stopwatch {
-            watch.next_batch();
+            watch.next_batch(batch, is_new);
         }
     }
 
@@ -378,6 +401,9 @@ impl Chain {
             ),
         };
         stage.function.process(batch, &mut flows);
+        if let (Some((_, Some(began))), Some(watch)) = (timed, &self.stopwatch) {
+            watch.trace(i, batch, began);
+        }
         self.lost += stage.compact(batch);
         if let (Some((packets, began)), Some(watch)) = (timed, &mut self.stopwatch) {
             watch.note(i, packets, now, began);

@@ -12,6 +12,7 @@ mod flow_wheel;
 pub mod function;
 pub mod line;
 pub mod live;
+pub mod packet_traces;
 pub mod parcel;
 pub mod region;
 pub mod rig;

@@ -27,6 +27,7 @@ mod metrics;
 mod metrics;
 mod new_function;
 mod output;
+mod packets;
 mod place;
 mod predict;
 mod profile;
@@ -117,6 +118,7 @@ fn main() -> ExitCode {
         Command::Trace(TraceCommand::Info(args)) => trace::info(&args),
         Command::Trace(TraceCommand::Convert(args)) => trace::convert(&args),
         Command::Trace(TraceCommand::Synth(args)) => trace::synth(&args),
+        Command::Trace(TraceCommand::Packets(args)) => packets::packets(&args),
         Command::Completions(args) => shell::completions(&args, Cli::command()),
         Command::ManPages(args) => shell::man_pages(&args, Cli::command()),
         Command::FunctionProcess(args) => function_process::function_process(&args),

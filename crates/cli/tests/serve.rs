@@ -66,6 +66,56 @@ fn chains_are_applied_changed_drained_and_reported() {
             .ok(&["top", "--once", "--interval", "1ms"])
             .contains("2 of 2 chains run")
     );
+    // So is what happens to a packet.
+    let of_first = [
+        "trace",
+        "packets",
+        "--chain",
+        "first",
+        "--count",
+        "3",
+        "--match",
+        "src net 10.0.0.0/17",
+    ];
+    let traced = folder.ok(&[&of_first[..], &["--write", "trace.pcapng"]].concat());
+    assert_eq!(
+        traced.lines().filter(|line| line.starts_with("packet ")).count(),
+        3,
+        "{traced}"
+    );
+    assert_eq!(traced.matches("now ").count(), 3, "each is translated: {traced}");
+    let info = common::tailwater()
+        .args(["trace", "info", "--output", "json"])
+        .arg(folder.0.join("trace.pcapng"))
+        .output();
+    let info: Value = serde_json::from_slice(&info.unwrap().stdout).unwrap();
+    assert_eq!(number(&info["packets"]), 6);
+    let lines = folder.ok(&[&of_first[..], &["-o", "json"]].concat());
+    let steps: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(
+        steps.iter().filter(|step| step["function"] == "nat").count(),
+        3,
+        "{lines}"
+    );
+    let fails = |arguments: &[&str], code| {
+        let output = folder.run(&[arguments, &["--socket", "edge.sock"]].concat());
+        assert_eq!(output.status.code(), Some(code), "{output:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    assert!(fails(&["trace", "packets", "--chain", "none"], 1).contains("none"));
+    let wrong = fails(&["trace", "packets", "--chain", "first", "--match", "port x"], 2);
+    assert!(wrong.contains("filter: expected a port, found \"x\""), "{wrong}");
+    let none = [
+        "trace",
+        "packets",
+        "--chain",
+        "first",
+        "--match",
+        "port 7 and port 8",
+        "--for",
+        "300ms",
+    ];
+    assert!(fails(&none, 1).contains("0 of 10 packets came in 300ms"));
     let before = delivered("second");
     // Other rules, without a new start: its counters go on.
     folder.write(

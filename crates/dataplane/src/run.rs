@@ -130,6 +130,7 @@ fn on_port(
         stop,
         batches,
         reconfigure,
+        traces,
         mut progress,
     } = control;
     let config = plan.config();
@@ -140,7 +141,7 @@ fn on_port(
         (&mut *port, clock),
         (config, on_host.as_ref()),
         batches,
-        reconfigure,
+        (reconfigure, traces),
     )?;
     let port = &*port;
     let start = recorder.start;

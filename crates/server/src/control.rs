@@ -19,6 +19,7 @@ mod peer;
 mod service;
 mod socket;
 mod streams;
+mod traces;
 
 pub use client::{Client, ClientError};
 pub use limits::Limits;

@@ -1,6 +1,8 @@
 //! What chains and cores do, in detail: for people who watch a server.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use tailwater_chain::packet_traces::PacketTraces;
 use tailwater_net::Nanos;
 
 /// Figures of a chain, in all windows that have ended.
@@ -53,4 +55,14 @@ pub struct CoreDetails {
     pub role: CoreRole,
     /// Time for which it has worked on packets.
     pub busy: Nanos,
+}
+
+/// Switch of a chain's packet traces.
+#[derive(Clone, Debug)]
+pub struct TracedChain(pub Arc<PacketTraces>);
+
+impl PartialEq for TracedChain {
+    fn eq(&self, other: &TracedChain) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
 }

@@ -3,7 +3,7 @@
 use crate::admission::placement::Capacity;
 use crate::cache::ways::CacheWays;
 use crate::chain::AppliedChain;
-use crate::details::{ChainDetails, CoreDetails};
+use crate::details::{ChainDetails, CoreDetails, TracedChain};
 use crate::events::Severity;
 use crate::take_over::fields::{FinalCounts, HandedOver, MachineOffer, TakenOver};
 use std::collections::BTreeMap;
@@ -235,6 +235,8 @@ pub struct ChainObservation {
     pub load: Option<ChainLoad>,
     /// Figures in detail, if a window has ended.
     pub details: Option<Arc<ChainDetails>>,
+    /// Switch of its traces, while it runs.
+    pub traces: Option<TracedChain>,
     /// Part of the last-level cache that its core has, if the cache is divided.
     pub cache: Option<CacheWays>,
 }
@@ -278,6 +280,7 @@ impl ChainObservation {
             work: None,
             load: None,
             details: None,
+            traces: None,
             cache: None,
         }
     }

@@ -61,6 +61,7 @@ impl Marks {
     const REKEYED: u8 = 4;
     const TURNED: u8 = 8;
     const SETTLED: u8 = 16;
+    const TRACED: u8 = 32;
 
     #[inline]
     fn has(self, mark: u8) -> bool {
@@ -282,6 +283,17 @@ impl Packet {
     #[inline]
     pub fn turns_back(&self) -> bool {
         self.marks.has(Marks::TURNED)
+    }
+
+    /// Returns `true` if somebody follows the packet through the chain.
+    #[inline]
+    pub(crate) fn is_traced(&self) -> bool {
+        self.marks.has(Marks::TRACED)
+    }
+
+    /// Marks the packet as one that is followed.
+    pub(crate) fn set_traced(&mut self) {
+        self.marks.set(Marks::TRACED, true);
     }
 
     /// Number that the dispatcher assigned to the flow, if the packet went through a queue. Otherwise the number

@@ -1,6 +1,7 @@
 //! Arguments of `tailwater trace info`, `convert` and `synth`.
 
 use crate::input::LoadArgs;
+use crate::packets::args::{PACKETS_EXAMPLES, PacketsArgs};
 use crate::values;
 use clap::{Args, Subcommand, ValueEnum};
 use std::ffi::OsString;
@@ -36,6 +37,9 @@ Example:
 
 Presets: bursty, backbone, as, smooth.")]
     Synth(SynthArgs),
+    /// Follow packets of a running chain through its functions
+    #[command(after_help = PACKETS_EXAMPLES)]
+    Packets(PacketsArgs),
 }
 
 /// Arguments of `tailwater trace info`.

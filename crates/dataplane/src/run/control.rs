@@ -5,6 +5,7 @@ use crate::run::progress::Progress;
 use std::fmt;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
+use tailwater_chain::packet_traces::PacketTraces;
 use tailwater_functions::build::Reconfigure;
 
 /// Handle by which a running chain's functions are changed, once there is one.
@@ -18,6 +19,8 @@ pub struct RunControl<'c> {
     pub(super) batches: Option<&'c BatchRecorder>,
     /// Receives the handle by which the chain's functions are changed.
     pub(super) reconfigure: Option<&'c ReconfigureCell>,
+    /// Switch of the chain's traces.
+    pub(super) traces: Arc<PacketTraces>,
     /// Receives the progress.
     pub(super) progress: Box<dyn FnMut(&Progress) + 'c>,
 }
@@ -29,6 +32,7 @@ impl<'c> RunControl<'c> {
             stop,
             batches: None,
             reconfigure: None,
+            traces: Arc::default(),
             progress: Box::new(|_| {}),
         }
     }
@@ -49,6 +53,12 @@ impl<'c> RunControl<'c> {
             reconfigure: Some(cell),
             ..self
         }
+    }
+
+    /// Lets others trace the chain's packets.
+    #[must_use]
+    pub fn with_traces(self, traces: Arc<PacketTraces>) -> RunControl<'c> {
+        RunControl { traces, ..self }
     }
 
     /// Also records times of single batches, if there is a recorder.

@@ -32,6 +32,7 @@ use std::thread::JoinHandle;
 use tailwater_chain::batch::MAX_BATCH;
 use tailwater_chain::buffer::BufferPool;
 use tailwater_chain::chain::{Chain, ReadClock};
+use tailwater_chain::packet_traces::{PacketTraces, TracedFunction};
 use tailwater_functions::reload::Reload;
 use tailwater_functions::spec::ChainSpec;
 use tailwater_net::Nanos;
@@ -41,16 +42,13 @@ use tailwater_policy::turns::TurnShare;
 /// Time between the workers' start and the first packet, in which threads are pinned.
 const LEAD: Nanos = Nanos::from_millis(10);
 
-/// One batch in so many is timed by function: two readings of the clock for each function of it.
-const TIMED_BATCHES: u32 = 64;
-
 /// Prepares the port, the chain, the threads, and the recorder.
 pub(super) fn set_up<'r>(
     spec: &'r ChainSpec,
     (port, clock): (&mut dyn Port, Clock),
     (config, on_host): (&'r RunConfig, Option<&OnHost<'_>>),
     notes: Option<&'r BatchRecorder>,
-    reconfigured: Option<&ReconfigureCell>,
+    (reconfigured, traces): (Option<&ReconfigureCell>, Arc<PacketTraces>),
 ) -> Result<(WorkerThreads, RunRecorder<'r>), RunError> {
     let queues = config.cores.len() as u16;
     let reta = round_robin(queues);
@@ -104,15 +102,23 @@ pub(super) fn set_up<'r>(
         None => (None, Vec::new()),
     };
     let of_first = chains.first().into_iter().chain(behind.first().into_iter().flatten());
-    let functions: Vec<String> = of_first.flat_map(Chain::function_names).map(str::to_owned).collect();
+    let functions: Vec<TracedFunction> = of_first.flat_map(Chain::traced_functions).collect();
+    traces.set_functions(functions.clone());
+    let functions: Vec<String> = functions.into_iter().map(|function| function.name).collect();
     let (mut senders, windows) = windows(workers, [reasons.len(), functions.len()]);
     let auxiliary_senders = senders.split_off(chains.len());
     let start = clock.now() + LEAD;
     let timed_from = notes.and_then(BatchRecorder::timed_from);
-    for chain in chains.iter_mut().chain(behind.iter_mut().flatten()) {
-        match timed_from {
-            Some(from) => chain.time_functions(reading(&clock), start + from),
-            None => chain.sample_functions(reading(&clock), TIMED_BATCHES),
+    let no_parts = || Vec::new();
+    behind.resize_with(chains.len(), no_parts);
+    for ((first, others), core) in chains.iter_mut().zip(&mut behind).zip(&config.cores) {
+        let mut functions = 0;
+        for chain in [first].into_iter().chain(others) {
+            match timed_from {
+                Some(from) => chain.time_functions(reading(&clock), start + from),
+                None => chain.sample_functions(reading(&clock), Arc::clone(&traces), (*core as u32, functions)),
+            }
+            functions += chain.function_names().count() as u16;
         }
     }
     let Connected {
@@ -150,7 +156,8 @@ pub(super) fn set_up<'r>(
     let buckets: Vec<Buckets> = buckets.unwrap_or_default();
     let buffered_spans = buckets.first().map(Buckets::spans);
     let ends = ends.into_iter().zip(auxiliary_senders);
-    let auxiliary_workers = worker_factory.auxiliary_workers(port, &factory, ends, buffered_spans);
+    let auxiliary_workers =
+        worker_factory.auxiliary_workers(port, &factory, ends, (buffered_spans, &traces), auxiliary);
     let mut stores = Vec::new();
     let workers = match external {
         Some(_) => {
@@ -272,8 +279,10 @@ impl WorkerFactory {
         port: &mut dyn Port,
         makers: &ChainFactory,
         ends: impl Iterator<Item = (AuxiliaryEnds, WindowSender)>,
-        buffered_spans: Option<Arc<BufferedSpans>>,
+        (buffered_spans, traces): (Option<Arc<BufferedSpans>>, &Arc<PacketTraces>),
+        auxiliary: &[usize],
     ) -> Vec<AuxiliaryWorker> {
+        let mut auxiliary = auxiliary.iter().copied();
         let worker = |(ends, telemetry): (AuxiliaryEnds, _)| {
             let sender = self.tapped(port.sender());
             // SAFETY: parcels come only from `Dispatch`, which sends a flow's packets to one core at a time. The flow's
@@ -282,7 +291,8 @@ impl WorkerFactory {
             // each have an `Owner`). It activates every flow. If it offloads buckets, the same holds for them, and it
             // lends a bucket before it sends a packet of it that was not looked up.
             let mut chain = unsafe { makers.auxiliary_instance(ends.unit == Unit::Bucket) };
-            chain.sample_functions(reading(&self.clock), TIMED_BATCHES);
+            let core = auxiliary.next().unwrap_or_default() as u32;
+            chain.sample_functions(reading(&self.clock), Arc::clone(traces), (core, 0));
             let (clock, config) = (self.clock.clone(), &self.config);
             let mut worker = AuxiliaryWorker::new(ends, chain, sender, clock, config, telemetry);
             if let Some(record) = self.batch_records.pop() {

@@ -180,6 +180,22 @@ impl Client {
         within(&self.runtime, READ, call)
     }
 
+    /// Passes what a trace finds to `on_update` until it is over, or it returns `false`. It is called with `None` at least
+    /// once in `period`.
+    ///
+    /// # Errors
+    /// There is no such chain, the filter is wrong, somebody else traces it, or the connection fails.
+    pub fn trace_packets(
+        &mut self,
+        request: message::TracePacketsRequest,
+        period: Duration,
+        on_update: impl FnMut(Option<message::TraceUpdate>) -> bool,
+    ) -> Result<(), ClientError> {
+        let call = self.inner.trace_packets(request);
+        let stream = within(&self.runtime, READ, call)?;
+        follow(&self.runtime, stream, period, on_update)
+    }
+
     /// Returns a chain with its manifest and its events.
     ///
     /// # Errors

@@ -6,11 +6,13 @@ use super::generated::control_server::Control;
 use super::limits::Limits;
 use super::messages;
 use super::streams::{self, Stream};
+use super::traces;
 use crate::configuration::ControlError;
 use crate::request::{Applied, Command, Request};
 use crate::status::{ChainStatus, Phase, Snapshot};
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, TrySendError};
+use tailwater_net::Nanos;
 use tokio::sync::{Semaphore, oneshot, watch};
 use tonic::{Response, Status};
 
@@ -52,10 +54,7 @@ impl Service {
 
     /// Passes a request of an operator to the manager, and waits for the result and the number of the generation.
     async fn change<T>(&self, call: &tonic::Request<T>, request: Request) -> Result<(Vec<Applied>, u64), Status> {
-        if call.extensions().get::<Role>() != Some(&Role::Operator) {
-            let message = "only root and the user of the server may change chains";
-            return Err(Status::permission_denied(message));
-        }
+        operators_only(call, "change chains")?;
         let (reply, result) = oneshot::channel();
         let command = Command {
             request,
@@ -70,9 +69,20 @@ impl Service {
     }
 }
 
+/// Refuses calls of those who may only read.
+fn operators_only<T>(call: &tonic::Request<T>, may: &str) -> Result<(), Status> {
+    match call.extensions().get::<Role>() {
+        Some(Role::Operator) => Ok(()),
+        _ => Err(Status::permission_denied(format!(
+            "only root and the user of the server may {may}"
+        ))),
+    }
+}
+
 #[tonic::async_trait]
 impl Control for Service {
     type EventsStream = Stream<message::Event>;
+    type TracePacketsStream = Stream<message::TraceUpdate>;
     type WatchStream = Stream<message::ChainChange>;
 
     async fn apply(&self, call: tonic::Request<message::ApplyRequest>) -> Answer<message::ApplyResponse> {
@@ -127,6 +137,28 @@ impl Control for Service {
                 .collect(),
             unix_nanos: snapshot.cores_read.0,
         }))
+    }
+
+    async fn trace_packets(
+        &self,
+        call: tonic::Request<message::TracePacketsRequest>,
+    ) -> Answer<Self::TracePacketsStream> {
+        operators_only(&call, "trace packets")?;
+        let request = call.get_ref();
+        let filter = traces::checked(request)?;
+        self.chain(&request.chain)?;
+        let snapshot = self.snapshot();
+        let observation = snapshot
+            .chains
+            .get(&request.chain)
+            .and_then(|chain| chain.observation.as_ref());
+        let chain = observation.and_then(|observation| observation.traces.as_ref());
+        let chain =
+            chain.ok_or_else(|| Status::failed_precondition(format!("chain {} does not run", request.chain)))?;
+        let permit = streams::permit(&self.followers)?;
+        let trace = chain.0.begin(filter, request.packets);
+        let trace = trace.map_err(|error| Status::failed_precondition(error.to_string()))?;
+        Ok(Response::new(traces::stream(trace, Nanos(request.nanos), permit)))
     }
 
     async fn describe(&self, call: tonic::Request<message::DescribeRequest>) -> Answer<message::DescribeResponse> {

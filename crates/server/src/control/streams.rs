@@ -26,6 +26,12 @@ impl<T> tokio_stream::Stream for Stream<T> {
     }
 }
 
+/// Returns a stream, and what its messages are sent by.
+pub(super) fn channel_of_updates<T>() -> (Sender<Result<T, Status>>, Stream<T>) {
+    let (sender, receiver) = channel(WAITING);
+    (sender, Stream(receiver))
+}
+
 /// Returns the permit to follow.
 ///
 /// # Errors

@@ -3,6 +3,7 @@
 use super::classes::RecentClasses;
 use super::details;
 use super::figures::{ChainFigures, Latest};
+use crate::details::TracedChain;
 use crate::machine::{
     ChainLoad, ChainObservation, ChainState, CoreUse, LatencyObservation, PacketCounts, PacketRates, Refusal,
     WindowWork,
@@ -14,6 +15,7 @@ use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 use tailwater_api::Slo;
 use tailwater_chain::chain::Chain;
+use tailwater_chain::packet_traces::PacketTraces;
 use tailwater_dataplane::core_host::CoreHost;
 use tailwater_dataplane::report::RunReport;
 use tailwater_dataplane::run::{LastWindow, Progress, ReconfigureCell};
@@ -46,6 +48,7 @@ pub(super) struct RunningChain {
     withdrawal: Withdrawal,
     latest: Latest,
     reconfigure: Arc<ReconfigureCell>,
+    traces: Arc<PacketTraces>,
     thread: Option<JoinHandle<Result<RunReport, RunError>>>,
     end: Option<RunEnd>,
     draining: bool,
@@ -106,6 +109,7 @@ impl RunningChain {
         let (plan, stop) = (Arc::new(plan), Arc::<AtomicBool>::default());
         let (latest, reconfigure) = (Latest::default(), Arc::<ReconfigureCell>::default());
         let news = plan.spec().externals().next().map(|_| News::default());
+        let traces = Arc::<PacketTraces>::default();
         let mut port = ChainPort::new(from.port, &plan.spec().match_);
         if let Some((replaced, kept)) = from.replaced {
             let workers = plan.config().cores.len() as u16;
@@ -124,12 +128,15 @@ impl RunningChain {
                 Arc::clone(&latest),
                 Arc::clone(&reconfigure),
                 news.clone(),
+                Arc::clone(&traces),
             ),
             Arc::clone(from.host),
         );
         let thread = thread.spawn(move || {
-            let (plan, stop, latest, reconfigure, news) = of_thread;
-            let control = RunControl::new(&stop).with_reconfigure(&reconfigure);
+            let (plan, stop, latest, reconfigure, news, traces) = of_thread;
+            let control = RunControl::new(&stop)
+                .with_reconfigure(&reconfigure)
+                .with_traces(traces);
             let control = control.with_progress(|progress| {
                 if let Some(news) = news.as_ref().filter(|_| !progress.news.is_empty()) {
                     let mut news = news.lock().unwrap_or_else(PoisonError::into_inner);
@@ -153,6 +160,7 @@ impl RunningChain {
             withdrawal,
             latest,
             reconfigure,
+            traces,
             thread: Some(thread),
             end: None,
             draining: false,
@@ -380,6 +388,7 @@ impl RunningChain {
                 packets: window.processed,
             });
             let work = progress.work;
+            observation.traces = end.is_none().then(|| TracedChain(Arc::clone(&self.traces)));
             observation.details = window.map(|_| Arc::new(details::of_chain(progress)));
             observation.load = (work.until > Nanos::ZERO && end.is_none()).then(|| ChainLoad {
                 measured: work.until,

@@ -1,0 +1,115 @@
+//! Traces of single packets through a running chain: what each function did to them, and when.
+//!
+//! All instances of a chain share a [`PacketTraces`]. While nobody traces, an instance reads one number of it for each
+//! batch, as it does anyway to find out whether it [times](crate::chain::Chain::sample_functions) the batch.
+
+pub mod filter;
+pub(crate) mod request;
+
+pub use filter::{FilterError, PacketFilter};
+pub use request::{CAPTURED, TraceStep, TraceStream};
+
+use request::TraceRequest;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+/// One batch in so many is timed while nobody traces.
+const TIMED_BATCHES: u32 = 64;
+
+/// Steps that wait for their reader; more are lost and counted.
+const WAITING: usize = 4096;
+
+/// Function of a chain, as traces name it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TracedFunction {
+    /// Name.
+    pub name: String,
+    /// Reasons for which it drops packets, by their numbers.
+    pub reasons: Vec<String>,
+}
+
+/// Switch of a chain's traces, which all of its instances share.
+#[derive(Debug, Default)]
+pub struct PacketTraces {
+    /// One batch in so many is looked at; 0 stands for [`TIMED_BATCHES`].
+    every: AtomicU32,
+    /// Changes with each request.
+    generation: AtomicU32,
+    request: Mutex<Option<Arc<TraceRequest>>>,
+    functions: OnceLock<Vec<TracedFunction>>,
+}
+
+/// Somebody traces the chain already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("somebody traces packets of this chain already")]
+pub struct AlreadyTraced;
+
+impl PacketTraces {
+    /// Switch of a chain of which all batches are timed.
+    pub fn timing_all() -> Arc<PacketTraces> {
+        Arc::new(PacketTraces {
+            every: AtomicU32::new(1),
+            ..PacketTraces::default()
+        })
+    }
+
+    /// Traces the next `count` packets that match, until the stream is dropped.
+    ///
+    /// # Errors
+    /// There is another stream.
+    pub fn begin(self: &Arc<Self>, filter: PacketFilter, count: u32) -> Result<TraceStream, AlreadyTraced> {
+        let mut request = self.request.lock().unwrap_or_else(PoisonError::into_inner);
+        if request.is_some() {
+            return Err(AlreadyTraced);
+        }
+        let (sender, receiver) = sync_channel(WAITING);
+        let begun = Arc::new(TraceRequest {
+            filter,
+            left: AtomicU32::new(count),
+            steps: sender,
+            lost: AtomicU64::new(0),
+        });
+        *request = Some(Arc::clone(&begun));
+        self.generation.fetch_add(1, Ordering::Release);
+        self.every.store(1, Ordering::Relaxed);
+        Ok(TraceStream::new(Arc::clone(self), begun, receiver))
+    }
+
+    /// The chain's functions, once it runs.
+    pub fn functions(&self) -> &[TracedFunction] {
+        self.functions.get().map_or(&[], Vec::as_slice)
+    }
+
+    /// Names the functions. Only the first call counts.
+    pub fn set_functions(&self, functions: Vec<TracedFunction>) {
+        let _ = self.functions.set(functions);
+    }
+
+    fn end(&self) {
+        *self.request.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.generation.fetch_add(1, Ordering::Release);
+        self.every.store(0, Ordering::Relaxed);
+    }
+
+    /// One batch in so many is looked at.
+    #[inline]
+    pub(crate) fn every(&self) -> u32 {
+        match self.every.load(Ordering::Relaxed) {
+            0 => TIMED_BATCHES,
+            every => every,
+        }
+    }
+
+    pub(crate) fn generation(&self) -> u32 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// The request, unless it is being changed.
+    pub(crate) fn request(&self) -> Option<Option<Arc<TraceRequest>>> {
+        self.request.try_lock().ok().map(|request| request.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests;
