@@ -41,11 +41,11 @@ images: ## the program as a container image for a rack on Kubernetes, without a 
 	@version=$$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1); \
 		tools/image.py target/release/tailwater tailwater:$$version target/tailwater-$$version.image.tar
 
-rack: ## as root: three servers in network namespaces, a switch, a real API server; one thing after another fails, and a table tells what arrived
+rack: ## as root: three servers in network namespaces, a switch, a real API server; one thing after another fails, and a table tells what arrived; RACK="--software" has no Open vSwitch
 	@tools/deps.sh build check test cluster
 	@tools/kubernetes/build.sh
 	@cargo build --release --locked -p tailwater --features cluster
-	@tools/rack/rack.py target/release/tailwater
+	@tools/rack/rack.py target/release/tailwater $(RACK)
 
 # Kubernetes' programs are kept outside of the tree: a quarter of an hour for the first time.
 cluster: ## as root: a whole Kubernetes cluster of two nodes, installs the chart there, sends packets through a chain; pods are killed, the chain grows and shrinks, the release is upgraded and uninstalled, and a table tells what arrived. Builds Kubernetes' programs for the first time

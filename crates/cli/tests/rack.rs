@@ -61,6 +61,14 @@ fn wrong_arguments_are_refused() {
         ),
         (&["ingress", "--port", "eth0"], "interface=eth0"),
         (
+            &["ingress", "--switch", "unix:/nowhere/br0.mgmt", "--state", "rows"],
+            "--state: expected --port in place of --switch",
+        ),
+        (
+            &["ingress", "--switch", "unix:/nowhere/br0.mgmt", "--port", "interface=a"],
+            "cannot be used with",
+        ),
+        (
             &["agent", "server.yaml", "--report-to", "10.0.0.1:7443"],
             "--report-to: expected --tls FOLDER",
         ),

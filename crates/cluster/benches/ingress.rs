@@ -4,7 +4,7 @@
 //! `cargo bench -p tailwater-cluster --bench ingress`, as root, prints one JSON line: medians in Mpps, and the median of
 //! the ratios of consecutive runs. One core sends 60-byte packets of 4,096 flows to 256 prefixes as fast as it can; the other
 //! one forwards them from veth pair to veth pair with a new destination address. Packets that arrive at the far end
-//! are counted by the kernel. Open vSwitch's kernel datapath does not run on a core of its own: it forwards
+//! are counted by the kernel; `sent` are those that the sender could send meanwhile. Open vSwitch's kernel datapath does not run on a core of its own: it forwards
 //! within the sender's calls, and is not compared.
 
 #[path = "../tests/ingress/ovs.rs"]
@@ -130,26 +130,29 @@ fn send(core: usize, stop: Arc<AtomicBool>) -> JoinHandle<()> {
     })
 }
 
-/// Packets that have arrived at `r1`.
-fn arrived() -> u64 {
-    let shown: serde_json::Value = serde_json::from_str(&ip("-s -j link show dev r1")).expect("JSON");
-    shown[0]["stats64"]["rx"]["packets"].as_u64().expect("a counter")
+/// Packets that `u1` has sent, and that have arrived at `r1`.
+fn counters() -> [u64; 2] {
+    [("u1", "tx"), ("r1", "rx")].map(|(port, way)| {
+        let shown = ip(&format!("-s -j link show dev {port}"));
+        let shown: serde_json::Value = serde_json::from_str(&shown).expect("JSON");
+        shown[0]["stats64"][way]["packets"].as_u64().expect("a counter")
+    })
 }
 
-/// Returns the packets per second, in millions, that arrive while one core sends.
-fn measured(sender: usize) -> f64 {
+/// Returns the packets per second, in millions, that one core sends and that arrive.
+fn measured(sender: usize) -> [f64; 2] {
     let stop = Arc::new(AtomicBool::new(false));
     let sending = send(sender, Arc::clone(&stop));
     thread::sleep(BEFORE);
-    let (before, began) = (arrived(), Instant::now());
+    let (before, began) = (counters(), Instant::now());
     thread::sleep(RUN);
-    let rate = (arrived() - before) as f64 / began.elapsed().as_secs_f64();
+    let (after, seconds) = (counters(), began.elapsed().as_secs_f64());
     stop.store(true, Ordering::Relaxed);
     sending.join().expect("the sender does not fail");
-    rate / 1e6
+    [0, 1].map(|at| (after[at] - before[at]) as f64 / seconds / 1e6)
 }
 
-fn software([sender, core]: [usize; 2]) -> f64 {
+fn software([sender, core]: [usize; 2]) -> [f64; 2] {
     let config = SoftwareConfig {
         ports: PORTS
             .map(|port| format!("interface={port}").parse().expect("a port"))
@@ -194,7 +197,7 @@ fn software([sender, core]: [usize; 2]) -> f64 {
     measured(sender)
 }
 
-fn open_vswitch([sender, core]: [usize; 2]) -> f64 {
+fn open_vswitch([sender, core]: [usize; 2]) -> [f64; 2] {
     // Its threads stay on the core.
     let before = available();
     restrict_to(&[core]).expect("a core of this machine");
@@ -226,7 +229,7 @@ fn main() {
     for run in 0..=RUNS {
         let rates = [software([first, last]), open_vswitch([first, last])];
         eprintln!(
-            "run {run}: {:.3} by software, {:.3} by Open vSwitch (Mpps)",
+            "run {run}: {:.3?} by software, {:.3?} by Open vSwitch (Mpps sent, arrived)",
             rates[0], rates[1]
         );
         if run > 0 {
@@ -234,10 +237,16 @@ fn main() {
             other.push(rates[1]);
         }
     }
-    let ratios = own.iter().zip(&other).map(|(own, other)| own / other).collect();
+    let ratios = own
+        .iter()
+        .zip(&other)
+        .map(|([_, own], [_, other])| own / other)
+        .collect();
+    let of = |rates: &[[f64; 2]], at: usize| median(rates.iter().map(|rate| rate[at]).collect());
     let figure = serde_json::json!({
-        "name": "ingress/forward/60B", "unit": "Mpps", "runs": RUNS,
-        "software": median(own), "open_vswitch_netdev": median(other), "ratio": median(ratios),
+        "name": "ingress/forward/60B", "unit": "Mpps", "runs": RUNS, "ratio": median(ratios),
+        "software": of(&own, 1), "software_sent": of(&own, 0),
+        "open_vswitch_netdev": of(&other, 1), "open_vswitch_netdev_sent": of(&other, 0),
     });
     println!("{figure}");
 }

@@ -176,17 +176,17 @@ pub struct SoftwareArgs {
     /// The first is port 1; its name is that of the interface
     #[arg(long, value_name = "interface=NAME", value_delimiter = ',', value_parser = values::port)]
     pub port: Vec<PortName>,
-    /// File of the rules in force, with which a new process goes on at once
-    #[arg(long, value_name = "FILE", requires = "port")]
+    /// With --port: file of the rules in force, with which a new process goes on at once
+    #[arg(long, value_name = "FILE")]
     pub state: Option<PathBuf>,
-    /// Cores that forward, such as 1 or 0,2-3 [default: the last]
-    #[arg(long, value_name = "LIST", value_parser = values::cores, requires = "port")]
+    /// With --port: cores that forward, such as 1 or 0,2-3 [default: the last]
+    #[arg(long, value_name = "LIST", value_parser = values::cores)]
     pub cores: Option<Cores>,
-    /// Idle time after which a core sleeps, and the time it sleeps [default: never]
-    #[arg(long, value_name = "TIME", value_parser = values::nap, requires = "port")]
+    /// With --port: idle time after which a core sleeps, and the time it sleeps [default: never]
+    #[arg(long, value_name = "TIME", value_parser = values::nap)]
     pub nap: Option<Nanos>,
-    /// Serve Prometheus metrics; a port alone means 127.0.0.1
-    #[arg(long, value_name = "PORT|ADDR:PORT", value_parser = values::metrics_address, requires = "port")]
+    /// With --port: serve Prometheus metrics; a port alone means 127.0.0.1
+    #[arg(long, value_name = "PORT|ADDR:PORT", value_parser = values::metrics_address)]
     pub metrics: Option<SocketAddr>,
 }
 

@@ -13,11 +13,27 @@ use tailwater_dataplane::cores;
 /// # Errors
 /// An option has a value that the software data plane does not have.
 pub fn check(args: &IngressArgs) -> Result<(), CliError> {
-    match args.unmatched {
-        UnmatchedPackets::Leave if !args.software.port.is_empty() => Err(CliError::Input(
-            "--unmatched leave: expected drop or normal with --port, where nobody else has rules".to_owned(),
-        )),
-        _ => Ok(()),
+    let own = &args.software;
+    if !own.port.is_empty() {
+        return match args.unmatched {
+            UnmatchedPackets::Leave => Err(CliError::Input(
+                "--unmatched leave: expected drop or normal with --port, where nobody else has rules".to_owned(),
+            )),
+            _ => Ok(()),
+        };
+    }
+    // The parser does not require `--port` for them where there is `--switch`.
+    let options = [
+        ("--state", own.state.is_some()),
+        ("--cores", own.cores.is_some()),
+        ("--nap", own.nap.is_some()),
+        ("--metrics", own.metrics.is_some()),
+    ];
+    match options.iter().find(|(_, is_given)| *is_given) {
+        Some((option, _)) => Err(CliError::Input(format!(
+            "{option}: expected --port in place of --switch"
+        ))),
+        None => Ok(()),
     }
 }
 

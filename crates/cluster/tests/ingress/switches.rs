@@ -8,6 +8,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 use tailwater_cluster::Notices;
 use tailwater_cluster::ingress::{Input, SoftwareConfig, SoftwareFigures, SoftwareSwitch, SteeringConfig};
+use tailwater_dataplane::cores::available;
 use tailwater_net::Nanos;
 
 /// Kind of switch.
@@ -46,7 +47,8 @@ impl RackSwitch {
             RackSwitch::Software { state, figures } => {
                 let settings = SoftwareConfig {
                     ports: PORTS.map(|port| format!("interface={port}").parse().unwrap()).into(),
-                    cores: Vec::new(),
+                    // A flow stays on one of them.
+                    cores: available().into_iter().take(2).collect(),
                     nap: Some(Nanos::from_micros(100)),
                     state: Some(state.clone()),
                     max_rules: 1000,

@@ -23,7 +23,7 @@ use tailwater_dataplane::report::PortReport;
 use tokio::sync::mpsc;
 
 /// Interval at which ports are monitored.
-const TICK: Duration = Duration::from_millis(20);
+const TICK: Duration = Duration::from_millis(10);
 /// Wait between two looks at the cores' versions.
 const STEP: Duration = Duration::from_micros(20);
 /// Error of a rule that the data plane cannot have: *bad match*, *bad field*.
