@@ -1,11 +1,11 @@
 //! Packets per second of the ingress's software data plane on one core, and of Open vSwitch's userspace datapath with
 //! the same rules, in turn.
 //!
-//! `cargo bench -p tailwater-cluster --bench ingress`, as root, prints one JSON line: medians in Mpps, and the median of
-//! the ratios of consecutive runs. One core sends 60-byte packets of 4,096 flows to 256 prefixes as fast as it can; the other
-//! one forwards them from veth pair to veth pair with a new destination address. Packets that arrive at the far end
-//! are counted by the kernel; `sent` are those that the sender could send meanwhile. Open vSwitch's kernel datapath does not run on a core of its own: it forwards
-//! within the sender's calls, and is not compared.
+//! `cargo bench -p tailwater-cluster --bench ingress`, as root, prints one JSON line: medians in Mpps, and the median
+//! of the ratios of consecutive runs. One core sends 60-byte packets of 4,096 flows to 256 prefixes as fast as it can;
+//! the other one forwards them from veth pair to veth pair with a new destination address. Packets that arrive at the
+//! far end are counted by the kernel; `sent` are those that the sender could send meanwhile. Open vSwitch's kernel
+//! datapath does not run on a core of its own: it forwards within the sender's calls, and is not compared.
 
 #[path = "../tests/ingress/ovs.rs"]
 #[allow(dead_code, reason = "shared with tests")]

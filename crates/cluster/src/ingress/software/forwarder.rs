@@ -1,8 +1,8 @@
 //! Data path of one core: receives from all ports, finds each packet's rule, and sends by the rules' ports.
 //!
 //! A batch is sent as a whole under the rules with which it began. Then the core takes new rules, and says so: packets
-//! that arrive after that go by them. A flow is received by one core only, so its packets to the old server leave before
-//! those to the new one.
+//! that arrive after that go by them. A flow is received by one core only, so its packets to the old server leave
+//! before those to the new one.
 
 use super::bridge::{Bridge, Way};
 use super::counters::{DropCounters, Reason};

@@ -11,15 +11,16 @@ const VLAN_PRESENT: u64 = 0x1000;
 /// Bytes of an Ethernet header and an IPv4 header without options.
 const PLAIN_V4: usize = 34;
 
-/// Fields of a packet, or the mask of a match. In order: ingress port, EtherType and VLAN; protocol; source; destination.
+/// Fields of a packet, or the mask of a match. In order: ingress port, EtherType and VLAN; protocol; source;
+/// destination.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct PacketKey([u64; 6]);
 
 impl PacketKey {
     /// Returns the key of a frame that has arrived on a port.
     ///
-    /// As on the servers, a complete IPv4 header counts whatever follows it, other malformed frames are none of IP, and of
-    /// several VLAN tags the outermost one with an identifier counts.
+    /// As on the servers, a complete IPv4 header counts whatever follows it, other malformed frames are none of IP, and
+    /// of several VLAN tags the outermost one with an identifier counts.
     #[inline]
     pub fn of(frame: &[u8], in_port: PortNumber) -> PacketKey {
         match frame.first_chunk::<PLAIN_V4>() {

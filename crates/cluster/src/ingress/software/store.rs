@@ -1,5 +1,5 @@
-//! File of the rules in force, by which a new process goes on with the same rows: OpenFlow messages, first the ports with
-//! their names, then the rules.
+//! File of the rules in force, by which a new process goes on with the same rows: OpenFlow messages, first the ports
+//! with their names, then the rules.
 
 use crate::ingress::openflow::{FlowStatistics, Message, Multipart, PortDescription, length_of};
 use crate::ingress::rows::RuleSet;
