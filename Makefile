@@ -11,7 +11,7 @@ MINUTES ?= 10
 check test quick: export CMAKE_TOOLCHAIN_FILE := $(CURDIR)/tools/highs-for-tests.cmake
 # Cargo itself uses all cores; two of them would wait for each other's lock.
 .NOTPARALLEL:
-.PHONY: help deps build release deb images rack cluster demo test test-cluster quick mutants soak chaos loom check bench bench-chains bench-counts bench-cluster bench-flows bench-functions bench-ids bench-changes bench-isolation bench-ports bench-peers bench-external bench-papers bench-compare bench-scaling bench-sim bench-start bench-socket bench-state bench-live-vs-sim bench-profile bench-contention bench-placement bench-prediction bench-serve clean
+.PHONY: help deps build release deb images rack cluster demo test test-cluster quick mutants soak chaos loom check bench bench-chains bench-counts bench-cluster bench-flows bench-functions bench-ids bench-changes bench-ingress bench-isolation bench-ports bench-peers bench-external bench-papers bench-compare bench-scaling bench-sim bench-start bench-socket bench-state bench-live-vs-sim bench-profile bench-contention bench-placement bench-prediction bench-serve clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -41,11 +41,11 @@ images: ## the program as a container image for a rack on Kubernetes, without a 
 	@version=$$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1); \
 		tools/image.py target/release/tailwater tailwater:$$version target/tailwater-$$version.image.tar
 
-rack: ## as root: three servers in network namespaces, a switch, a real API server; one thing after another fails, and a table tells what arrived
+rack: ## as root: three servers in network namespaces, a switch, a real API server; one thing after another fails, and a table tells what arrived; RACK="--software" has no Open vSwitch
 	@tools/deps.sh build check test cluster
 	@tools/kubernetes/build.sh
 	@cargo build --release --locked -p tailwater --features cluster
-	@tools/rack/rack.py target/release/tailwater
+	@tools/rack/rack.py target/release/tailwater $(RACK)
 
 # Kubernetes' programs are kept outside of the tree: a quarter of an hour for the first time.
 cluster: ## as root: a whole Kubernetes cluster of two nodes, installs the chart there, sends packets through a chain; pods are killed, the chain grows and shrinks, the release is upgraded and uninstalled, and a table tells what arrived. Builds Kubernetes' programs for the first time
@@ -170,6 +170,10 @@ bench-isolation: ## chains of isolated functions compared with the same in one p
 bench-cluster: ## a rack's controller on 1,000 simulated servers for an hour, by policy: cores over an oracle's, objectives kept, moves, recovery; CLUSTER="--servers 100 --seeds 11" for less
 	@tools/deps.sh build bench
 	@cargo bench --locked -p tailwater-sim --bench cluster -- $(CLUSTER)
+
+bench-ingress: ## packets per second of the ingress's software data plane on one core, in turn with Open vSwitch's userspace datapath, over veth pairs; as root
+	@tools/deps.sh build bench
+	@cargo bench --locked -p tailwater-cluster --bench ingress
 
 bench-sim: ## speed of the rack simulator
 	@tools/deps.sh build bench

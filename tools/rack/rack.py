@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A rack on one machine: three servers in network namespaces, an Open vSwitch between, a real API server, Redis.
+"""A rack on one machine: three servers in network namespaces, a switch between, a real API server, Redis.
 
 Real programs: `tailwater controller`, `agent` and `ingress`. A client sends datagrams of many flows, which a chain with
 address translation forwards to a sink. Meanwhile one thing after another fails. When a server is killed, the ingress sends its
@@ -9,7 +9,9 @@ if a gap was too long, a flow did not recover, or a flow got another binding.
 
 Needs root, Open vSwitch, Redis, etcd, openssl, and the API server that `tools/kubernetes/build.sh` builds.
 
-usage: tools/rack/rack.py TAILWATER [--flows N] [--rate PACKETS-PER-SECOND] [--keep]
+With --software, the ingress itself forwards the packets, without Open vSwitch.
+
+usage: tools/rack/rack.py TAILWATER [--software] [--flows N] [--rate PACKETS-PER-SECOND] [--keep]
 """
 
 import argparse
@@ -30,22 +32,33 @@ HERE = pathlib.Path(__file__).resolve().parent
 
 
 class Rack(Parts):
-    def __init__(self, program):
+    def __init__(self, program, software):
         super().__init__("rack", CONTROL, prefix=f"tw{os.getpid() % 10000}-")
-        self.program = program
+        self.program, self.software = program, software
 
     def wire(self):
         self.do(f"ip address add {CONTROL}/32 dev lo", f"ip address del {CONTROL}/32 dev lo")
         self.ends()
         for number, name in enumerate(SERVERS):
             self.space(name)
-            # The way to the API server.
-            space, own = f"{self.prefix}{name}", f"{self.prefix}m{name}"
-            self.do(f"ip link add {own} type veth peer name mgmt netns {space}", f"ip link del {own}")
-            sh(f"ip address add 10.201.{number}.1/30 dev {own} && ip link set {own} up")
-            sh(f"ip -n {space} address add 10.201.{number}.2/30 dev mgmt && ip -n {space} link set mgmt up")
-            sh(f"ip -n {space} route add {CONTROL}/32 via 10.201.{number}.1")
+            self.management(name, number)
             self.link(name, "eth0", f"p-{name}")
+            if self.software:
+                # The way to the ingress, which is where the ports are.
+                space, switch = f"{self.prefix}{name}", f"{self.prefix}switch"
+                sh(f"ip link add reports netns {space} type veth peer name r-{name} netns {switch}")
+                for end, inner, last in ((space, "reports", 1), (switch, f"r-{name}", 2)):
+                    sh(f"ip -n {end} address add 10.203.{number}.{last}/30 dev {inner} && ip -n {end} link set {inner} up")
+        if self.software:
+            self.management("switch", len(SERVERS))
+
+    def management(self, name, number):
+        """The way to the API server."""
+        space, own = f"{self.prefix}{name}", f"{self.prefix}m{name}"
+        self.do(f"ip link add {own} type veth peer name mgmt netns {space}", f"ip link del {own}")
+        sh(f"ip address add 10.201.{number}.1/30 dev {own} && ip link set {own} up")
+        sh(f"ip -n {space} address add 10.201.{number}.2/30 dev mgmt && ip -n {space} link set mgmt up")
+        sh(f"ip -n {space} route add {CONTROL}/32 via 10.201.{number}.1")
 
     # The programs.
 
@@ -70,9 +83,13 @@ class Rack(Parts):
         self.start(f"controller-{name}", [self.program, *arguments], None, self.environment())
 
     def start_ingress(self, *more):
-        endpoint = f"unix:{self.folder}/br0.mgmt"
-        arguments = ["ingress", "--switch", endpoint, "--listen", f"{CONTROL}:17443", "--tls", "tls", "--lost-after", "400ms"]
-        self.start("ingress", [self.program, *arguments, "--unmatched", "normal", *more], None, self.environment())
+        arguments = ["ingress", "--tls", "tls", "--lost-after", "400ms", "--unmatched", "normal", *more]
+        if self.software:
+            ports = ",".join(f"interface=p-{name}" for name in ("client", "sink", *SERVERS))
+            arguments += ["--port", ports, "--state", "rules", "--cores", "0", "--nap", "200us", "--listen", "0.0.0.0:17443"]
+        else:
+            arguments += ["--switch", f"unix:{self.folder}/br0.mgmt", "--listen", f"{CONTROL}:17443"]
+        self.start("ingress", [self.program, *arguments], "switch" if self.software else None, self.environment())
 
     def agent(self, name):
         core = len(os.sched_getaffinity(0)) - 1
@@ -85,7 +102,8 @@ class Rack(Parts):
         }  # fmt: skip
         (home / "server.yaml").write_text(json.dumps(server))
         arguments = ["agent", f"{home}/server.yaml", "--name", f"server-{name}", "--switch-port", f"p-{name}", "--nap", "200us"]
-        arguments += ["--report-to", f"{CONTROL}:17443", "--tls", "tls"]
+        to = f"10.203.{SERVERS.index(name)}.2" if self.software else CONTROL
+        arguments += ["--report-to", f"{to}:17443", "--tls", "tls"]
         self.start(f"agent-{name}", [self.program, *arguments], name, self.environment())
 
 
@@ -107,15 +125,17 @@ CHAIN = {
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program")
+    parser.add_argument("--software", action="store_true", help="the ingress's own data plane in place of Open vSwitch")
     parser.add_argument("--flows", type=int, default=64)
     parser.add_argument("--rate", type=int, default=2000)
     parser.add_argument("--keep", action="store_true", help="keep the folder with the logs")
     arguments = parser.parse_args()
-    rack = Rack(str(pathlib.Path(arguments.program).resolve()))
+    rack = Rack(str(pathlib.Path(arguments.program).resolve()), arguments.software)
     failed = True
     try:
         rack.wire()
-        rack.switch(["p-client", "p-sink", *(f"p-{name}" for name in SERVERS)])
+        if not arguments.software:
+            rack.switch(["p-client", "p-sink", *(f"p-{name}" for name in SERVERS)])
         rack.api_server()
         rack.programs()
         took = rack.until("three servers are ready", lambda: len(ready_servers(rack)) == 3)
@@ -211,18 +231,32 @@ def failures(rack):
         rack.start_ingress()
         scale(2)
 
+    def restart_ingress():
+        rack.kill("ingress")
+        rack.start_ingress()
+
+    of_switch = [
+        ("the ingress is killed, and away for 3 s", lambda: away(["ingress"], rack.start_ingress), 0.5),
+        ("the switch restarts without its rules", restart_switch, 5),
+    ]
+    # While it is away, nothing forwards.
+    of_software = [
+        ("the ingress is killed, and starts again", restart_ingress, 1.5),
+        ("the ingress is killed, and away for 3 s", lambda: away(["ingress"], rack.start_ingress), 5),
+    ]
+    # Each start of the ingress is a gap then.
+    longest = 1.5 if rack.software else 0.5
     return [
         ("nothing", lambda: time.sleep(2), 0.5),
         ("the leading controller is killed", lambda: away(["controller-first"], lambda: rack.start_controller("first")), 0.5),
         ("the API server is away for 3 s", lambda: away(["kube-apiserver"], rack.start_api_server), 0.5),
-        ("the ingress is killed, and away for 3 s", lambda: away(["ingress"], rack.start_ingress), 0.5),
         ("Redis restarts without its data", restart_redis, 1),
         ("a server is emptied for maintenance", drain, 0.5),
-        ("the switch restarts without its rules", restart_switch, 5),
+        *(of_software if rack.software else of_switch),
         ("a server is killed", kill_server, 1),
         ("it comes back", server_returns, 0.5),
-        ("one instance has all the load", skewed_load, 0.5),
-        ("the name of a lost instance is used again", name_is_used_again, 1),
+        ("one instance has all the load", skewed_load, longest),
+        ("the name of a lost instance is used again", name_is_used_again, max(longest, 1)),
     ]
 
 

@@ -1,10 +1,12 @@
-//! Prometheus endpoint of a run or server: `GET /metrics`, `/healthz` and `/readyz`.
+//! Prometheus endpoint of a run, server or ingress: `GET /metrics`, `/healthz` and `/readyz`.
 //!
 //! Runs on its own thread with a single-threaded event loop. Every scrape is rendered from the last progress of the
 //! chains: nothing on the data path is read or waits. Bounds: 16 concurrent connections, one request each, 16 KiB of
 //! headers, ten seconds.
 
 mod exposition;
+#[cfg(feature = "cluster")]
+mod ingress;
 mod run;
 mod server;
 
@@ -17,6 +19,8 @@ use hyper::header::{ALLOW, CONTENT_TYPE};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+#[cfg(feature = "cluster")]
+pub use ingress::IngressPage;
 pub use run::RunPage;
 pub use server::{ServerPage, ServerSources};
 use std::convert::Infallible;

@@ -62,6 +62,19 @@ impl ServerPage {
     }
 }
 
+/// Page of an ingress, which nobody serves.
+#[cfg(feature = "cluster")]
+#[derive(Debug)]
+pub struct IngressPage;
+
+#[cfg(feature = "cluster")]
+impl IngressPage {
+    /// Creates the page.
+    pub fn new(_: tailwater_cluster::ingress::SoftwareFigures) -> IngressPage {
+        IngressPage
+    }
+}
+
 /// Bound address: no value of this type exists.
 #[derive(Debug)]
 pub enum Endpoint {}

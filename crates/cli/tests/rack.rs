@@ -56,6 +56,19 @@ fn wrong_arguments_are_refused() {
         ),
         (&["ingress", "--switch", "br0"], "br0"),
         (
+            &["ingress", "--port", "interface=a", "--unmatched", "leave"],
+            "--unmatched leave: expected drop or normal with --port",
+        ),
+        (&["ingress", "--port", "eth0"], "interface=eth0"),
+        (
+            &["ingress", "--switch", "unix:/nowhere/br0.mgmt", "--state", "rows"],
+            "--state: expected --port in place of --switch",
+        ),
+        (
+            &["ingress", "--switch", "unix:/nowhere/br0.mgmt", "--port", "interface=a"],
+            "cannot be used with",
+        ),
+        (
             &["agent", "server.yaml", "--report-to", "10.0.0.1:7443"],
             "--report-to: expected --tls FOLDER",
         ),

@@ -1,10 +1,11 @@
 //! Arguments of the commands for a rack on Kubernetes.
 
 use crate::serve::ServeArgs;
-use crate::values;
-use clap::Args;
+use crate::values::{self, Cores};
+use clap::{ArgGroup, Args};
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use tailwater_api::PortName;
 use tailwater_cluster::ingress::Endpoint;
 use tailwater_net::Nanos;
 
@@ -33,11 +34,13 @@ Exit codes: 0 ended on request, 1 failed, 2 wrong input.";
 /// Help text of `tailwater ingress`.
 pub const INGRESS_EXAMPLES: &str = "\
 Steers the packets of a rack's chains to their instances, by the rules of an OpenFlow 1.3 switch such as
-Open vSwitch. Rules of others stay. When this program ends, its rules stay in force.
+Open vSwitch. Rules of others stay. When this program ends, its rules stay in force. With --port it is the
+switch itself, between kernel interfaces, as long as it runs.
 
 Examples:
   tailwater ingress --switch unix:/run/openvswitch/br0.mgmt
   tailwater ingress --switch tcp:192.0.2.1:6653 --uplinks 1,2 --unmatched drop
+  tailwater ingress --port interface=up0,interface=node-a,interface=node-b --uplinks 1 --state rows
 
 Exit codes: 0 ended on request, 1 failed, 2 wrong input.";
 
@@ -126,6 +129,7 @@ pub struct SecurityArgs {
 
 /// Arguments of `tailwater ingress`.
 #[derive(Debug, Args)]
+#[command(group(ArgGroup::new("data plane").required(true).args(["switch", "port"])))]
 pub struct IngressArgs {
     /// Address for agents' signs of life [default: only leases and the switch's ports tell that servers live]
     #[arg(long, value_name = "ADDRESS:PORT")]
@@ -138,11 +142,14 @@ pub struct IngressArgs {
     pub security: SecurityArgs,
     /// OpenFlow connection of the switch: `unix:PATH` or `tcp:ADDRESS:PORT`
     #[arg(long, value_name = "ENDPOINT")]
-    pub switch: Endpoint,
+    pub switch: Option<Endpoint>,
+    /// The software data plane in place of a switch
+    #[command(flatten)]
+    pub software: SoftwareArgs,
     /// Number of this ingress among those of the switch, in the cookies of its rules
     #[arg(long, value_name = "N", default_value = "0")]
     pub owner: u8,
-    /// Switch ports that packets from servers go to [default: the switch's normal processing]
+    /// Numbers of the ports that packets from servers go to [default: the switch's normal processing]
     #[arg(long, value_name = "PORTS", value_delimiter = ',')]
     pub uplinks: Vec<u32>,
     /// Packets that no chain matches: dropped, left to the switch's normal processing, or to rules of others
@@ -160,6 +167,27 @@ pub struct IngressArgs {
     /// Longest IPv6 prefix of a row
     #[arg(long, value_name = "BITS", default_value = "48", value_parser = clap::value_parser!(u8).range(0..=128))]
     pub prefix_v6: u8,
+}
+
+/// Software data plane of an ingress.
+#[derive(Debug, Args)]
+pub struct SoftwareArgs {
+    /// Kernel interfaces between which packets are forwarded, in place of a switch: uplinks and the links to servers.
+    /// The first is port 1; its name is that of the interface
+    #[arg(long, value_name = "interface=NAME", value_delimiter = ',', value_parser = values::port)]
+    pub port: Vec<PortName>,
+    /// With --port: file of the rules in force, with which a new process goes on at once
+    #[arg(long, value_name = "FILE")]
+    pub state: Option<PathBuf>,
+    /// With --port: cores that forward, such as 1 or 0,2-3 [default: the last]
+    #[arg(long, value_name = "LIST", value_parser = values::cores)]
+    pub cores: Option<Cores>,
+    /// With --port: idle time after which a core sleeps, and the time it sleeps [default: never]
+    #[arg(long, value_name = "TIME", value_parser = values::nap)]
+    pub nap: Option<Nanos>,
+    /// With --port: serve Prometheus metrics; a port alone means 127.0.0.1
+    #[arg(long, value_name = "PORT|ADDR:PORT", value_parser = values::metrics_address)]
+    pub metrics: Option<SocketAddr>,
 }
 
 /// Treatment of packets that no chain matches.

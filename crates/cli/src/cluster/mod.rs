@@ -3,6 +3,7 @@
 mod args;
 mod reader;
 mod server;
+mod software;
 
 pub use args::{
     AGENT_EXAMPLES, AgentArgs, CONTROLLER_EXAMPLES, ControllerArgs, DEFINITIONS_EXAMPLES, INGRESS_EXAMPLES, IngressArgs,
@@ -168,6 +169,7 @@ pub fn agent(args: &AgentArgs) -> Result<ExitCode, CliError> {
 /// # Errors
 /// There is no API server, or an argument is wrong.
 pub fn ingress(args: &IngressArgs) -> Result<ExitCode, CliError> {
+    software::check(args)?;
     let stop = stop_on_signals()?;
     let runtime = runtime()?;
     let config = RackIngressConfig {
@@ -203,7 +205,6 @@ pub fn ingress(args: &IngressArgs) -> Result<ExitCode, CliError> {
     };
     runtime.block_on(async {
         let client = client().await?;
-        let switch = OpenFlowSwitch::start(args.switch.clone(), SessionConfig::default());
         let (reports, received) = mpsc::channel(1024);
         if let Some((address, security)) = listening {
             let wrong = |error| CliError::Input(format!("--listen {address}: {error}"));
@@ -216,11 +217,19 @@ pub fn ingress(args: &IngressArgs) -> Result<ExitCode, CliError> {
                 warnings(),
             ));
         }
-        complain("notice", &format!("ingress of switch {}", args.switch));
-        until_stopped(&stop, |stop| {
-            rack_ingress::run(client, config, switch, received, warnings(), stop)
-        })
-        .await;
+        match &args.switch {
+            Some(endpoint) => {
+                let switch = OpenFlowSwitch::start(endpoint.clone(), SessionConfig::default());
+                complain("notice", &format!("ingress of switch {endpoint}"));
+                let run = |stop| rack_ingress::run(client, config, switch, received, warnings(), stop);
+                until_stopped(&stop, run).await;
+            }
+            None => {
+                let (switch, _metrics) = software::start(args, warnings())?;
+                let run = |stop| rack_ingress::run(client, config, switch, received, warnings(), stop);
+                until_stopped(&stop, run).await;
+            }
+        }
         Ok(ExitCode::SUCCESS)
     })
 }

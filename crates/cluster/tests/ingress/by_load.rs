@@ -1,7 +1,8 @@
-//! Skewed traffic through an Open vSwitch evens out between two servers that report their load. Requires root.
+//! Skewed traffic through a switch evens out between two servers that report their load. Requires root.
 
-use super::live::{Ingress, balanced, config, server};
+use super::live::{balanced, config, server};
 use super::packets::{Arrived, PORT, Rack, receive};
+use super::switches::Kind;
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -56,7 +57,18 @@ fn report(server: u16, now: &BTreeMap<u8, u32>, before: &BTreeMap<u8, u32>, meas
 
 #[tokio::test]
 async fn skewed_traffic_evens_out_between_servers_without_a_lost_packet() {
-    let Some((rack, ovs)) = Rack::with_switch() else { return };
+    traffic_evens_out(Kind::OpenVSwitch).await;
+}
+
+#[tokio::test]
+async fn skewed_traffic_evens_out_by_software_and_a_new_process_goes_on_with_its_rows() {
+    traffic_evens_out(Kind::Software).await;
+}
+
+async fn traffic_evens_out(kind: Kind) {
+    let Some((rack, switch)) = Rack::with_switch(kind) else {
+        return;
+    };
     let mut known: Vec<Input> = (1..=2).map(|number| server(number, Readiness::Ready)).collect();
     let mut chain = balanced("edge", &[1, 2]);
     chain.servers = vec![(1, 1), (2, 1)];
@@ -65,7 +77,7 @@ async fn skewed_traffic_evens_out_between_servers_without_a_lost_packet() {
         audit: None,
         ..config()
     };
-    let mut ingress = Ingress::new(&ovs.endpoint(), settings, known);
+    let mut ingress = switch.ingress(&rack, settings.clone(), known.clone());
     ingress.written().await;
     let (arrived, done) = (Arrived::default(), Arc::new(AtomicBool::new(false)));
     let servers: Vec<_> = (1..=2_u16)
@@ -125,7 +137,7 @@ async fn skewed_traffic_evens_out_between_servers_without_a_lost_packet() {
     let seen = ingress.until(|output| matches!(output, Output::MoveEnded { .. })).await;
     assert!(!seen.iter().any(is_problem), "{seen:?}");
     ingress.stop().await;
-    let (arrived, sent) = (arrived.lock().unwrap(), sent.load(Ordering::Relaxed));
+    let (arrived, sent) = (arrived.lock().unwrap().clone(), sent.load(Ordering::Relaxed));
     let mut ways: BTreeMap<u8, Vec<u16>> = BTreeMap::new();
     for number in 0..sent {
         let prefix = ROUND[number as usize % ROUND.len()];
@@ -139,7 +151,7 @@ async fn skewed_traffic_evens_out_between_servers_without_a_lost_packet() {
         }
     }
     println!(
-        "{sent} packets, evened out after {:.1} s, by prefix: {ways:?}",
+        "{kind:?}: {sent} packets, evened out after {:.1} s, by prefix: {ways:?}",
         began.elapsed().as_secs_f64() - 1.0
     );
     // Each prefix has moved once at most.
@@ -147,4 +159,16 @@ async fn skewed_traffic_evens_out_between_servers_without_a_lost_packet() {
         ways.values().all(|way| [&[1][..], &[1, 2]].contains(&&**way)),
         "{ways:?}"
     );
+    let Some(before) = switch.rules() else { return };
+    // Another process begins with the rows of the last one, before it knows any chain, and takes them over.
+    let mut ingress = switch.ingress(&rack, settings, known);
+    assert_eq!(switch.rules(), Some(before.clone()));
+    let is_connected = |output: &Output| matches!(output, Output::Connected { .. });
+    let seen = ingress.until(is_connected).await;
+    let rows = before.iter().filter(|rule| rule.contains("Server")).count();
+    let is_whole = |output: &Output| matches!(output, Output::Connected { adopted, .. } if *adopted == rows);
+    assert!(rows > 1 && seen.iter().any(is_whole), "{rows} rows: {seen:?}");
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(switch.rules(), Some(before));
+    ingress.stop().await;
 }

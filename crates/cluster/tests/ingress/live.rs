@@ -4,7 +4,7 @@ use std::time::Duration;
 use tailwater_api::chain::Match;
 use tailwater_cluster::ingress::{
     ChainReport, ChainRoute, FromServers, Input, OpenFlowSwitch, Output, PortReference, Readiness, Server,
-    ServerReport, SessionConfig, SteeringConfig, Unmatched, run,
+    ServerReport, SessionConfig, SteeringConfig, Switch, Unmatched, run,
 };
 use tailwater_net::Nanos;
 use tailwater_policy::server::{IngressConfig, ServerCounters, ServerNumber};
@@ -24,6 +24,11 @@ pub struct Ingress {
 impl Ingress {
     pub fn new(endpoint: &str, config: SteeringConfig, known: Vec<Input>) -> Ingress {
         let switch = OpenFlowSwitch::start(endpoint.parse().unwrap(), SessionConfig::default());
+        Ingress::of(switch, config, known)
+    }
+
+    /// Ingress of any switch.
+    pub fn of(switch: impl Switch + 'static, config: SteeringConfig, known: Vec<Input>) -> Ingress {
         let (inputs, from_owner) = mpsc::channel(64);
         let (to_owner, outputs) = mpsc::channel(64);
         let (stop, stopped) = oneshot::channel();

@@ -1,10 +1,11 @@
-//! The ingress on a real Open vSwitch.
+//! The ingress on a real Open vSwitch, and on the software data plane.
 
 mod by_load;
 mod live;
 mod many_rows;
 mod ovs;
 mod packets;
+mod switches;
 
 use live::{Ingress, balanced, chain, config, server};
 use ovs::{Ovs, skipped, wait_for};

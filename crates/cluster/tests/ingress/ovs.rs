@@ -8,16 +8,19 @@ use std::time::{Duration, Instant};
 
 /// Returns `true` and prints the reason if a test cannot be run here.
 pub fn skipped(programs: &[&str]) -> bool {
-    let programs = ["ovs-vswitchd", "ovsdb-server", "ovs-vsctl", "ovs-ofctl"]
-        .iter()
-        .chain(programs);
+    let own = ["ovs-vswitchd", "ovsdb-server", "ovs-vsctl", "ovs-ofctl"];
+    is_missing(&[&own[..], programs].concat())
+}
+
+/// Returns `true` and prints which if a program is missing.
+pub fn is_missing(programs: &[&str]) -> bool {
     let is_missing = |program: &&&str| {
         let found = Command::new("sh")
             .args(["-c", &format!("PATH=$PATH:/usr/sbin:/sbin command -v {program}")])
             .output();
         !found.is_ok_and(|output| output.status.success())
     };
-    let missing: Vec<&str> = programs.filter(is_missing).copied().collect();
+    let missing: Vec<&str> = programs.iter().filter(is_missing).copied().collect();
     if !missing.is_empty() {
         println!("skipped: there is no {} (tools/deps.sh test)", missing.join(", "));
     }

@@ -1,14 +1,15 @@
-//! Packets through an Open vSwitch between network namespaces: they reach the server that their row names. Requires
-//! root.
+//! Packets through a switch between network namespaces, Open vSwitch or the software data plane: they reach the server
+//! that their row names. Requires root.
 
-use super::live::{Ingress, UPLINK, chain, config, mac, server};
-use super::ovs::{Ovs, skipped};
+use super::live::{UPLINK, chain, config, mac, server};
+use super::ovs::{Ovs, is_missing, skipped};
+use super::switches::{Kind, RackSwitch};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::net::UdpSocket;
 use std::os::fd::AsFd;
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -16,6 +17,8 @@ use tailwater_cluster::ingress::{Input, Output, Readiness};
 use tailwater_net::Nanos;
 
 pub const PORT: u16 = 9000;
+/// Ports of the switch: the uplink, and the servers'.
+pub const PORTS: [&str; 4] = ["u0", "s1", "s2", "s3"];
 /// Address of the client.
 const CLIENT: &str = "02:ff:00:00:00:01";
 /// Time between two packets.
@@ -42,8 +45,13 @@ fn is_root() -> bool {
 
 impl Rack {
     /// Returns namespaces and the switch between them, or `None` and says why where that is impossible.
-    pub fn with_switch() -> Option<(Rack, Ovs)> {
-        if skipped(&["ip", "ethtool", "sysctl"]) {
+    pub fn with_switch(kind: Kind) -> Option<(Rack, RackSwitch)> {
+        const PROGRAMS: [&str; 3] = ["ip", "ethtool", "sysctl"];
+        let is_skipped = match kind {
+            Kind::OpenVSwitch => skipped(&PROGRAMS),
+            Kind::Software => is_missing(&PROGRAMS),
+        };
+        if is_skipped {
             return None;
         }
         if !is_root() {
@@ -54,13 +62,18 @@ impl Rack {
             println!("skipped: this machine has no network namespaces");
             return None;
         };
-        let ovs = Ovs::new("netdev", &["u0", "s1", "s2", "s3"], Some(&rack.names[0]));
-        Some((rack, ovs))
+        let switch = match kind {
+            Kind::OpenVSwitch => RackSwitch::OpenVSwitch(Ovs::new("netdev", &PORTS, Some(&rack.names[0]))),
+            Kind::Software => RackSwitch::software(),
+        };
+        Some((rack, switch))
     }
 
     /// Creates the namespaces, or returns `None` where there are none.
     fn new() -> Option<Rack> {
-        let prefix = format!("tw-ingress-{}", std::process::id());
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let prefix = format!("tw-ingress-{}-{number}", std::process::id());
         let names: Vec<String> = ["switch", "client", "s1", "s2", "s3"]
             .iter()
             .map(|name| format!("{prefix}-{name}"))
@@ -92,6 +105,7 @@ impl Rack {
             ));
             sh(&format!("ip -n {switch} link set {port} up"));
             sh(&format!("ip netns exec {name} ethtool -K eth0 tx off"));
+            sh(&format!("ip netns exec {switch} ethtool -K {port} tx off"));
             sh(&format!("ip -n {name} addr add 192.0.2.{}/24 dev eth0", number + 1));
             if number == 0 {
                 sh(&format!("ip -n {name} link set eth0 address {CLIENT}"));
@@ -156,7 +170,18 @@ pub fn receive(server: u16, arrived: &Arrived, done: &AtomicBool) {
 
 #[tokio::test]
 async fn packets_reach_the_servers_of_their_rows_before_during_and_after_moves() {
-    let Some((rack, ovs)) = Rack::with_switch() else { return };
+    packets_reach_their_servers(Kind::OpenVSwitch).await;
+}
+
+#[tokio::test]
+async fn packets_reach_the_servers_of_their_rows_by_software() {
+    packets_reach_their_servers(Kind::Software).await;
+}
+
+async fn packets_reach_their_servers(kind: Kind) {
+    let Some((rack, switch)) = Rack::with_switch(kind) else {
+        return;
+    };
     let mut known: Vec<Input> = (1..=3).map(|number| server(number, Readiness::Ready)).collect();
     known.push(Input::Chain(chain("edge", &[1, 2, 3])));
     let settings = tailwater_cluster::ingress::SteeringConfig {
@@ -166,7 +191,7 @@ async fn packets_reach_the_servers_of_their_rows_before_during_and_after_moves()
         ..config()
     };
     assert_eq!(UPLINK, 1);
-    let mut ingress = Ingress::new(&ovs.endpoint(), settings, known);
+    let mut ingress = switch.ingress(&rack, settings, known);
     ingress.written().await;
 
     let (arrived, done) = (Arrived::default(), Arc::new(AtomicBool::new(false)));
