@@ -18,6 +18,7 @@ use tailwater_api::document::Document;
 use tailwater_api::server::{DESCRIPTION, ServerSpec};
 use tailwater_net::Nanos;
 use tailwater_server::control::generated as message;
+use tailwater_server::details::CoreDetails;
 use tailwater_server::generation::{Store, StoredGeneration, decode};
 use tailwater_server::{AppliedChain, ApplyRequest, ChainObservation, Machine, Manager, Manifest, Refusal};
 
@@ -42,6 +43,10 @@ impl Machine for Willing {
 
     fn drain(&mut self, _: &str) -> Result<(), Refusal> {
         Ok(())
+    }
+
+    fn cores(&self) -> Vec<CoreDetails> {
+        Vec::new()
     }
 
     fn observe(&mut self) -> Vec<ChainObservation> {

@@ -7,11 +7,11 @@ pub mod filter;
 pub(crate) mod request;
 
 pub use filter::{FilterError, PacketFilter};
-pub use request::{CAPTURED, TraceStep, TraceStream};
+pub use request::{CAPTURED, TraceStep};
 
 use request::TraceRequest;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::mpsc::sync_channel;
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// One batch in so many is timed while nobody traces.
@@ -108,6 +108,46 @@ impl PacketTraces {
     /// The request, unless it is being changed.
     pub(crate) fn request(&self) -> Option<Option<Arc<TraceRequest>>> {
         self.request.try_lock().ok().map(|request| request.clone())
+    }
+}
+
+/// Steps of traced packets. Tracing ends when it is dropped.
+#[derive(Debug)]
+pub struct TraceStream {
+    traces: Arc<PacketTraces>,
+    request: Arc<TraceRequest>,
+    steps: Receiver<TraceStep>,
+}
+
+impl TraceStream {
+    fn new(traces: Arc<PacketTraces>, request: Arc<TraceRequest>, steps: Receiver<TraceStep>) -> TraceStream {
+        TraceStream { traces, request, steps }
+    }
+
+    /// Next step, if there is one now. Steps of a packet come in order.
+    pub fn next_step(&self) -> Option<TraceStep> {
+        self.steps.try_recv().ok()
+    }
+
+    /// Packets that have not been found yet.
+    pub fn left(&self) -> u32 {
+        self.request.left.load(Ordering::Relaxed)
+    }
+
+    /// Steps that were lost since nobody read them in time.
+    pub fn lost(&self) -> u64 {
+        self.request.lost.load(Ordering::Relaxed)
+    }
+
+    /// The chain's traces.
+    pub fn traces(&self) -> &PacketTraces {
+        &self.traces
+    }
+}
+
+impl Drop for TraceStream {
+    fn drop(&mut self) {
+        self.traces.end();
     }
 }
 

@@ -1,10 +1,8 @@
 //! Request to trace packets, and the steps that it yields.
 
-use super::PacketTraces;
 use super::filter::PacketFilter;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender};
+use std::sync::mpsc::SyncSender;
 use tailwater_net::{FlowKey, Nanos};
 
 /// Bytes of a packet that a step has.
@@ -86,49 +84,5 @@ impl TraceStep {
     /// Bytes of the frame that were captured.
     pub fn captured(&self) -> &[u8] {
         &self.frame[..usize::from(self.length).min(CAPTURED)]
-    }
-}
-
-/// Steps of traced packets. Tracing ends when it is dropped.
-#[derive(Debug)]
-pub struct TraceStream {
-    traces: Arc<PacketTraces>,
-    request: Arc<TraceRequest>,
-    steps: Receiver<TraceStep>,
-}
-
-impl TraceStream {
-    pub(super) fn new(
-        traces: Arc<PacketTraces>,
-        request: Arc<TraceRequest>,
-        steps: Receiver<TraceStep>,
-    ) -> TraceStream {
-        TraceStream { traces, request, steps }
-    }
-
-    /// Next step, if there is one now. Steps of a packet come in order.
-    pub fn next_step(&self) -> Option<TraceStep> {
-        self.steps.try_recv().ok()
-    }
-
-    /// Packets that have not been found yet.
-    pub fn left(&self) -> u32 {
-        self.request.left.load(Ordering::Relaxed)
-    }
-
-    /// Steps that were lost since nobody read them in time.
-    pub fn lost(&self) -> u64 {
-        self.request.lost.load(Ordering::Relaxed)
-    }
-
-    /// The chain's traces.
-    pub fn traces(&self) -> &PacketTraces {
-        &self.traces
-    }
-}
-
-impl Drop for TraceStream {
-    fn drop(&mut self) {
-        self.traces.end();
     }
 }

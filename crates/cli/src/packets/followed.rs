@@ -136,8 +136,13 @@ fn write(path: &Path, chain: &str, steps: &[message::TracedStep]) -> io::Result<
             .as_ref()
             .map_or_else(String::new, |reason| format!(", dropped: {reason}"));
         let took = Nanos(step.ended_nanos.saturating_sub(step.began_nanos));
+        let took = if step.function.is_some() {
+            format!("{took} for ")
+        } else {
+            String::new()
+        };
         let comment = format!(
-            "packet {}, {place}{dropped}; core {}, {took} for a batch of {}, {} after its arrival; {}",
+            "packet {}, {place}{dropped}; core {}, {took}a batch of {}, {} after its arrival; {}",
             step.packet,
             step.core,
             step.batch,

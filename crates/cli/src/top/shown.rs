@@ -35,7 +35,8 @@ const TEXT: (u16, u16) = (160, 40);
 /// # Errors
 /// There is no server, the report is wrong, or standard output is no terminal.
 pub fn top(args: &TopArgs) -> Result<ExitCode, CliError> {
-    if !args.once && !(io::stdout().is_terminal() && io::stdin().is_terminal()) {
+    let is_terminal = io::stdout().is_terminal() && io::stdin().is_terminal();
+    if !(args.once || is_terminal) {
         return Err(CliError::Input(
             "expected a terminal; --once prints one screen as text".to_owned(),
         ));
