@@ -7,6 +7,7 @@
 //! - [`chains`]: which chains are valid, and what they need;
 //! - [`view`]: from objects to the policy's view;
 //! - [`writes`]: from the policy's plan to changes of objects;
+//! - [`pools`]: which servers belong to which pools;
 //! - [`pods`]: pods of the instances' functions;
 //! - [`status`]: conditions of chains.
 
@@ -16,6 +17,7 @@ mod demand;
 mod enact;
 mod objects;
 pub mod pods;
+pub mod pools;
 mod seen;
 pub mod status;
 pub mod view;
@@ -36,6 +38,7 @@ use chains::Chains;
 use enact::Enactor;
 use kube::runtime::watcher;
 use kube::{Api, Client};
+use pools::Pools;
 use seen::Servers;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -83,7 +86,8 @@ pub async fn run(
     let (functions, watch_functions) = watch_into(Api::all(client.clone()), everything(), &changed, &notices);
     let of_functions = watcher::Config::default().labels(INSTANCE_LABEL);
     let (pods, watch_pods) = watch_into(Api::all(client.clone()), of_functions, &changed, &notices);
-    let watch_functions = futures::future::join(watch_functions, watch_pods);
+    let (pools, watch_pools) = watch_into(Api::all(client.clone()), everything(), &changed, &notices);
+    let watch_others = futures::future::join3(watch_functions, watch_pods, watch_pools);
     let leases = Api::namespaced(client.clone(), namespace);
     // Renewals are no changes.
     let (leases, watch_leases) = watch_into(leases, everything(), &Arc::new(Notify::new()), &notices);
@@ -91,6 +95,7 @@ pub async fn run(
         chains,
         instances,
         servers,
+        pools,
         profiles,
         leases,
         functions,
@@ -108,7 +113,7 @@ pub async fn run(
     let mut ending = stop.clone();
     tokio::select! {
         _ = futures::future::join5(watch_chains, watch_instances, watch_servers, watch_profiles, watch_leases) => {}
-        _ = watch_functions => {}
+        _ = watch_others => {}
         () = rounds.run(&changed, policy) => {}
         _ = ending.wait_for(|stop| *stop) => {}
         () = campaign(client.clone(), &config.election, &leading, stop) => return,
@@ -183,14 +188,15 @@ impl Term {
         let objects = self.enactor.with_own_writes(objects);
         self.servers.see(&objects.leases, now);
         self.chains.read(&objects);
-        let view = self.views.view(&objects, &self.chains, &self.servers, now);
+        let pools = Pools::new(&objects);
+        let view = self.views.view(&objects, &self.chains, (&self.servers, &pools), now);
         let view = Arc::new(view);
         if let Some(search) = &mut self.search {
             search.step(&mut self.controller, &view, options).await;
         }
         let plan = self.controller.decide(&view);
         let wall = k8s_openapi::jiff::Timestamp::now();
-        let writes = writes::writes(&objects, &self.chains, &self.servers, &plan, wall);
+        let writes = writes::writes(&objects, &self.chains, (&self.servers, &pools), &plan, wall);
         self.enactor.enact(writes).await;
     }
 }

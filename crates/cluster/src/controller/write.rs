@@ -1,6 +1,6 @@
 //! Change of an object.
 
-use crate::resources::{Chain, ChainInstance, ChainStatus, Condition, FunctionStatus};
+use crate::resources::{Chain, ChainInstance, ChainStatus, Condition, FunctionStatus, PoolStatus};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::Value;
 use std::sync::Arc;
@@ -40,6 +40,13 @@ pub enum Write {
         name: String,
         /// Conditions.
         conditions: Vec<Condition>,
+    },
+    /// Change the status of a pool.
+    PoolStatus {
+        /// Name of the pool.
+        name: String,
+        /// Status.
+        status: Box<PoolStatus>,
     },
     /// Create a pod of a function.
     CreatePod(Box<Pod>),

@@ -3,6 +3,7 @@
 mod definitions;
 mod functions;
 mod lifecycle;
+mod pools;
 mod restarts;
 mod rights;
 mod rules;
