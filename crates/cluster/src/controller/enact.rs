@@ -5,6 +5,7 @@ use super::writes::{Key, Write};
 use crate::notices::Notices;
 use crate::resources::{Chain, ChainInstance, Function, RackServer, ServerPool};
 use futures::StreamExt;
+use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
@@ -149,6 +150,11 @@ async fn carry_out(client: &Client, recorder: &Recorder, write: Write) -> kube::
             let api = Api::<Chain>::namespaced(client.clone(), &key.0);
             api.patch_status(&key.1, &parameters, &Patch::Merge(json!({ "status": status })))
                 .await?;
+            Ok(Done::Other)
+        }
+        Write::CreateJob(job) => {
+            let api = Api::<Job>::namespaced(client.clone(), &job.namespace().unwrap_or_default());
+            api.create(&PostParams::default(), &job).await?;
             Ok(Done::Other)
         }
         Write::CreatePod(pod) => {

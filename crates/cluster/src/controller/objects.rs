@@ -2,6 +2,7 @@
 
 use crate::resources::{Chain, ChainInstance, Function, Profile, RackServer, ServerPool};
 use crate::watching::Watched;
+use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
@@ -24,6 +25,8 @@ pub struct Objects {
     pub leases: Vec<Arc<Lease>>,
     /// Functions, and pods of functions; `None` if the controller does not see both.
     pub functions: Option<FunctionObjects>,
+    /// Jobs that measure profiles; `None` if the controller does not see them.
+    pub jobs: Option<Vec<Arc<Job>>>,
 }
 
 /// Functions, and pods of functions.
@@ -45,6 +48,7 @@ pub(super) struct Watches {
     pub(super) leases: Watched<Lease>,
     pub(super) functions: Watched<Function>,
     pub(super) pods: Watched<Pod>,
+    pub(super) jobs: Watched<Job>,
 }
 
 impl Watches {
@@ -77,6 +81,7 @@ impl Watches {
                 functions: sorted(self.functions.all()),
                 pods: sorted(self.pods.all()),
             }),
+            jobs: self.jobs.is_ready().then(|| sorted(self.jobs.all())),
         }
     }
 }

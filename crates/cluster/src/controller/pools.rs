@@ -42,6 +42,15 @@ impl Pools {
         self.of_server.get(server).cloned().unwrap_or_default()
     }
 
+    /// Returns `true` if chains of a pool, or those without one, may use a server.
+    pub(super) fn has(&self, pool: Option<&str>, server: &str) -> bool {
+        let pools = self.of_server.get(server);
+        match pool {
+            Some(pool) => pools.is_some_and(|pools| pools.iter().any(|name| name == pool)),
+            None => pools.is_none(),
+        }
+    }
+
     /// Returns the reason, one word and one line, why chains of a pool, or those without one, can have no server.
     pub(super) fn problem(&self, pool: Option<&str>) -> Option<(&'static str, String)> {
         let Some(pool) = pool else {

@@ -257,8 +257,8 @@ pub fn events_between(before: Option<&ChainStatus>, after: &ChainStatus) -> Vec<
         let is_new = was.is_none_or(|was| was.status != condition.status || was.reason != condition.reason);
         let holds = condition.status == "True";
         // A condition that holds from the start is no news; nor is a chain that starts.
-        let is_expected =
-            was.is_none() && holds || ["Starting", "RollingOut", "NoInstance"].contains(&&*condition.reason);
+        let is_expected = was.is_none() && holds
+            || ["Starting", "RollingOut", "NoInstance", "Profiling"].contains(&&*condition.reason);
         if is_new && !is_expected {
             let note = match condition.message.is_empty() {
                 true => format!("{} is {}", condition.name, condition.status),

@@ -4,6 +4,7 @@ use super::chains::Chains;
 use super::objects::{Objects, full_name};
 use super::pods::{FunctionPods, pods_of};
 use super::pools::Pools;
+use super::profiling::Profiling;
 use super::seen::Servers;
 use super::status::{chain_status, events_between};
 pub use super::write::{Key, Write};
@@ -26,7 +27,7 @@ pub fn writes(
     objects: &Objects,
     chains: &Chains,
     (servers, pools): (&Servers, &Pools),
-    plan: &RackPlan,
+    (plan, profiling): (&RackPlan, &Profiling),
     now: Timestamp,
 ) -> Vec<Write> {
     let by_name: HashMap<String, &Arc<Chain>> = objects
@@ -73,6 +74,7 @@ pub fn writes(
         }
         let mut status = chain_status(chain, of_chain, (chains, pools), plan.verdicts.get(&name), now);
         functions.tell(chain, of_chain, &mut status, now);
+        profiling.tell(chain, &mut status, now);
         if chain.status.as_ref() != Some(&status) {
             for (warning, reason, note) in events_between(chain.status.as_ref(), &status) {
                 let chain = Arc::clone(chain);
@@ -104,6 +106,7 @@ pub fn writes(
         }
     }
     writes.extend(pools.writes(objects, servers, now));
+    writes.extend(profiling.writes());
     writes
 }
 

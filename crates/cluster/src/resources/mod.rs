@@ -5,7 +5,7 @@
 //! | [`Chain`] | operators; status: the controller | the controller |
 //! | [`ChainInstance`] | the controller; status: the server's agent | agents, the controller |
 //! | [`RackServer`] | the server's agent; `unschedulable`: operators | the controller |
-//! | [`Profile`] | operators, or jobs that measure | the controller, agents |
+//! | [`Profile`] | operators, or Jobs that measure | the controller, agents |
 //! | [`ServerPool`] | operators; status: the controller | the controller |
 //! | [`Function`] | operators; status: the controller | the controller, which makes pods |
 //!
@@ -32,7 +32,7 @@ pub use function::{
 };
 pub use instance::{ChainInstance, InstanceFigures, InstancePhase, InstancePod, InstanceSpec, InstanceStatus};
 pub use pool::{PoolOperator, PoolRequirement, PoolSelector, PoolSpec, PoolStatus, ServerPool};
-pub use profile::{Profile, ProfileSpec};
+pub use profile::{Profile, ProfileSpec, apply_profile};
 pub use server::{RackServer, ServerSpec, ServerStatus};
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -47,6 +47,8 @@ pub const VERSION: &str = "v1alpha1";
 pub const DRAIN_FINALIZER: &str = "tailwater.dev/drain";
 /// Label of instances: the name of their chain.
 pub const CHAIN_LABEL: &str = "tailwater.dev/chain";
+/// Label of Jobs that measure profiles: the name of their chain.
+pub const PROFILE_LABEL: &str = "tailwater.dev/profile";
 /// Label of instances: the name of their server.
 pub const SERVER_LABEL: &str = "tailwater.dev/server";
 

@@ -4,6 +4,7 @@ mod definitions;
 mod functions;
 mod lifecycle;
 mod pools;
+mod profiling;
 mod restarts;
 mod rights;
 mod rules;

@@ -22,7 +22,7 @@ pub(crate) fn pools(client: &Client) -> Api<ServerPool> {
     Api::all(client.clone())
 }
 
-async fn label(client: &Client, server: &str, tier: Option<&str>) {
+pub(crate) async fn label(client: &Client, server: &str, tier: Option<&str>) {
     let servers: Api<RackServer> = Api::all(client.clone());
     let patch = Patch::Merge(json!({"metadata": {"labels": {"tier": tier}}}));
     servers.patch(server, &PatchParams::default(), &patch).await.unwrap();
