@@ -2,7 +2,8 @@
 
 #[cfg(feature = "cluster")]
 use crate::cluster::{
-    AGENT_EXAMPLES, AgentArgs, CONTROLLER_EXAMPLES, ControllerArgs, DEFINITIONS_EXAMPLES, INGRESS_EXAMPLES, IngressArgs,
+    AGENT_EXAMPLES, AgentArgs, CONTROLLER_EXAMPLES, ControllerArgs, DEFINITIONS_EXAMPLES, INGRESS_EXAMPLES,
+    IngressArgs, PUBLISH_EXAMPLES, PublishArgs,
 };
 use crate::contention::{CONTENTION_EXAMPLES, ContentionArgs};
 use crate::control::args::{
@@ -173,6 +174,10 @@ pub enum ProfileCommand {
     /// Measure both: latency over load, throughput over cache
     #[command(after_help = MEASURE_EXAMPLES)]
     All(MeasureArgs),
+    /// Measure both, and write them as a Profile of the rack
+    #[cfg(feature = "cluster")]
+    #[command(after_help = PUBLISH_EXAMPLES)]
+    Publish(PublishArgs),
     /// Measure how much programs beside the chain slow it down, and how much it slows others, for `tailwater predict`
     #[command(after_help = CONTENTION_EXAMPLES)]
     Contention(ContentionArgs),

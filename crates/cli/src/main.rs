@@ -97,6 +97,8 @@ fn main() -> ExitCode {
         Command::Profile(ProfileCommand::Latency(args)) => curves::measure(CurveSelection::Latency, &args),
         Command::Profile(ProfileCommand::Cache(args)) => curves::measure(CurveSelection::Cache, &args),
         Command::Profile(ProfileCommand::All(args)) => curves::measure(CurveSelection::All, &args),
+        #[cfg(feature = "cluster")]
+        Command::Profile(ProfileCommand::Publish(args)) => cluster::publish(&args),
         Command::Profile(ProfileCommand::Contention(args)) => contention::contention(&args),
         Command::Profile(ProfileCommand::Diff(args)) => curves::diff(&args),
         Command::Profile(ProfileCommand::Curves(args)) => curves::curves(&args),

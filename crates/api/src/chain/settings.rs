@@ -94,6 +94,12 @@ static FIELDS: Map = Map {
             Type::Map(&SCALE),
             "Number of instances on a rack of servers. Not used on a single machine.",
         ),
+        Field::new(
+            "pool",
+            Type::Text(&LABEL),
+            "Name of the ServerPool whose servers the chain is limited to on a rack. Not used on a single machine.",
+        )
+        .otherwise("servers that are in no pool"),
     ],
     rules: &[Rule::AtMostOne(&["port", "ports"])],
     ..Map::PLAIN
@@ -185,6 +191,8 @@ pub struct ChainSettings {
     pub isolation: IsolationSpec,
     /// Instances on a rack. Not used on a single machine.
     pub scale: ScaleSpec,
+    /// Name of the pool of servers that it is limited to on a rack, if any. Not used on a single machine.
+    pub pool: Option<String>,
 }
 
 /// Instances of a chain on a rack.
@@ -307,6 +315,7 @@ impl<'d> ChainNode<'d> {
             state,
             isolation: optional(&spec, "isolation", IsolationSpec::parse)?,
             scale: optional(&spec, "scale", scale)?,
+            pool: spec.optional("pool").map(|node| label(&node)).transpose()?,
         })
     }
 }

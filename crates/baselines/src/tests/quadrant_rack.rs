@@ -48,6 +48,7 @@ fn capacity(instances: &[InstanceView], network: Nanos) -> ChainCapacity {
         least: 1,
         most: 9,
         redundancy: 1,
+        pool: None,
         demand: ChainDemand::default(),
     };
     let instances: Vec<&InstanceView> = instances.iter().collect();

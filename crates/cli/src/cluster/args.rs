@@ -1,5 +1,6 @@
 //! Arguments of the commands for a rack on Kubernetes.
 
+use crate::curves::MeasureArgs;
 use crate::serve::ServeArgs;
 use crate::values::{self, Cores};
 use clap::{ArgGroup, Args};
@@ -49,6 +50,16 @@ pub const DEFINITIONS_EXAMPLES: &str = "\
 Example:
   tailwater definitions | kubectl apply --server-side -f -";
 
+/// Help text of `tailwater profile publish`.
+pub const PUBLISH_EXAMPLES: &str = "\
+Measures as tailwater profile all does, and creates or replaces the Profile of the rack's API server. Jobs of the
+controller run it.
+
+Example:
+  tailwater profile publish edge.yaml --profile default/edge
+
+Exit codes: 0 measured and written; 1 failed or stopped; 2 wrong input.";
+
 /// Namespace without the option.
 const NAMESPACE: &str = "tailwater";
 
@@ -85,6 +96,35 @@ pub struct ControllerArgs {
     /// Most instances that move at a time
     #[arg(long, value_name = "N", default_value = "16")]
     pub moves: u16,
+    /// Measure missing profiles by Jobs with this image of the program [default: no Jobs]
+    #[arg(long, value_name = "IMAGE", requires = "profile_in")]
+    pub profile_image: Option<String>,
+    /// Namespaces whose chains are measured
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', requires = "profile_image")]
+    pub profile_in: Vec<String>,
+    /// Most Jobs at a time
+    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub profile_jobs: u16,
+    /// Time limit of a Job
+    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = values::duration)]
+    pub profile_time: Nanos,
+    /// Processors of a Job: one for the chain, one for the pirate that occupies the cache
+    #[arg(long, value_name = "N", default_value = "2", value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub profile_cpu: u16,
+    /// Memory of a Job
+    #[arg(long, value_name = "SIZE", default_value = "2Gi")]
+    pub profile_memory: String,
+}
+
+/// Arguments of `tailwater profile publish`.
+#[derive(Debug, Args)]
+pub struct PublishArgs {
+    /// The Profile
+    #[arg(long, value_name = "NAMESPACE/NAME")]
+    pub profile: String,
+    /// The measurement
+    #[command(flatten)]
+    pub measure: MeasureArgs,
 }
 
 /// Arguments of `tailwater agent`.

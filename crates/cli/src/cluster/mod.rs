@@ -1,13 +1,16 @@
 //! A rack on Kubernetes: `tailwater controller`, `agent` and `definitions`.
 
 mod args;
+mod publish;
 mod reader;
 mod server;
 mod software;
 
 pub use args::{
-    AGENT_EXAMPLES, AgentArgs, CONTROLLER_EXAMPLES, ControllerArgs, DEFINITIONS_EXAMPLES, INGRESS_EXAMPLES, IngressArgs,
+    AGENT_EXAMPLES, AgentArgs, CONTROLLER_EXAMPLES, ControllerArgs, DEFINITIONS_EXAMPLES, INGRESS_EXAMPLES,
+    IngressArgs, PUBLISH_EXAMPLES, PublishArgs,
 };
+pub use publish::publish;
 
 use crate::control::yaml::to_yaml;
 use crate::error::CliError;
@@ -23,7 +26,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tailwater_cluster::agent::{self, AgentConfig, ControlSocket, ReportsConfig};
-use tailwater_cluster::controller::{self, BetterPlans, ControllerConfig};
+use tailwater_cluster::controller::{self, BetterPlans, ControllerConfig, ProfilingConfig};
 use tailwater_cluster::ingress::{FromServers, OpenFlowSwitch, SessionConfig, SteeringConfig, Unmatched};
 use tailwater_cluster::leader::ElectionConfig;
 use tailwater_cluster::rack_ingress::{self, RackIngressConfig};
@@ -91,6 +94,14 @@ pub fn controller(args: &ControllerArgs) -> Result<ExitCode, CliError> {
         better: args.consolidate.map(|period| BetterPlans {
             period,
             least: Saving::Servers(usize::from(args.saving.max(1))),
+        }),
+        profiling: args.profile_image.as_ref().map(|image| ProfilingConfig {
+            image: image.clone(),
+            namespaces: args.profile_in.clone(),
+            at_a_time: args.profile_jobs.into(),
+            time_limit: self::duration(args.profile_time),
+            cpu: args.profile_cpu.to_string(),
+            memory: args.profile_memory.clone(),
         }),
         options: RackOptions {
             lost_after: args.lost_after,

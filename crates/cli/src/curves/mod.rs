@@ -201,7 +201,7 @@ impl TrafficChoice {
 }
 
 /// Returns the default path of a chain's curves: `edge.curves.yaml` for `edge.yaml`.
-fn beside(chain: &Path) -> PathBuf {
+pub(crate) fn beside(chain: &Path) -> PathBuf {
     chain.with_extension("curves.yaml")
 }
 

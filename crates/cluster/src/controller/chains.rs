@@ -109,6 +109,8 @@ pub struct ReadChain {
     running: Option<ChainFacts>,
     /// Number of instances.
     pub scale: Scale,
+    /// Name of the pool of servers that it is limited to.
+    pub pool: Option<String>,
     /// Curves of its profiles.
     pub curves: Vec<Arc<Curves>>,
     /// Reason why a profile is not used, if there is one.
@@ -219,6 +221,7 @@ impl Chains {
             }),
             running: None,
             scale: chain.spec.scale,
+            pool: chain.spec.pool.clone(),
             curves,
             unusable,
             profiles,

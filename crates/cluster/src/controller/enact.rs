@@ -3,8 +3,9 @@
 use super::objects::{Objects, full_name, sorted};
 use super::writes::{Key, Write};
 use crate::notices::Notices;
-use crate::resources::{Chain, ChainInstance, Function, RackServer};
+use crate::resources::{Chain, ChainInstance, Function, RackServer, ServerPool};
 use futures::StreamExt;
+use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
@@ -151,6 +152,11 @@ async fn carry_out(client: &Client, recorder: &Recorder, write: Write) -> kube::
                 .await?;
             Ok(Done::Other)
         }
+        Write::CreateJob(job) => {
+            let api = Api::<Job>::namespaced(client.clone(), &job.namespace().unwrap_or_default());
+            api.create(&PostParams::default(), &job).await?;
+            Ok(Done::Other)
+        }
         Write::CreatePod(pod) => {
             let api = Api::<Pod>::namespaced(client.clone(), &pod.namespace().unwrap_or_default());
             api.create(&PostParams::default(), &pod).await?;
@@ -169,6 +175,12 @@ async fn carry_out(client: &Client, recorder: &Recorder, write: Write) -> kube::
             let api = Api::<Function>::namespaced(client.clone(), &key.0);
             let patch = Patch::Merge(json!({ "status": status }));
             api.patch_status(&key.1, &parameters, &patch).await?;
+            Ok(Done::Other)
+        }
+        Write::PoolStatus { name, status } => {
+            let api = Api::<ServerPool>::all(client.clone());
+            let patch = Patch::Merge(json!({ "status": status }));
+            api.patch_status(&name, &parameters, &patch).await?;
             Ok(Done::Other)
         }
         Write::Server { name, conditions } => {

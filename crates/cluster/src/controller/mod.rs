@@ -7,6 +7,8 @@
 //! - [`chains`]: which chains are valid, and what they need;
 //! - [`view`]: from objects to the policy's view;
 //! - [`writes`]: from the policy's plan to changes of objects;
+//! - [`pools`]: which servers belong to which pools;
+//! - [`profiling`]: Jobs that measure profiles;
 //! - [`pods`]: pods of the instances' functions;
 //! - [`status`]: conditions of chains.
 
@@ -16,6 +18,8 @@ mod demand;
 mod enact;
 mod objects;
 pub mod pods;
+pub mod pools;
+pub mod profiling;
 mod seen;
 pub mod status;
 pub mod view;
@@ -26,16 +30,19 @@ pub use better::BetterPlans;
 pub use chains::{ChainFacts, ChainReader, DocumentReader};
 pub(crate) use objects::sorted;
 pub use objects::{FunctionObjects, Objects, full_name};
+pub use profiling::ProfilingConfig;
 
 use crate::leader::{ElectionConfig, campaign};
 use crate::notices::Notices;
-use crate::resources::INSTANCE_LABEL;
+use crate::resources::{INSTANCE_LABEL, PROFILE_LABEL};
 use crate::watching::watch_into;
 use better::Search;
 use chains::Chains;
 use enact::Enactor;
 use kube::runtime::watcher;
 use kube::{Api, Client};
+use pools::Pools;
+use profiling::{Profiler, Profiling};
 use seen::Servers;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -60,6 +67,8 @@ pub struct ControllerConfig {
     pub peak: Duration,
     /// Search for plans with fewer servers, if there is to be one.
     pub better: Option<BetterPlans>,
+    /// Jobs that measure missing profiles, if there are to be any.
+    pub profiling: Option<ProfilingConfig>,
     /// Limits of the policy.
     pub options: RackOptions,
 }
@@ -83,7 +92,18 @@ pub async fn run(
     let (functions, watch_functions) = watch_into(Api::all(client.clone()), everything(), &changed, &notices);
     let of_functions = watcher::Config::default().labels(INSTANCE_LABEL);
     let (pods, watch_pods) = watch_into(Api::all(client.clone()), of_functions, &changed, &notices);
-    let watch_functions = futures::future::join(watch_functions, watch_pods);
+    let (pools, watch_pools) = watch_into(Api::all(client.clone()), everything(), &changed, &notices);
+    let of_profiles = watcher::Config::default().labels(PROFILE_LABEL);
+    let (jobs, watch_jobs) = watch_into(Api::all(client.clone()), of_profiles, &changed, &notices);
+    let is_profiling = config.profiling.is_some();
+    // Without them the controller needs no rights on Jobs.
+    let watch_jobs = async move {
+        match is_profiling {
+            true => watch_jobs.await,
+            false => std::future::pending().await,
+        }
+    };
+    let watch_others = futures::future::join4(watch_functions, watch_pods, watch_pools, watch_jobs);
     let leases = Api::namespaced(client.clone(), namespace);
     // Renewals are no changes.
     let (leases, watch_leases) = watch_into(leases, everything(), &Arc::new(Notify::new()), &notices);
@@ -91,10 +111,12 @@ pub async fn run(
         chains,
         instances,
         servers,
+        pools,
         profiles,
         leases,
         functions,
         pods,
+        jobs,
     };
     let (leading, is_leading) = watch::channel(false);
     let rounds = Rounds {
@@ -108,7 +130,7 @@ pub async fn run(
     let mut ending = stop.clone();
     tokio::select! {
         _ = futures::future::join5(watch_chains, watch_instances, watch_servers, watch_profiles, watch_leases) => {}
-        _ = watch_functions => {}
+        _ = watch_others => {}
         () = rounds.run(&changed, policy) => {}
         _ = ending.wait_for(|stop| *stop) => {}
         () = campaign(client.clone(), &config.election, &leading, stop) => return,
@@ -152,6 +174,7 @@ impl Rounds<'_> {
             views: Views::new(self.config.drain, self.config.peak),
             controller: RackController::new(self.config.options, policy),
             search: self.config.better.map(Search::new),
+            profiler: self.config.profiling.clone().map(Profiler::new),
             enactor: Enactor::new(self.client.clone(), self.notices.clone()),
         };
         loop {
@@ -175,6 +198,7 @@ struct Term {
     views: Views,
     controller: RackController<Box<dyn ScalingPolicy>>,
     search: Option<Search>,
+    profiler: Option<Profiler>,
     enactor: Enactor,
 }
 
@@ -183,14 +207,20 @@ impl Term {
         let objects = self.enactor.with_own_writes(objects);
         self.servers.see(&objects.leases, now);
         self.chains.read(&objects);
-        let view = self.views.view(&objects, &self.chains, &self.servers, now);
+        let pools = Pools::new(&objects);
+        let view = self.views.view(&objects, &self.chains, (&self.servers, &pools), now);
         let view = Arc::new(view);
         if let Some(search) = &mut self.search {
             search.step(&mut self.controller, &view, options).await;
         }
         let plan = self.controller.decide(&view);
         let wall = k8s_openapi::jiff::Timestamp::now();
-        let writes = writes::writes(&objects, &self.chains, &self.servers, &plan, wall);
+        let profiling = match &mut self.profiler {
+            Some(profiler) => profiler.decide(&objects, &self.chains, (&self.servers, &pools), now),
+            None => Profiling::default(),
+        };
+        let seen = (&self.servers, &pools);
+        let writes = writes::writes(&objects, &self.chains, seen, (&plan, &profiling), wall);
         self.enactor.enact(writes).await;
     }
 }

@@ -1,7 +1,8 @@
 //! Objects that the controller decides by.
 
-use crate::resources::{Chain, ChainInstance, Function, Profile, RackServer};
+use crate::resources::{Chain, ChainInstance, Function, Profile, RackServer, ServerPool};
 use crate::watching::Watched;
+use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
@@ -16,12 +17,16 @@ pub struct Objects {
     pub instances: Vec<Arc<ChainInstance>>,
     /// Servers.
     pub servers: Vec<Arc<RackServer>>,
+    /// Pools of servers; none if there is no definition of them.
+    pub pools: Vec<Arc<ServerPool>>,
     /// Profiles.
     pub profiles: Vec<Arc<Profile>>,
     /// Leases of servers, which have their names.
     pub leases: Vec<Arc<Lease>>,
     /// Functions, and pods of functions; `None` if the controller does not see both.
     pub functions: Option<FunctionObjects>,
+    /// Jobs that measure profiles; `None` if the controller does not see them.
+    pub jobs: Option<Vec<Arc<Job>>>,
 }
 
 /// Functions, and pods of functions.
@@ -38,10 +43,12 @@ pub(super) struct Watches {
     pub(super) chains: Watched<Chain>,
     pub(super) instances: Watched<ChainInstance>,
     pub(super) servers: Watched<RackServer>,
+    pub(super) pools: Watched<ServerPool>,
     pub(super) profiles: Watched<Profile>,
     pub(super) leases: Watched<Lease>,
     pub(super) functions: Watched<Function>,
     pub(super) pods: Watched<Pod>,
+    pub(super) jobs: Watched<Job>,
 }
 
 impl Watches {
@@ -50,6 +57,9 @@ impl Watches {
         self.chains.ready().await;
         self.instances.ready().await;
         self.servers.ready().await;
+        // Definitions of an older version have none. Without rights the pools are unknown: a chain could get servers
+        // that are not for it.
+        self.pools.ready_or_undefined().await;
         self.profiles.ready().await;
         self.leases.ready().await;
     }
@@ -60,6 +70,10 @@ impl Watches {
             chains: sorted(self.chains.all()),
             instances: sorted(self.instances.all()),
             servers: sorted(self.servers.all()),
+            pools: match self.pools.is_ready() {
+                true => sorted(self.pools.all()),
+                false => Vec::new(),
+            },
             profiles: sorted(self.profiles.all()),
             leases: sorted(self.leases.all()),
             // A rack without functions needs no rights for them.
@@ -67,6 +81,7 @@ impl Watches {
                 functions: sorted(self.functions.all()),
                 pods: sorted(self.pods.all()),
             }),
+            jobs: self.jobs.is_ready().then(|| sorted(self.jobs.all())),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::chains::{Chains, ReadChain};
 use super::objects::full_name;
+use super::pools::Pools;
 use crate::figures::{latency_text, rate_text};
 use crate::resources::{Chain, ChainInstance, ChainStatus, InstancePhase, set_condition};
 use k8s_openapi::jiff::Timestamp;
@@ -16,7 +17,7 @@ use tailwater_placement::rack::{Risk, Verdict};
 pub fn chain_status(
     chain: &Chain,
     instances: &[&ChainInstance],
-    chains: &Chains,
+    (chains, pools): (&Chains, &Pools),
     verdict: Option<&Verdict>,
     now: Timestamp,
 ) -> ChainStatus {
@@ -38,7 +39,11 @@ pub fn chain_status(
         .iter()
         .filter(|instance| phase(instance) == InstancePhase::Running)
         .count();
-    let (holds, reason, message) = placed(verdict, chains.get(&name));
+    let problem = pools.problem(chain.spec.pool.as_deref());
+    let (holds, reason, message) = match (verdict, problem) {
+        (Some(_), Some((reason, message))) => (false, reason, message),
+        _ => placed(verdict, chains.get(&name)),
+    };
     set("Placed", holds, reason, &message);
     let failed = active.iter().find(|instance| phase(instance) == InstancePhase::Failed);
     match failed {
@@ -128,6 +133,14 @@ fn placed(verdict: Option<&Verdict>, read: Option<&ReadChain>) -> (bool, &'stati
             "NotAccepted",
             "it has no instance of an accepted spec".to_owned(),
         ),
+        Some(Verdict::AtRisk(Risk::CannotMove { instance, reason })) => {
+            let name = instance.rsplit_once('/').map_or(&**instance, |(_, name)| name);
+            let message = format!(
+                "{name} stays where it is, though its server is to become empty or is not one of its pool: {}",
+                binding(reason)
+            );
+            (true, "CannotMove", message)
+        }
         Some(Verdict::Placed { .. } | Verdict::AtRisk(_)) => (true, "Placed", unpromised),
         Some(Verdict::TooFew {
             rate,
@@ -244,8 +257,8 @@ pub fn events_between(before: Option<&ChainStatus>, after: &ChainStatus) -> Vec<
         let is_new = was.is_none_or(|was| was.status != condition.status || was.reason != condition.reason);
         let holds = condition.status == "True";
         // A condition that holds from the start is no news; nor is a chain that starts.
-        let is_expected =
-            was.is_none() && holds || ["Starting", "RollingOut", "NoInstance"].contains(&&*condition.reason);
+        let is_expected = was.is_none() && holds
+            || ["Starting", "RollingOut", "NoInstance", "Profiling"].contains(&&*condition.reason);
         if is_new && !is_expected {
             let note = match condition.message.is_empty() {
                 true => format!("{} is {}", condition.name, condition.status),

@@ -3,6 +3,7 @@
 use super::chains::{ChainFacts, Chains, ReadChain};
 use super::demand::Demands;
 use super::objects::{Objects, full_name};
+use super::pools::Pools;
 use super::seen::Servers;
 use crate::resources::{ChainInstance, InstancePhase, RackServer};
 use kube::ResourceExt;
@@ -40,7 +41,13 @@ impl Views {
     }
 
     /// Makes the view of a round.
-    pub fn view(&mut self, objects: &Objects, chains: &Chains, servers: &Servers, now: Nanos) -> RackView {
+    pub fn view(
+        &mut self,
+        objects: &Objects,
+        chains: &Chains,
+        (servers, pools): (&Servers, &Pools),
+        now: Nanos,
+    ) -> RackView {
         let mut instances = Vec::with_capacity(objects.instances.len());
         let mut offered: HashMap<String, f64> = HashMap::new();
         let mut since = HashMap::new();
@@ -66,6 +73,7 @@ impl Views {
                     least: read.scale.min.min(u16::MAX.into()) as u16,
                     most: read.scale.max.min(u16::MAX.into()) as u16,
                     redundancy: read.scale.servers.min(u16::MAX.into()) as u16,
+                    pool: read.pool.clone(),
                     demand,
                     name,
                 })
@@ -78,7 +86,7 @@ impl Views {
             servers: objects
                 .servers
                 .iter()
-                .map(|server| server_view(server, servers))
+                .map(|server| server_view(server, servers, pools))
                 .collect(),
             chains: views,
             instances,
@@ -154,7 +162,7 @@ fn promise(facts: &ChainFacts, read: &ReadChain) -> Option<RackPromise> {
     })
 }
 
-fn server_view(server: &RackServer, servers: &Servers) -> ServerView {
+fn server_view(server: &RackServer, servers: &Servers, pools: &Pools) -> ServerView {
     let name = server.name_any();
     let status = server.status.clone().unwrap_or_default();
     let state = match servers.last_seen(&name) {
@@ -168,6 +176,7 @@ fn server_view(server: &RackServer, servers: &Servers) -> ServerView {
         },
     };
     ServerView {
+        pools: pools.of(&name),
         name,
         machine: status.machine,
         state,

@@ -1,6 +1,7 @@
 //! Change of an object.
 
-use crate::resources::{Chain, ChainInstance, ChainStatus, Condition, FunctionStatus};
+use crate::resources::{Chain, ChainInstance, ChainStatus, Condition, FunctionStatus, PoolStatus};
+use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::Value;
 use std::sync::Arc;
@@ -41,6 +42,15 @@ pub enum Write {
         /// Conditions.
         conditions: Vec<Condition>,
     },
+    /// Change the status of a pool.
+    PoolStatus {
+        /// Name of the pool.
+        name: String,
+        /// Status.
+        status: Box<PoolStatus>,
+    },
+    /// Create a Job that measures a profile.
+    CreateJob(Box<Job>),
     /// Create a pod of a function.
     CreatePod(Box<Pod>),
     /// Delete a pod of a function.

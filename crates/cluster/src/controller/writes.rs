@@ -3,6 +3,8 @@
 use super::chains::Chains;
 use super::objects::{Objects, full_name};
 use super::pods::{FunctionPods, pods_of};
+use super::pools::Pools;
+use super::profiling::Profiling;
 use super::seen::Servers;
 use super::status::{chain_status, events_between};
 pub use super::write::{Key, Write};
@@ -21,7 +23,13 @@ use tailwater_net::ethernet::MacAddress;
 use tailwater_placement::rack::{CreateReason, DeleteReason, NewInstance, RackAction, RackPlan};
 
 /// Returns the changes of a round. Instances come before statuses.
-pub fn writes(objects: &Objects, chains: &Chains, servers: &Servers, plan: &RackPlan, now: Timestamp) -> Vec<Write> {
+pub fn writes(
+    objects: &Objects,
+    chains: &Chains,
+    (servers, pools): (&Servers, &Pools),
+    (plan, profiling): (&RackPlan, &Profiling),
+    now: Timestamp,
+) -> Vec<Write> {
     let by_name: HashMap<String, &Arc<Chain>> = objects
         .chains
         .iter()
@@ -64,8 +72,9 @@ pub fn writes(objects: &Objects, chains: &Chains, servers: &Servers, plan: &Rack
         if let Some(Ok(_)) = chains.facts(&name) {
             writes.extend(rollout(chain, of_chain, &mut users));
         }
-        let mut status = chain_status(chain, of_chain, chains, plan.verdicts.get(&name), now);
+        let mut status = chain_status(chain, of_chain, (chains, pools), plan.verdicts.get(&name), now);
         functions.tell(chain, of_chain, &mut status, now);
+        profiling.tell(chain, &mut status, now);
         if chain.status.as_ref() != Some(&status) {
             for (warning, reason, note) in events_between(chain.status.as_ref(), &status) {
                 let chain = Arc::clone(chain);
@@ -96,6 +105,8 @@ pub fn writes(objects: &Objects, chains: &Chains, servers: &Servers, plan: &Rack
             writes.push(Write::Server { name, conditions });
         }
     }
+    writes.extend(pools.writes(objects, servers, now));
+    writes.extend(profiling.writes());
     writes
 }
 
@@ -168,6 +179,7 @@ fn because(reason: CreateReason) -> &'static str {
         CreateReason::Lost => "others were lost",
         CreateReason::Load => "more packets than the others are promised",
         CreateReason::ServerDrain => "its predecessor's server is to become empty",
+        CreateReason::Pool => "its predecessor's server is not one of its pool",
         CreateReason::Plan => "a better plan",
     }
 }

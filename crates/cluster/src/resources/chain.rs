@@ -14,7 +14,7 @@ const LONGEST_NAME: usize = 63;
 const SEPARATOR: &str = "--";
 
 /// Spec of a chain: that of the file for a single machine, which is checked by the code that reads such files, and
-/// [`scale`](ChainSpec::scale).
+/// [`scale`](ChainSpec::scale) and [`pool`](ChainSpec::pool).
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[kube(
     group = "tailwater.dev",
@@ -36,12 +36,16 @@ const SEPARATOR: &str = "--";
         json_path = ".status.conditions[?(@.type==\"ObjectiveMet\")].status"
     ),
     printcolumn(name = "Reason", type_ = "string", json_path = ".status.reason"),
+    printcolumn(name = "Pool", type_ = "string", json_path = ".spec.pool", priority = 1),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 pub struct ChainSpec {
     /// Instances on the rack.
     #[serde(default)]
     pub scale: Scale,
+    /// Name of the [`ServerPool`](super::ServerPool) whose servers it is limited to. Without one: servers in no pool.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool: Option<String>,
     /// Everything else, as the file of a single machine has it.
     #[serde(flatten)]
     pub local: Map<String, Value>,
@@ -62,6 +66,7 @@ impl JsonSchema for ChainSpec {
             "properties".to_owned(),
             json!({
                 "scale": scale,
+                "pool": {"type": "string", "maxLength": 63, "nullable": true},
                 "functions": {
                     "type": "array", "minItems": 1, "maxItems": 16,
                     "items": {"type": "object", "x-kubernetes-preserve-unknown-fields": true},

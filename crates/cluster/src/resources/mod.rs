@@ -5,11 +5,12 @@
 //! | [`Chain`] | operators; status: the controller | the controller |
 //! | [`ChainInstance`] | the controller; status: the server's agent | agents, the controller |
 //! | [`RackServer`] | the server's agent; `unschedulable`: operators | the controller |
-//! | [`Profile`] | operators, or jobs that measure | the controller, agents |
+//! | [`Profile`] | operators, or Jobs that measure | the controller, agents |
+//! | [`ServerPool`] | operators; status: the controller | the controller |
 //! | [`Function`] | operators; status: the controller | the controller, which makes pods |
 //!
 //! The API server is the only truth: a controller or agent that starts anew needs nothing else. `spec` of a chain is
-//! that of the file which runs on a single machine, and `spec.scale` in addition.
+//! that of the file which runs on a single machine; `spec.scale` and `spec.pool` are used on a rack only.
 
 // Columns of tables are attributes that look alike.
 #![allow(clippy::duplicated_attributes)]
@@ -18,6 +19,7 @@ mod chain;
 mod condition;
 mod function;
 mod instance;
+mod pool;
 mod profile;
 mod schema;
 mod server;
@@ -29,7 +31,8 @@ pub use function::{
     PODS_ANNOTATION, PullPolicy, VariableSource, names_a_socket, pod_folder, pod_socket, references, with_sockets,
 };
 pub use instance::{ChainInstance, InstanceFigures, InstancePhase, InstancePod, InstanceSpec, InstanceStatus};
-pub use profile::{Profile, ProfileSpec};
+pub use pool::{PoolOperator, PoolRequirement, PoolSelector, PoolSpec, PoolStatus, ServerPool};
+pub use profile::{Profile, ProfileSpec, apply_profile};
 pub use server::{RackServer, ServerSpec, ServerStatus};
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -44,6 +47,8 @@ pub const VERSION: &str = "v1alpha1";
 pub const DRAIN_FINALIZER: &str = "tailwater.dev/drain";
 /// Label of instances: the name of their chain.
 pub const CHAIN_LABEL: &str = "tailwater.dev/chain";
+/// Label of Jobs that measure profiles: the name of their chain.
+pub const PROFILE_LABEL: &str = "tailwater.dev/profile";
 /// Label of instances: the name of their server.
 pub const SERVER_LABEL: &str = "tailwater.dev/server";
 
@@ -60,6 +65,7 @@ pub fn definitions(functions: &[FunctionSchema]) -> Vec<CustomResourceDefinition
         RackServer::crd(),
         Profile::crd(),
         Function::crd(),
+        ServerPool::crd(),
     ]
 }
 

@@ -1,6 +1,7 @@
 //! Kind `Profile`: measurements of a chain on a machine.
 
-use kube::CustomResource;
+use kube::api::{Patch, PatchParams};
+use kube::{Api, Client, CustomResource};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -26,4 +27,25 @@ pub struct ProfileSpec {
     /// The file that `tailwater profile all` writes.
     #[schemars(length(max = 1_000_000))]
     pub file: String,
+}
+
+/// Writes a Profile of a chain: creates it, or replaces what it was.
+///
+/// # Errors
+/// The API server refuses it, or cannot be reached.
+pub async fn apply_profile(
+    client: &Client,
+    (namespace, name): (&str, &str),
+    chain: &str,
+    file: &str,
+) -> kube::Result<()> {
+    let spec = ProfileSpec {
+        chain: chain.to_owned(),
+        file: file.to_owned(),
+    };
+    let api: Api<Profile> = Api::namespaced(client.clone(), namespace);
+    let parameters = PatchParams::apply("tailwater-profiler").force();
+    api.patch(name, &parameters, &Patch::Apply(Profile::new(name, spec)))
+        .await
+        .map(drop)
 }

@@ -367,6 +367,7 @@ async fn better_plans_empty_servers_in_the_background() {
     drop(controller);
     let pace = Pace {
         consolidate: true,
+        profiling: false,
         ..FAST
     };
     let _controller = start_controller_at(pace, client, "second");

@@ -3,6 +3,8 @@
 mod definitions;
 mod functions;
 mod lifecycle;
+mod pools;
+mod profiling;
 mod restarts;
 mod rights;
 mod rules;

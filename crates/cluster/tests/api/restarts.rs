@@ -148,6 +148,7 @@ const CALM: Pace = Pace {
     lost_after: Duration::from_secs(10),
     period: Duration::from_secs(1),
     consolidate: false,
+    profiling: false,
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,6 +1,7 @@
 //! The rights that the Helm chart gives suffice, and are no more than that.
 
 use crate::definitions::real_api_server;
+use crate::pools::{pool, pools};
 use crate::support::rack::{
     ModelServer, chain, create, instances, rack, runs, start_agent, start_controller, until, warnings,
 };
@@ -8,7 +9,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::core::DynamicObject;
 use kube::discovery::ApiResource;
-use kube::{Api, Client};
+use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::time::Duration;
@@ -117,11 +118,10 @@ async fn the_rights_of_the_chart_suffice_and_agents_are_limited_to_their_servers
         .map(|(name, model)| start_agent(&account(name), name, 4, model))
         .collect();
     let controller = start_controller(&server.account("tailwater-controller", None), "right-controller");
-    create(
-        client,
-        &[chain("web", "10.1.0.0/16", &json!({"scale": {"min": 2, "servers": 2}}))],
-    )
-    .await;
+    let pool = pool("right", &json!({"servers": names}));
+    pools(client).create(&PostParams::default(), &pool).await.unwrap();
+    let spec = json!({"pool": "right", "scale": {"min": 2, "servers": 2}});
+    create(client, &[chain("web", "10.1.0.0/16", &spec)]).await;
     until("two instances run", || async {
         instances(client).await.iter().filter(|one| runs(one)).count() == 2
     })
@@ -170,6 +170,22 @@ async fn the_rights_of_the_chart_suffice_and_agents_are_limited_to_their_servers
         error.to_string().contains("expected an object of server right-a"),
         "{error}"
     );
+    until("the pool's status is written", || async {
+        let status = pools(client).get("right").await.unwrap().status.unwrap_or_default();
+        status.servers == 2 && status.instances == 2
+    })
+    .await;
+    // A server of its own, but in a pool of its choice.
+    let mut labelled = RackServer::new("right-d", Default::default());
+    labelled.labels_mut().insert("tier".to_owned(), "fast".to_owned());
+    let servers: Api<RackServer> = Api::all(account("right-d"));
+    let error = servers.create(&PostParams::default(), &labelled).await.unwrap_err();
+    assert!(error.to_string().contains("as operators wrote them"), "{error}");
+    labelled.labels_mut().clear();
+    servers.create(&PostParams::default(), &labelled).await.unwrap();
+    let patch = merge(json!({"metadata": {"labels": {"tier": "fast"}}}));
+    let patched = servers.patch_status("right-d", &PatchParams::default(), &patch).await;
+    assert!(patched.is_err() || patched.unwrap().labels().is_empty());
     let leases: Api<Lease> = Api::namespaced(account("right-a"), "tailwater");
     let renewed = merge(json!({"spec": {"holderIdentity": "right-a"}}));
     let error = leases

@@ -81,6 +81,8 @@ pub enum CreateReason {
     Load,
     /// Its predecessor's server is being drained.
     ServerDrain,
+    /// Its predecessor's server is not one of the chain's pool.
+    Pool,
     /// A better plan has it elsewhere.
     Plan,
 }
@@ -163,7 +165,8 @@ pub enum Risk {
         /// Packets per second promised to ready instances.
         promised: f64,
     },
-    /// It runs on a server that is being drained, and no other server has room for an instance.
+    /// It runs on a server that is being drained or is not one of its pool, and no other server has room for an
+    /// instance.
     CannotMove {
         /// Name of the instance.
         instance: String,

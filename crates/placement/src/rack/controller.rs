@@ -43,8 +43,7 @@ impl<P: ScalingPolicy> RackController<P> {
         let mut shortages = Vec::with_capacity(groups.len());
         for group in &mut groups {
             let memory = self.chains.entry(group.chain.name.clone()).or_default();
-            let promise = group.chain.promise.as_ref();
-            let instance_rate = promise.map_or(0.0, |promise| round.fleet.whole_rate(promise, group.chain.cores));
+            let instance_rate = round.fleet.whole_rate(group.chain);
             let capacity = self.policy.capacity(&ChainLoad {
                 now: view.now,
                 chain: group.chain,

@@ -3,10 +3,10 @@
 //! The search compares a request first with a bound for each core: its load and batches as if nobody shared the cache.
 //! The exact prediction, which is a server's own, is made only where this bound has room, and only if the server, as it
 //! is, has not refused as few packets of a chain with the same curves. An index by the free share of the roomiest core
-//! bounds the servers that are compared.
+//! bounds the servers that are compared. Servers of other pools are never compared.
 
 use super::actions::RackWork;
-use super::view::{RackPromise, ServerState, ServerView};
+use super::view::{ChainView, RackPromise, ServerState, ServerView, is_for};
 use crate::core_shares::{Claim, Occupant, SharedCores, Wanted, predicted};
 use crate::slo::ISOLATED;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -26,6 +26,8 @@ const STEPS: f64 = 1024.0;
 pub(super) struct Request<'a> {
     /// Name of the instance.
     pub name: &'a str,
+    /// Pool of its chain.
+    pub pool: Option<&'a str>,
     /// Number of cores.
     pub cores: u16,
     /// Promise of its chain.
@@ -76,9 +78,12 @@ struct CoreBound {
 }
 
 type Key = (u32, u32, usize);
+/// Pools and machine of servers.
+type Class<'v> = (&'v [String], &'v str);
 
+/// Servers of a class.
 #[derive(Debug, Default)]
-struct Machine {
+struct Index {
     /// Servers with instances: free share of the roomiest core, of all cores, index.
     used: BTreeSet<Key>,
     empty: BTreeSet<usize>,
@@ -90,10 +95,17 @@ pub(super) struct Fleet<'v> {
     pub servers: Vec<Server<'v>>,
     by_name: HashMap<&'v str, usize>,
     /// Servers that take instances.
-    machines: BTreeMap<&'v str, Machine>,
+    classes: BTreeMap<Class<'v>, Index>,
     pub work: RackWork,
     /// Servers that had room by the bound and refused all the same.
     refused: u64,
+}
+
+impl Index {
+    fn roomiest(&self) -> impl Iterator<Item = usize> {
+        let used = self.used.iter().rev().map(|key| key.2);
+        self.empty.first().copied().into_iter().chain(used)
+    }
 }
 
 impl Request<'_> {
@@ -138,6 +150,10 @@ impl<'v> Server<'v> {
     /// Returns `true` if instances on it can change their promise.
     pub fn resizes(&self) -> bool {
         matches!(self.view.state, ServerState::Ready | ServerState::Cordoned)
+    }
+
+    fn class(&self) -> Class<'v> {
+        (&self.view.pools, &self.view.machine)
     }
 
     fn is_empty(&self) -> bool {
@@ -254,7 +270,7 @@ impl<'v> Fleet<'v> {
         let models: Vec<_> = servers.iter().map(|view| Server::new(view, now, lost_after)).collect();
         let mut fleet = Fleet {
             by_name: HashMap::new(),
-            machines: BTreeMap::new(),
+            classes: BTreeMap::new(),
             servers: models,
             work: RackWork::default(),
             refused: 0,
@@ -273,19 +289,19 @@ impl<'v> Fleet<'v> {
     fn index(&mut self, server: usize) {
         let model = &self.servers[server];
         if model.takes {
-            let machine = self.machines.entry(&model.view.machine).or_default();
+            let index = self.classes.entry(model.class()).or_default();
             match model.is_empty() {
-                true => machine.empty.insert(server),
-                false => machine.used.insert(model.key(server)),
+                true => index.empty.insert(server),
+                false => index.used.insert(model.key(server)),
             };
         }
     }
 
     fn unindex(&mut self, server: usize) {
         let model = &self.servers[server];
-        if let Some(machine) = self.machines.get_mut(&*model.view.machine) {
-            machine.empty.remove(&server);
-            machine.used.remove(&model.key(server));
+        if let Some(index) = self.classes.get_mut(&model.class()) {
+            index.empty.remove(&server);
+            index.used.remove(&model.key(server));
         }
     }
 
@@ -324,8 +340,8 @@ impl<'v> Fleet<'v> {
         });
     }
 
-    /// Returns a place among the servers that are `allowed`: of used ones with the least room that suffices, else of an
-    /// empty one. Ends after the prediction has refused it on `most` servers.
+    /// Returns a place among the servers of the pool that are `allowed`: of used ones with the least room that
+    /// suffices, else of an empty one. Ends after the prediction has refused it on `most` servers.
     pub fn find(
         &mut self,
         request: &Request<'_>,
@@ -377,7 +393,7 @@ impl<'v> Fleet<'v> {
     fn fewest_chains(&mut self, request: &Request<'_>, allowed: &dyn Fn(usize) -> bool) -> Option<(usize, Vec<u32>)> {
         let fits = |&server: &usize| {
             let model = &self.servers[server];
-            model.takes && allowed(server) && model.may_hold(request, None)
+            model.takes && model.view.is_for(request.pool) && allowed(server) && model.may_hold(request, None)
         };
         self.work.compared += self.servers.len() as u64;
         // Used servers come first, up to one chain for each of their cores.
@@ -399,19 +415,20 @@ impl<'v> Fleet<'v> {
         let refused_before = self.refused;
         let mut candidates: Vec<(bool, Key)> = Vec::new();
         let mut refused = BTreeSet::new();
-        let machines: Vec<&'v str> = self.machines.keys().copied().collect();
+        let classes = self.classes.keys().copied();
+        let classes: Vec<Class<'v>> = classes.filter(|(pools, _)| is_for(pools, request.pool)).collect();
         // Used servers of all machines come first.
-        for machine in &machines {
-            let least = self.least_free(request, machine);
-            let Some((least, used)) = least.zip(self.machines.get(machine)) else {
+        for class in &classes {
+            let least = self.least_free(request, class.1);
+            let Some((least, used)) = least.zip(self.classes.get(class)) else {
                 continue;
             };
             candidates.extend(used.used.range((least, 0, 0)..).map(|key| (false, *key)));
         }
         candidates.sort_unstable();
-        for machine in &machines {
-            if self.least_free(request, machine).is_some() {
-                let empty = self.machines[machine].empty.iter();
+        for class in &classes {
+            if self.least_free(request, class.1).is_some() {
+                let empty = self.classes[class].empty.iter();
                 candidates.extend(empty.map(|&server| (true, (0, 0, server))));
             }
         }
@@ -421,18 +438,18 @@ impl<'v> Fleet<'v> {
             }
             // Empty servers of the same size refuse the same.
             let view = self.servers[server].view;
-            let class = (
+            let size = (
                 &view.machine,
                 view.cores.len(),
                 view.cache_bytes,
                 view.headroom.to_bits(),
             );
-            if empty && refused.contains(&class) {
+            if empty && refused.contains(&size) {
                 continue;
             }
             match self.exact(request, server) {
                 Some(cores) => return Some((server, cores)),
-                None if empty => _ = refused.insert(class),
+                None if empty => _ = refused.insert(size),
                 None => {}
             }
             if self.refused - refused_before >= most as u64 {
@@ -514,11 +531,12 @@ impl<'v> Fleet<'v> {
         (model.occupants.clone(), model.exclusive.clone())
     }
 
-    /// Most packets per second that an instance can be promised on a machine, at least one server of which takes
-    /// instances, or on any if `None`; 0 if that is impossible. The bound is not exact.
-    pub fn most_rate(&self, promise: &RackPromise, cores: u16, machine: Option<&str>) -> f64 {
-        let machines = self.machines.iter();
-        let chosen = machines.filter(|(name, _)| machine.is_none_or(|machine| machine == **name));
+    /// Most packets per second that an instance of a chain can be promised on a machine, at least one server of which
+    /// takes instances, or on any if `None`; 0 if that is impossible. The bound is not exact.
+    pub fn most_rate(&self, chain: &ChainView, machine: Option<&str>) -> f64 {
+        let Some(promise) = &chain.promise else { return 0.0 };
+        let chosen = self.classes_for(chain.pool.as_deref());
+        let chosen = chosen.filter(|(name, _)| machine.is_none_or(|machine| machine == *name));
         let rates = chosen.filter_map(|(name, index)| {
             let curves = promise.on(name)?;
             let some = index.empty.first().copied();
@@ -527,24 +545,38 @@ impl<'v> Fleet<'v> {
                 .load
                 .load_within(promise.latency)
                 .min(self.servers[server].most());
-            Some(f64::from(cores) * load * curves.cache.most() * ISOLATED)
+            Some(f64::from(chain.cores) * load * curves.cache.most() * ISOLATED)
         });
         rates.fold(0.0, f64::max)
     }
 
-    /// Packets per second of whole cores on the fastest of the machines.
-    pub fn whole_rate(&self, promise: &RackPromise, cores: u16) -> f64 {
-        let curves = self.machines.keys().filter_map(|name| promise.on(name));
-        let rates = curves.map(|curves| f64::from(cores) * curves.cache.most() * ISOLATED);
+    /// Packets per second of an instance of a chain with whole cores on the fastest of the machines, 0 without a
+    /// promise.
+    pub fn whole_rate(&self, chain: &ChainView) -> f64 {
+        let Some(promise) = &chain.promise else { return 0.0 };
+        let classes = self.classes_for(chain.pool.as_deref());
+        let curves = classes.filter_map(|(machine, _)| promise.on(machine));
+        let rates = curves.map(|curves| f64::from(chain.cores) * curves.cache.most() * ISOLATED);
         rates.fold(0.0, f64::max)
     }
 
-    /// Servers that take instances, the emptiest first of each machine.
+    /// Machines of the servers that chains of a pool, or those without one, may use.
+    fn classes_for(&self, pool: Option<&str>) -> impl Iterator<Item = (&'v str, &Index)> {
+        let classes = self.classes.iter().filter(move |((pools, _), _)| is_for(pools, pool));
+        classes.map(|((_, machine), index)| (*machine, index))
+    }
+
+    /// Servers that take instances: the emptiest of each machine and pool, then the second of each, and so on.
     pub fn roomiest(&self) -> impl Iterator<Item = usize> {
-        self.machines.values().flat_map(|machine| {
-            let used = machine.used.iter().rev().map(|key| key.2);
-            machine.empty.first().copied().into_iter().chain(used)
-        })
+        let classes = self.classes.values().map(Index::roomiest);
+        let mut all: Vec<(usize, usize)> = classes.flat_map(Iterator::enumerate).collect();
+        all.sort_by_key(|(at, _)| *at);
+        all.into_iter().map(|(_, server)| server)
+    }
+
+    /// Servers that chains of a pool, or those without one, may use, the emptiest first of each machine.
+    pub fn roomiest_for(&self, pool: Option<&str>) -> impl Iterator<Item = usize> {
+        self.classes_for(pool).flat_map(|(_, index)| index.roomiest())
     }
 
     /// Returns the cores of a server for a search of alternatives.

@@ -10,6 +10,7 @@
 //!   has sufficed for a while.
 //! - A ready instance is drained only when the others suffice or its replacement is ready. Instances of lost servers
 //!   are replaced first, in the order of their promises.
+//! - An instance is placed on a server of its chain's pool only, that of a chain without one on a server in no pool.
 //! - Moves, from servers that are being drained and to a [better plan](Rearrangement), are few at a time.
 //!
 //! How much capacity a chain should have is decided by a [`ScalingPolicy`]: [`TailwaterScaling`] is Tailwater's,

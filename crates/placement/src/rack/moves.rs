@@ -1,4 +1,5 @@
-//! Moves: instances leave servers that are being drained, and follow a better plan, a few at a time.
+//! Moves: instances leave servers that are being drained or are not of their pool any more, and follow a better plan, a
+//! few at a time.
 
 use super::actions::{CreateReason, Risk};
 use super::round::{Group, Round, Slot};
@@ -8,11 +9,12 @@ use crate::plan::Resource;
 use std::collections::BTreeMap;
 
 impl Round<'_, '_> {
-    /// Replaces instances on servers that are being drained. Returns the risk if one cannot move.
+    /// Replaces instances on servers that are being drained, or are not of the chain's pool. Returns the risk if one
+    /// cannot move.
     pub fn leave_servers(&mut self, group: &mut Group<'_>) -> Option<Risk> {
         let is_leaving = |slot: &&Slot| {
             let state = self.fleet.servers[slot.server].view.state;
-            slot.settled && state == ServerState::Draining
+            slot.settled && (slot.outside || state == ServerState::Draining)
         };
         let leaving: Vec<Slot> = group.slots.iter().filter(is_leaving).cloned().collect();
         let mut risk = None;
@@ -23,7 +25,11 @@ impl Round<'_, '_> {
             let others = group.servers(Some(&slot.name));
             let redundancy = usize::from(group.chain.redundancy).min(group.servers(None).len());
             let keeps_apart = |server: usize| others.len() + usize::from(!others.contains(&server)) >= redundancy;
-            let reason = (CreateReason::ServerDrain, Some(&*slot.name));
+            let why = match slot.outside {
+                true => CreateReason::Pool,
+                false => CreateReason::ServerDrain,
+            };
+            let reason = (why, Some(&*slot.name));
             match self.create(group, (slot.rate, slot.exclusive), reason, (usize::MAX, &keeps_apart)) {
                 true => self.moves += 1,
                 false => {
@@ -53,7 +59,8 @@ impl Round<'_, '_> {
             let target = self
                 .fleet
                 .named(server)
-                .filter(|server| self.fleet.servers[*server].takes);
+                .filter(|server| self.fleet.servers[*server].takes)
+                .filter(|server| self.fleet.servers[*server].view.is_for(group.chain.pool.as_deref()));
             let slot = group.slots.iter().find(|slot| slot.name == *instance).cloned();
             let Some((slot, target)) = slot.zip(target).filter(|(slot, target)| slot.server != *target) else {
                 return false;

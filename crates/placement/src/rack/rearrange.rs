@@ -5,7 +5,7 @@
 
 use super::options::RackOptions;
 use super::round::Round;
-use super::view::{InstancePhase, InstanceView, RackView, ServerState};
+use super::view::{InstancePhase, InstanceView, RackView, ServerState, ServerView};
 use crate::improve::Saving;
 use crate::plan::Plan;
 use std::collections::{BTreeMap, BTreeSet};
@@ -76,13 +76,17 @@ pub(super) fn evaluated(
     least: Saving,
 ) -> (Rearranged, BTreeMap<String, String>) {
     let ready = view.servers.iter().filter(|server| server.state == ServerState::Ready);
-    let ready: BTreeSet<&str> = ready.map(|server| &*server.name).collect();
+    let ready: BTreeMap<&str, &ServerView> = ready.map(|server| (&*server.name, server)).collect();
+    let chains = view.chains.iter().map(|chain| (&*chain.name, chain.pool.as_deref()));
+    let pools: BTreeMap<&str, Option<&str>> = chains.collect();
     let mut moves = BTreeMap::new();
     let (mut before, mut after) = (BTreeSet::new(), BTreeSet::new());
     for instance in &view.instances {
         before.insert(&*instance.server);
         let to = plan.servers.get(&instance.name);
-        let to = to.filter(|to| **to != instance.server && ready.contains(&***to));
+        let pool = pools.get(&*instance.chain).copied().flatten();
+        let takes = |to: &String| ready.get(&**to).is_some_and(|server| server.is_for(pool));
+        let to = to.filter(|to| **to != instance.server && takes(to));
         match to.filter(|_| instance.phase == InstancePhase::Ready) {
             Some(to) => {
                 moves.insert(instance.name.clone(), to.clone());

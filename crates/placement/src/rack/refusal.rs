@@ -1,6 +1,7 @@
 //! Reasons why no server takes an instance, and the verdict on a chain.
 
 use super::actions::{Risk, Verdict};
+use super::fleet::Server;
 use super::resize::{ChainMemory, Shortage};
 use super::round::{Group, Round};
 use super::view::{InstancePhase, RackPromise, RackThroughput};
@@ -68,7 +69,8 @@ impl Round<'_, '_> {
         if shortage.rate <= 0.0 && group.chain.promise.is_some() {
             return simple(Reason::Instances);
         }
-        if self.fleet.roomiest().next().is_none() {
+        let pool = group.chain.pool.as_deref();
+        if self.fleet.roomiest_for(pool).next().is_none() {
             return simple(Reason::Room(vec![Resource::Servers]));
         }
         if let Some(unfit) = group
@@ -91,7 +93,8 @@ impl Round<'_, '_> {
         }
         self.fleet.work.explained += 1;
         let cores = usize::from(group.chain.cores);
-        let candidates = self.fleet.roomiest().filter(|server| !shortage.not_on.contains(server));
+        let candidates = self.fleet.roomiest_for(pool);
+        let candidates = candidates.filter(|server| !shortage.not_on.contains(server));
         let refused = candidates.take(MOST_EXPLAINED as usize).find_map(|server| {
             let (shared, others) = self.fleet.parts(server);
             let claim = promise.claim(&self.fleet.servers[server].view.machine, shortage.rate)?;
@@ -113,7 +116,9 @@ impl Round<'_, '_> {
 
     /// Returns why no server could hold an instance, even an empty one.
     fn unfit(&self, group: &Group<'_>, promise: &RackPromise) -> Option<Unfit> {
-        let servers = || self.fleet.servers.iter().filter(|server| server.takes);
+        let pool = group.chain.pool.as_deref();
+        let is_usable = |server: &&Server<'_>| server.takes && server.view.is_for(pool);
+        let servers = || self.fleet.servers.iter().filter(is_usable);
         let measured = || servers().filter_map(|server| promise.on(&server.view.machine));
         let Some(least) = measured().map(|curves| curves.load.least()).min() else {
             let measured = promise.curves.iter().map(|curves| curves.machine.clone());

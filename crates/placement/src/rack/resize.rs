@@ -96,7 +96,7 @@ impl Round<'_, '_> {
             rate: whole(capacity.rate),
             goal: whole(capacity.rate * (1.0 + slack)),
             least,
-            whole: promise.map_or(0.0, |promise| self.fleet.most_rate(promise, group.chain.cores, None)),
+            whole: self.fleet.most_rate(group.chain, None),
         };
         let is_short = group.rate() < wanted.rate || self.lacks_instances(group, least);
         if is_short {
@@ -219,10 +219,7 @@ impl Round<'_, '_> {
     /// Most packets per second of an instance on a server.
     fn most_on(&self, group: &Group<'_>, server: usize) -> f64 {
         let machine = &self.fleet.servers[server].view.machine;
-        let promise = group.chain.promise.as_ref();
-        promise.map_or(0.0, |promise| {
-            self.fleet.most_rate(promise, group.chain.cores, Some(machine))
-        })
+        self.fleet.most_rate(group.chain, Some(machine))
     }
 
     fn shrink(&mut self, group: &mut Group<'_>, wanted: Wanted, memory: &mut ChainMemory) {
@@ -317,10 +314,7 @@ impl Round<'_, '_> {
         least: usize,
         memory: &mut ChainMemory,
     ) -> Option<Shortage> {
-        let promise = group.chain.promise.as_ref();
-        let rate = promise
-            .map_or(0.0, |promise| self.fleet.whole_rate(promise, group.chain.cores))
-            .floor();
+        let rate = self.fleet.whole_rate(group.chain).floor();
         while self.lacks_instances(group, least) {
             let taken = group.servers(None);
             let is_apart = taken.len() < usize::from(group.chain.redundancy);

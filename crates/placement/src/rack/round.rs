@@ -17,6 +17,8 @@ pub(super) struct Slot {
     pub ready: bool,
     /// Not part of a move, and its server reports: it may change.
     pub settled: bool,
+    /// Its server is not one of its chain's pool: it moves, and gets no more.
+    pub outside: bool,
 }
 
 /// A chain with its instances.
@@ -78,6 +80,7 @@ impl Group<'_> {
     pub fn request<'a>(&'a self, name: &'a str, rate: f64, exclusive: bool) -> Request<'a> {
         Request {
             name,
+            pool: self.chain.pool.as_deref(),
             cores: self.chain.cores,
             promise: self.chain.promise.as_ref(),
             rate,
@@ -155,6 +158,7 @@ impl<'a, 'v> Round<'a, 'v> {
             let chain = chains.get(&*instance.chain).map(|at| &view.chains[*at]);
             let request = Request {
                 name: &instance.name,
+                pool: chain.and_then(|chain| chain.pool.as_deref()),
                 cores: chain.map_or(1, |chain| chain.cores),
                 promise: chain.and_then(|chain| chain.promise.as_ref()),
                 rate: instance.promised,
@@ -217,6 +221,7 @@ impl<'a, 'v> Round<'a, 'v> {
                         exclusive: instance.exclusive,
                         ready: is_ready,
                         settled: !is_in_move && self.reports(server),
+                        outside: !self.fleet.servers[server].view.is_for(group.chain.pool.as_deref()),
                     });
                     return;
                 };
@@ -247,7 +252,8 @@ impl<'a, 'v> Round<'a, 'v> {
 
     /// Changes the promise of an instance if its server still keeps all promises.
     pub fn resize(&mut self, slot: &mut Slot, rate: f64, reason: ResizeReason) -> bool {
-        if slot.exclusive || !self.fleet.servers[slot.server].resizes() {
+        let is_kept = slot.outside && rate > slot.rate;
+        if slot.exclusive || is_kept || !self.fleet.servers[slot.server].resizes() {
             return false;
         }
         let Some(share) = self.fleet.resize(slot.server, &slot.name, rate) else {
@@ -270,8 +276,8 @@ impl<'a, 'v> Round<'a, 'v> {
         free.next().unwrap_or_else(|| chain.to_owned())
     }
 
-    /// Creates an instance of a chain, with a rate or exclusive, on one of the `allowed` servers. Returns `false` if
-    /// none takes it, or `most` of the used ones refuse it.
+    /// Creates an instance of a chain, with a rate or exclusive, on one of the `allowed` servers of its pool. Returns
+    /// `false` if none takes it, or `most` of the used ones refuse it.
     pub fn create(
         &mut self,
         group: &mut Group<'_>,
@@ -309,6 +315,7 @@ impl<'a, 'v> Round<'a, 'v> {
             exclusive,
             ready: false,
             settled: false,
+            outside: false,
         });
         true
     }

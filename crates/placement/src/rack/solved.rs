@@ -136,15 +136,17 @@ impl<'v> Part<'v> {
         let facts = |server: usize| {
             let view = self.fleet.servers[server].view;
             let cores = view.cores.len();
-            (&view.machine, cores, view.cache_bytes, view.headroom.to_bits())
+            let size = (cores, view.cache_bytes, view.headroom.to_bits());
+            (&view.pools, &view.machine, size)
         };
         let own = facts(server);
         if let Some(kind) = self.kinds.iter().position(|(example, _)| facts(*example) == own) {
             return Some(kind);
         }
-        let cores = u16::try_from(own.1).ok()?;
+        let (cores, _, headroom) = own.2;
+        let cores = u16::try_from(cores).ok()?;
         let parts = (MAX_CORES / cores).min(PARTS);
-        let promised = (f64::from(parts) * (1.0 - f64::from_bits(own.3)) + 1e-9).floor() as u16;
+        let promised = (f64::from(parts) * (1.0 - f64::from_bits(headroom)) + 1e-9).floor() as u16;
         (self.kinds.len() < MAX_KINDS && promised > 0).then(|| {
             self.kinds.push((server, promised));
             self.kinds.len() - 1
@@ -166,6 +168,7 @@ impl<'v> Part<'v> {
             .any(|(server, of)| *server == one.server && *of == kind);
         let share = match is_own {
             true => self.fleet.servers[one.server].share(&one.name),
+            false if !view.is_for(group.chain.pool.as_deref()) => return None,
             false => {
                 let curves = group.chain.promise.as_ref()?.on(&view.machine)?;
                 let core = curves.cache.extended(view.cache_bytes as f64) * ISOLATED;

@@ -33,6 +33,8 @@ pub struct ServerView {
     pub cache_bytes: u64,
     /// Part of each core that is not promised: 0 to below 1.
     pub headroom: f64,
+    /// Names of the server pools that it belongs to, sorted.
+    pub pools: Vec<String>,
 }
 
 /// Availability of a server.
@@ -68,6 +70,8 @@ pub struct ChainView {
     pub most: u16,
     /// Servers that its instances are on, at least: 1 for no redundancy.
     pub redundancy: u16,
+    /// Name of the server pool that it is limited to. Without one, it is limited to the servers that are in no pool.
+    pub pool: Option<String>,
     /// Demand.
     pub demand: ChainDemand,
 }
@@ -152,6 +156,21 @@ pub struct InstanceLoad {
     pub batch_p99: Nanos,
     /// Share of the time of its cores, as far as other chains leave it, that it spent on packets; `None` if unknown.
     pub busy: Option<f64>,
+}
+
+impl ServerView {
+    /// Returns `true` if chains of a pool, or those without a pool, may have instances on it.
+    pub fn is_for(&self, pool: Option<&str>) -> bool {
+        is_for(&self.pools, pool)
+    }
+}
+
+/// Returns `true` if a server of these pools may have instances of chains of a pool, or of those without one.
+pub(super) fn is_for(pools: &[String], pool: Option<&str>) -> bool {
+    match pool {
+        Some(pool) => pools.iter().any(|name| name == pool),
+        None => pools.is_empty(),
+    }
 }
 
 impl RackPromise {

@@ -3,6 +3,7 @@
 mod by_busy_share;
 mod chains;
 mod moves;
+mod pools;
 mod properties;
 mod servers;
 mod work;

@@ -14,6 +14,8 @@ enum Event {
     Remove(usize),
     Add(usize),
     Consolidate,
+    Plan(Vec<(usize, usize)>),
+    Pools(usize, u8),
     Pass(u8),
 }
 
@@ -25,14 +27,28 @@ fn event() -> impl Strategy<Value = Event> {
         1 => (0..12_usize).prop_map(Event::Remove),
         1 => (0..12_usize).prop_map(Event::Add),
         1 => Just(Event::Consolidate),
+        1 => proptest::collection::vec((0..20_usize, 0..8_usize), 1..6).prop_map(Event::Plan),
+        2 => (0..8_usize, 0..6_u8).prop_map(|(server, pools)| Event::Pools(server, pools)),
         3 => (1..15_u8).prop_map(Event::Pass),
     ]
+}
+
+/// Pools of a server: mostly none.
+fn pools(kind: u8) -> Vec<String> {
+    let names: &[&str] = match kind {
+        0 => &["p"],
+        1 => &["q"],
+        2 => &["p", "q"],
+        _ => &[],
+    };
+    names.iter().map(|name| (*name).to_owned()).collect()
 }
 
 fn any_chain() -> impl Strategy<Value = ChainView> {
     let latency = prop_oneof![Just(1000_u64), Just(80), Just(45), Just(9)];
     let limits = (0..3_u16, 1..8_u16, 0..3_u16, 1..3_u16);
-    (0..5_u8, 0..25_u32, latency, limits, 0..3_u8).prop_map(|(kind, tenths, latency, limits, machines)| {
+    let pool = (0..8_u8).prop_map(|kind| pools(kind).pop());
+    (0..5_u8, 0..25_u32, latency, limits, 0..3_u8, pool).prop_map(|(kind, tenths, latency, limits, machines, pool)| {
         let cores = f64::from(tenths) / 10.0;
         let mut one = if kind < 2 {
             reserved("", cores)
@@ -51,18 +67,23 @@ fn any_chain() -> impl Strategy<Value = ChainView> {
             one.promise = None;
         }
         (one.least, one.most, one.redundancy, one.cores) = limits;
+        one.pool = pool;
         one
     })
 }
 
 fn any_world() -> impl Strategy<Value = (Vec<ServerView>, Vec<ChainView>)> {
-    let servers = proptest::collection::vec((1..5_u32, any::<bool>()), 1..8);
+    let servers = proptest::collection::vec((1..5_u32, any::<bool>(), 0..6_u8), 1..8);
     let chains = proptest::collection::vec(any_chain(), 1..10);
     (servers, chains).prop_map(|(servers, mut chains)| {
-        let servers = servers.into_iter().enumerate().map(|(at, (cores, other))| ServerView {
-            machine: if other { "n".into() } else { "m".into() },
-            ..server(&format!("s{at}"), cores)
-        });
+        let servers = servers
+            .into_iter()
+            .enumerate()
+            .map(|(at, (cores, other, kind))| ServerView {
+                pools: pools(kind),
+                machine: if other { "n".into() } else { "m".into() },
+                ..server(&format!("s{at}"), cores)
+            });
         for (at, chain) in chains.iter_mut().enumerate() {
             chain.name = format!("c{at}");
         }
@@ -113,6 +134,18 @@ fn play(
                     .controller
                     .rearrange(&world.view, &plan, tailwater_placement::improve::Saving::Servers(1));
             }
+            Event::Plan(moves) => {
+                let name = |(instance, server): &(usize, usize)| {
+                    let instance = world.view.instances.get(*instance)?.name.clone();
+                    Some((instance, servers[server % servers.len()].name.clone()))
+                };
+                let plan = Rearrangement {
+                    servers: moves.iter().filter_map(name).collect(),
+                };
+                let least = tailwater_placement::improve::Saving::Servers(0);
+                world.controller.rearrange(&world.view, &plan, least);
+            }
+            Event::Pools(server, kind) => world.view.servers[server % servers.len()].pools = pools(*kind),
             Event::Pass(rounds) => plans.extend((0..*rounds).map(|_| world.step())),
         }
         plans.push(world.step());
@@ -150,6 +183,9 @@ fn check_refusals(world: &World<TailwaterScaling>, plan: &RackPlan) -> Result<()
             .iter()
             .filter(|server| server.state == ServerState::Ready)
         {
+            if !world.is_in_pool(&chain.name, &server.name) {
+                continue;
+            }
             let is_taken = is_apart && on.contains(&&*server.name);
             let (shared, others) = world.shared(&server.name, "");
             let fits = usize::from(chain.cores) <= shared.cores.len();
@@ -173,6 +209,21 @@ fn check_refusals(world: &World<TailwaterScaling>, plan: &RackPlan) -> Result<()
     Ok(())
 }
 
+/// An instance outside its chain's pool is one that cannot move, and the verdict tells it.
+fn check_pools(world: &World<TailwaterScaling>, plan: &RackPlan) -> Result<(), TestCaseError> {
+    for instance in world.view.instances.iter().filter(|one| one.is_active()) {
+        if !world.is_in_pool(&instance.chain, &instance.server) {
+            let verdict = &plan.verdicts[&instance.chain];
+            let is_told = matches!(
+                verdict,
+                Verdict::TooFew { .. } | Verdict::AtRisk(Risk::CannotMove { .. })
+            );
+            prop_assert!(is_told, "{} on {}: {:?}", instance.name, instance.server, verdict);
+        }
+    }
+    Ok(())
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
@@ -187,6 +238,7 @@ proptest! {
         let (mut world, _) = play(&start, &events, options);
         let plan = world.settle();
         check_refusals(&world, &plan)?;
+        check_pools(&world, &plan)?;
         // The same view gives a new controller no reason for anything else, but for what it holds back.
         let mut again = RackController::new(options, TailwaterScaling::default());
         prop_assert!(again.decide(&world.view).actions.is_empty());

@@ -35,6 +35,7 @@ pub fn server(name: &str, cores: u32) -> ServerView {
         cores: (1..=cores).collect(),
         cache_bytes: 1000,
         headroom: 0.1,
+        pools: Vec::new(),
     }
 }
 
@@ -52,6 +53,7 @@ pub fn chain(name: &str, cores: f64) -> ChainView {
         least: 1,
         most: 16,
         redundancy: 1,
+        pool: None,
         demand: demand(cores),
     }
 }
@@ -268,6 +270,14 @@ impl<P: ScalingPolicy> World<P> {
             .map(|view| view.state)
     }
 
+    /// Returns `true` if a chain may have instances on a server.
+    pub fn is_in_pool(&self, chain: &str, server: &str) -> bool {
+        let chain = self.view.chains.iter().find(|view| view.name == chain);
+        let server = self.view.servers.iter().find(|view| view.name == server);
+        let pool = chain.and_then(|chain| chain.pool.as_deref());
+        server.is_some_and(|server| server.is_for(pool))
+    }
+
     fn machine(&self, server: &str) -> String {
         let view = self.view.servers.iter().find(|view| view.name == server);
         view.expect("a server").machine.clone()
@@ -275,6 +285,7 @@ impl<P: ScalingPolicy> World<P> {
 
     fn create(&mut self, new: &NewInstance) {
         assert_eq!(self.state(&new.server), Some(ServerState::Ready), "{new:?}");
+        assert!(self.is_in_pool(&new.chain, &new.server), "{new:?}");
         assert!(self.view.instances.iter().all(|one| one.name != new.name), "{new:?}");
         let (shared, others) = self.shared(&new.server, "");
         let machine = self.machine(&new.server);

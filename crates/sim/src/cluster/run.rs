@@ -87,6 +87,7 @@ fn servers(options: &ClusterOptions) -> Vec<ServerView> {
         cores: (0..options.cores).collect(),
         cache_bytes: options.cache_bytes,
         headroom: options.headroom,
+        pools: Vec::new(),
     };
     (0..options.servers).map(server).collect()
 }
@@ -128,6 +129,7 @@ fn chains(options: &ClusterOptions) -> Result<(Vec<ChainView>, Vec<Vec<f64>>), T
             least: 1,
             most: 1000,
             redundancy: if is_redundant { 2 } else { 1 },
+            pool: None,
             demand: ChainDemand {
                 offered: load[0],
                 smoothed: load[0],

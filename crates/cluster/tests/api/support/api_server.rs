@@ -94,6 +94,13 @@ impl ApiServer {
         self.client_with(ADMIN, &headers)
     }
 
+    /// Client of a service account of the namespace `default`, in a pod.
+    pub fn account_in_pod(&self, account: &str, pod: &str) -> Client {
+        let user = format!("system:serviceaccount:default:{account}");
+        let pod = ("impersonate-extra-authentication.kubernetes.io%2fpod-name", pod);
+        self.client_with(ADMIN, &[("impersonate-user", &user), pod])
+    }
+
     fn client_with(&self, token: &str, headers: &[(&'static str, &str)]) -> Client {
         let mut config = match &self.0 {
             Variant::Real(server) => server.config(),

@@ -15,7 +15,9 @@ use tailwater_cluster::Notices;
 use tailwater_cluster::agent::{
     self, AgentConfig, LocalChain, LocalCondition, LocalError, LocalPhase, LocalServer, ReportsConfig,
 };
-use tailwater_cluster::controller::{self, BetterPlans, ChainFacts, ChainReader, ControllerConfig, DocumentReader};
+use tailwater_cluster::controller::{
+    self, BetterPlans, ChainFacts, ChainReader, ControllerConfig, DocumentReader, ProfilingConfig,
+};
 use tailwater_cluster::leader::ElectionConfig;
 use tailwater_cluster::resources::{Chain, ChainInstance, InstanceFigures, InstancePhase, ServerStatus};
 use tailwater_net::Nanos;
@@ -187,6 +189,8 @@ pub struct Pace {
     pub period: Duration,
     /// The controller looks for plans with fewer servers.
     pub consolidate: bool,
+    /// The controller has missing profiles measured, in the namespace `default`.
+    pub profiling: bool,
 }
 
 /// Fast enough for few servers.
@@ -195,6 +199,7 @@ pub const FAST: Pace = Pace {
     lost_after: Duration::from_secs(2),
     period: Duration::from_millis(200),
     consolidate: false,
+    profiling: false,
 };
 
 /// Starts an agent of a model server with some cores.
@@ -258,6 +263,14 @@ pub fn start_controller_at(pace: Pace, client: &Client, name: &str) -> Running {
         better: pace.consolidate.then(|| BetterPlans {
             period: Nanos::from_secs(1),
             least: Saving::Servers(1),
+        }),
+        profiling: pace.profiling.then(|| ProfilingConfig {
+            image: "tailwater:test".to_owned(),
+            namespaces: vec!["default".to_owned()],
+            at_a_time: 1,
+            time_limit: Duration::from_secs(600),
+            cpu: "2".to_owned(),
+            memory: "2Gi".to_owned(),
         }),
         options: RackOptions {
             lost_after: Nanos(pace.lost_after.as_nanos() as u64),

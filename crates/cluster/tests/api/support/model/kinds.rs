@@ -2,6 +2,7 @@
 
 use super::schema::{check, complete};
 use k8s_openapi::Resource;
+use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use k8s_openapi::api::events::v1::Event;
@@ -66,6 +67,10 @@ pub fn built_ins() -> Vec<Kind> {
         Kind {
             has_status: true,
             ..built_in::<Pod>("pods", true, |_| Vec::new())
+        },
+        Kind {
+            has_status: true,
+            ..built_in::<Job>("jobs", true, |_| Vec::new())
         },
     ]
 }
