@@ -336,11 +336,11 @@ async fn better_plans_empty_servers_in_the_background() {
         let servers: std::collections::BTreeSet<&String> = running.iter().collect();
         (running.len(), servers.len(), instances.len())
     };
-    // A large and a small chain fill the cores of a server before there is the next one.
+    // A large and a small chain fill the cores of a server before there is the next one: no two of them share a core.
     for (number, model) in models.iter().enumerate() {
         agents.push(start_agent(client, &format!("node-{number}"), 2, model));
         let mut both = Vec::new();
-        for (size, throughput) in [("small", "500kpps"), ("large", "850kpps")] {
+        for (size, throughput) in [("small", "700kpps"), ("large", "850kpps")] {
             let name = format!("{size}-{number}");
             let spec = ProfileSpec {
                 chain: name.clone(),

@@ -59,10 +59,12 @@ impl Rig {
                     self.steering.switch_event(now, event);
                 }
                 Err(_) => {
-                    quiet = self
-                        .outputs
-                        .iter()
-                        .any(|output| matches!(output, Output::RulesWritten { .. }))
+                    // A busy machine's switch takes longer for a bundle.
+                    let written = self.outputs.iter().filter_map(|output| match output {
+                        Output::RulesWritten { changes, .. } => Some(*changes),
+                        _ => None,
+                    });
+                    quiet = written.sum::<usize>() == self.bundles.iter().sum::<usize>();
                 }
             }
             self.steps();
