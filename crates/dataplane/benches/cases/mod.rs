@@ -7,6 +7,7 @@ pub mod files;
 pub mod traffic;
 
 use crate::{library, routes};
+use std::sync::Arc;
 use std::time::Duration;
 use tailwater_api::WhenOverloaded;
 use tailwater_chain::buffer::BufferPool;
@@ -293,8 +294,12 @@ pub fn run(
         batch,
         late: Default::default(),
     };
-    let this = chain.take().unwrap_or_else(|| unreachable!("put back below"));
-    let (mut senders, receiver) = windows(1, [this.reasons().len(), 0]);
+    let mut this = chain.take().unwrap_or_else(|| unreachable!("put back below"));
+    let functions = this.function_names().count();
+    // As every run does: packets of each function are counted, and some of its batches timed.
+    let reading = clock.clone();
+    this.sample_functions(Box::new(move || reading.now()), Arc::default(), (0, 0));
+    let (mut senders, receiver) = windows(1, [this.reasons().len(), functions]);
     let worker = Worker::new(queue, this, pool, clock.clone(), config, senders.remove(0));
     let before = clock.now();
     *chain = Some(measured(worker, stop));
