@@ -136,11 +136,15 @@ impl World {
 #[test]
 fn flows_and_counts_continue_on_other_numbers_of_cores() {
     let Some(mut world) = World::new() else { return };
-    let nat = "[nat: {external: [203.0.113.0/28], internal: [192.0.2.0/24]}]";
+    let records = std::env::temp_dir().join(format!("tailwater-resized-{}.csv", std::process::id()));
+    let functions = format!(
+        "[nat: {{external: [203.0.113.0/28], internal: [192.0.2.0/24]}}, accounting: {{export: {{file: {}}}}}]",
+        records.display()
+    );
     let mut seen = PacketCounts::default();
     for (step, cores) in [1, 2, 1, 2].into_iter().enumerate() {
         world.await_received(step as u64 * 1_500);
-        world.apply(cores, nat).unwrap();
+        world.apply(cores, &functions).unwrap();
         assert_eq!(world.cores(), cores);
         let counts = world.counts();
         assert!(counts.offered >= seen.offered && counts.delivered >= seen.delivered);
@@ -174,6 +178,20 @@ fn flows_and_counts_continue_on_other_numbers_of_cores() {
     assert_eq!(opened, FLOWS, "no connection begins anew");
     assert_eq!(world.sent.packets.load(Ordering::Relaxed), offered);
     assert_eq!(world.sent.disordered.load(Ordering::Relaxed), 0);
+    // One record of each flow, over all chains that had it.
+    let text = std::fs::read_to_string(&records).unwrap();
+    std::fs::remove_file(&records).unwrap();
+    let (header, lines) = text.split_once('\n').unwrap();
+    let column = header.split(',').position(|name| name == "packets").unwrap();
+    let packets = lines
+        .lines()
+        .map(|line| line.split(',').nth(column).unwrap().parse::<u64>().unwrap());
+    let packets: Vec<u64> = packets.filter(|packets| *packets > 0).collect();
+    assert_eq!(
+        (packets.len() as u64, packets.iter().sum()),
+        (FLOWS / 2, offered),
+        "{text}"
+    );
 }
 
 #[test]
