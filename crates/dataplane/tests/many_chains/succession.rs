@@ -198,5 +198,6 @@ fn flows_pass_to_other_numbers_of_cores() {
     let counts = server.port.counts();
     // Nothing but packets of the other network, and those before the first chain.
     assert_eq!(counts.received, offered + counts.unmatched + counts.lost, "{counts:?}");
-    assert_eq!(lost, 0, "of {offered}");
+    let reasons: Vec<_> = reports.iter().map(|report| &report.packets.reasons).collect();
+    assert_eq!(lost, 0, "of {offered}: {reasons:?}");
 }
