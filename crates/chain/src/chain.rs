@@ -26,9 +26,11 @@ pub use external_state::{DurableFlow, DurableFunction, PersistState, durable_fun
 pub use input::InputPolicy;
 pub use isolated::IsolatedChain;
 pub use offload::ActiveFlow;
+pub use predecessor::FlowShare;
 pub use segment::Cuts;
 pub use stage::{Outcome, Reason};
 pub use stopwatch::{FunctionTime, FunctionTotals, ReadClock};
+pub use succession::DividedChain;
 pub use transfer::{ImportedFlows, TransferError, TransferFunction, TransferState};
 
 use crate::batch::{Batch, Verdict};

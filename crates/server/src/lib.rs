@@ -13,6 +13,7 @@ pub mod admission;
 pub mod cache;
 pub mod chain;
 pub mod configuration;
+mod consolidation;
 #[cfg(feature = "control")]
 pub mod control;
 pub mod details;

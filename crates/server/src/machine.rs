@@ -7,6 +7,7 @@ use crate::details::{ChainDetails, CoreDetails, TracedChain};
 use crate::events::Severity;
 use crate::take_over::fields::{FinalCounts, HandedOver, MachineOffer, TakenOver};
 use std::collections::BTreeMap;
+use std::ops::AddAssign;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use tailwater_net::Nanos;
@@ -297,6 +298,15 @@ pub struct PacketCounts {
     pub dropped: u64,
     /// Packets lost for lack of resources.
     pub lost: u64,
+}
+
+impl AddAssign for PacketCounts {
+    fn add_assign(&mut self, other: PacketCounts) {
+        self.offered += other.offered;
+        self.delivered += other.delivered;
+        self.dropped += other.dropped;
+        self.lost += other.lost;
+    }
 }
 
 /// Packets of a chain per second.

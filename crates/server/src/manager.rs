@@ -1,5 +1,6 @@
 //! Manager of a server: requests in, the next generation out, or nothing changed.
 
+mod consolidating;
 mod observing;
 mod profiling;
 mod promises;

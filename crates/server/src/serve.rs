@@ -5,6 +5,7 @@ mod start;
 
 pub use start::{Served, Start};
 
+use crate::consolidation::{Consolidation, solver};
 use crate::error::ServeError;
 use crate::events::{Event, Severity};
 use crate::files::{FolderWatcher, read_all};
@@ -114,6 +115,7 @@ pub fn serve_observed(
     taken.report(&mut manager);
     ready();
     let mut served = Served::default();
+    let mut consolidation = Consolidation::new(solver());
     let mut warned = 0;
     let mut next_watch = Instant::now() + WATCH_PERIOD;
     while !stop.load(Ordering::Relaxed) {
@@ -137,6 +139,7 @@ pub fn serve_observed(
         if let Progress::Files(ready) = queue.step(&mut manager, now()) {
             drop(apply_profiled(&mut manager, ready, (true, &mut retry)));
         }
+        consolidation.step(&mut manager, now());
         if successors.poll(&mut manager, &mut served) {
             break;
         }

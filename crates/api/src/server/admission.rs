@@ -17,6 +17,8 @@ const DEFAULT_HEADROOM: f64 = 0.1;
 const TIME: RangeInclusive<Nanos> = Nanos::from_secs(1)..=Nanos::from_secs(300);
 /// Time of a measurement without the field.
 const DEFAULT_TIME: Nanos = Nanos::from_secs(60);
+/// Cores that a plan has to free, at most.
+const MOST_SAVED: u64 = 1024;
 /// Highest number of a core.
 const MOST_CORE: u64 = 65_535;
 
@@ -51,6 +53,12 @@ pub(super) static ADMISSION: Map = Map {
             "`promise`: chains with a promise are capped at it.",
         )
         .or("none"),
+        Field::new(
+            "consolidate",
+            Type::Whole(1, MOST_SAVED),
+            "Cores that a plan of the solver has to free to be taken.",
+        )
+        .otherwise("no plan is looked for"),
     ],
     ..Map::PLAIN
 };
@@ -80,6 +88,8 @@ pub struct AdmissionSpec {
     pub measure: MeasureSpec,
     /// Chains with a promise are capped at their promised throughput.
     pub caps: bool,
+    /// Cores that a plan of the solver has to free to be taken: 1 to 1,024. `None`: no plan is looked for.
+    pub consolidate: Option<u32>,
 }
 
 /// Measurements of profiles.
@@ -146,6 +156,10 @@ pub(super) fn admission(node: &Located<'_>, base_dir: &Path) -> Result<Admission
         caps: match fields.optional("cap") {
             None => false,
             Some(node) => node.word(&[("none", false), ("promise", true)])?,
+        },
+        consolidate: match fields.optional("consolidate") {
+            None => None,
+            Some(node) => u32::try_from(node.whole(1..=MOST_SAVED)?).ok(),
         },
     })
 }

@@ -35,7 +35,7 @@ fn all_fields() {
   metrics: 9100
   policy: tailwater
   stateDirectory: state
-  admission: {profiles: curves, profile: optional, headroom: 0.25, cap: promise}
+  admission: {profiles: curves, profile: optional, headroom: 0.25, cap: promise, consolidate: 2}
   cache: {others: 3, onDemand: 4}
 ",
     )
@@ -67,6 +67,7 @@ fn all_fields() {
         headroom: 0.25,
         measure: MeasureSpec::default(),
         caps: true,
+        consolidate: Some(2),
     };
     assert_eq!(server.admission, Some(admission));
     let cache = CacheSpec {
@@ -239,6 +240,10 @@ fn wrong_fields_are_reported_with_their_position() {
         (
             with("admission: {profiles: p, headroom: 0.95}"),
             "s.yaml:7:38: spec.admission.headroom: expected a part of a core from 0 to 0.9, such as 0.1, found 0.95",
+        ),
+        (
+            with("admission: {profiles: p, consolidate: 0}"),
+            "spec.admission.consolidate: expected",
         ),
         (
             with("admission: {profiles: p, headroom: -0.1}"),

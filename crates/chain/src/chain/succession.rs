@@ -6,10 +6,11 @@
 
 use super::Chain;
 use super::flow_callbacks::report_flow_ends;
-use super::predecessor::{Predecessor, pieces};
+use super::predecessor::{FlowShare, OldStages, Predecessor, pieces};
 use super::stage::Stage;
 use crate::batch::Batch;
 use crate::flow_table::FlowTable;
+use std::sync::Arc;
 use tailwater_net::Nanos;
 use tailwater_net::toeplitz::{BUCKETS, bucket_of};
 
@@ -20,13 +21,49 @@ impl Chain {
     /// Returns `true` if this chain, which has not processed a packet, can [succeed](Chain::succeed) another one: both
     /// find flows by the same keys, and neither has branches, isolated functions or external state.
     pub fn can_succeed(&self, old: &Chain) -> bool {
-        let is_isolated = |chain: &Chain| chain.isolated || chain.has_isolated_functions();
-        let is_plain = |chain: &Chain| !chain.branches && !is_isolated(chain) && chain.external_state.is_none();
         let has_same_keys = match (&self.table, &old.table) {
             (Some(new), Some(old)) => new.has_keys_of(old),
             _ => true,
         };
-        is_plain(self) && is_plain(old) && has_same_keys
+        self.is_plain() && old.is_plain() && has_same_keys
+    }
+
+    /// Returns `true` if it has no branches, isolated functions or external state.
+    pub fn is_plain(&self) -> bool {
+        let is_isolated = self.isolated || self.has_isolated_functions();
+        !self.branches && !is_isolated && self.external_state.is_none()
+    }
+
+    /// Divides the flows of this chain, which has processed its last packet, among several successors.
+    pub fn divide(mut self) -> DividedChain {
+        // It may have succeeded another one a moment ago.
+        self.claim_all();
+        self.take_all_back();
+        for stage in &mut self.stages {
+            if let Some(flow_ends) = stage.function.flow_ends() {
+                flow_ends.before_flows_move();
+            }
+        }
+        DividedChain {
+            is_plain: self.is_plain(),
+            table: self.table.take(),
+            stages: OldStages::new(std::mem::take(&mut self.stages)),
+        }
+    }
+
+    /// Takes over the flows of RSS buckets that are now this chain's, before the first packet. The functions named
+    /// `kept`, which the chains before had, too, of the same factories, keep flows' state. Other functions of these
+    /// chains are told the ends of the flows. Flows move little by little; until then, this chain holds both. Without
+    /// the same keys, or if one of the chains is not [plain](Chain::can_succeed), all flows end.
+    pub fn succeed_to(&mut self, share: FlowShare, kept: &[String]) {
+        if let Some(table) = self
+            .table
+            .as_ref()
+            .filter(|table| self.is_plain() && share.suits(table))
+        {
+            let new = (&self.stages[..], table.state_bytes());
+            self.predecessor = share.into_predecessor(new, kept).map(Box::new);
+        }
     }
 
     /// Takes the place of another chain, which has processed its last packet. The functions named `kept`, which both
@@ -52,29 +89,15 @@ impl Chain {
                 all.extend(pieces(&before, slot));
             }
         }
-        let left: Vec<bool> = (0..BUCKETS as u16)
-            .map(|bucket| {
-                old.table
-                    .as_ref()
-                    .is_some_and(|table| table.first_flow(bucket).is_some())
-            })
-            .collect();
         let (Some(table), true) = (old.table.take(), self.table.is_some()) else {
             // Without flows in one of them, there is nothing to move.
             old.drain();
             return;
         };
         let bytes = self.table.as_ref().map_or(0, FlowTable::state_bytes);
-        self.predecessor = Some(Box::new(Predecessor {
-            stages: old.stages,
-            table,
-            pieces: all,
-            left: left.try_into().unwrap_or_else(|_| unreachable!("one for each bucket")),
-            next: 0,
-            now: Nanos::ZERO,
-            states: Vec::with_capacity(2 * bytes),
-            flows: Vec::with_capacity(2),
-        }));
+        let stages = vec![OldStages::new(old.stages)];
+        // Those kept have no state in the old stages any more.
+        self.predecessor = Some(Box::new(Predecessor::new((stages, &[]), table, all, bytes)));
     }
 
     /// Moves the flows of the buckets of these packets.
@@ -111,7 +134,7 @@ impl Chain {
         {
             let next = (predecessor.next..BUCKETS as u16).find(|bucket| predecessor.left[usize::from(*bucket)]);
             let Some(bucket) = next else {
-                self.predecessor.take().into_iter().for_each(|rest| rest.finish());
+                drop(self.predecessor.take());
                 return;
             };
             predecessor.next = bucket;
@@ -124,6 +147,38 @@ impl Chain {
         while let Some(now) = self.predecessor.as_ref().map(|predecessor| predecessor.now) {
             self.claim_some(now);
         }
+    }
+}
+
+/// Chain that has processed its last packet, and whose flows several others take over: each those of its RSS buckets.
+/// A bucket has one owner at all times: this, then a share, then the chain that [takes it](Chain::succeed_to). Flows
+/// that nobody takes end.
+pub struct DividedChain {
+    table: Option<FlowTable>,
+    stages: Arc<OldStages>,
+    is_plain: bool,
+}
+
+impl DividedChain {
+    /// Takes the flows of the buckets for which `owns` returns `true`, and which nobody has taken before.
+    pub fn share(&mut self, owns: impl Fn(u16) -> bool) -> FlowShare {
+        let table = self.table.as_mut().map(|table| {
+            let mut view = table.sharing();
+            for bucket in (0..BUCKETS as u16).filter(|bucket| owns(*bucket)) {
+                table
+                    .release(bucket)
+                    .into_iter()
+                    .for_each(|partition| view.adopt(partition));
+            }
+            view
+        });
+        FlowShare::new(table, Arc::clone(&self.stages), self.is_plain)
+    }
+}
+
+impl Drop for DividedChain {
+    fn drop(&mut self) {
+        drop(self.share(|_| true));
     }
 }
 

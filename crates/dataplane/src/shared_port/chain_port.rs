@@ -143,8 +143,8 @@ impl ChainPort {
     }
 
     /// Takes the place of another chain of the same port with `workers` of its own, on the same cores or others: the
-    /// first packet that this one gets is the first that the other one does not get. The other chain's run ends then.
-    /// If it has as many workers, it leaves its functions `kept`, which this chain has, too, with their flows' state.
+    /// first packet that this one gets is the first that the other one does not get. The other chain's run ends then,
+    /// and leaves its functions `kept`, which this chain has, too, with their flows' state.
     #[must_use]
     pub fn replacing(mut self, replaced: Withdrawal, kept: Vec<KeptFunction>, workers: u16) -> ChainPort {
         let before = replaced.ends.workers.get().copied().unwrap_or_default();

@@ -5,7 +5,7 @@ use super::finished::Finished;
 use super::poll_loop::{LoopTimes, PollLoop, Processing, Turn};
 use crate::panics::catch_panic;
 use crate::shared_port::ChainRequests;
-use crate::shared_port::succession::{Inheritance, LONGEST_WAIT, RunEnds};
+use crate::shared_port::succession::{Inheritance, Inherited, LONGEST_WAIT, RunEnds};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
@@ -130,8 +130,9 @@ impl<P: Processing> HostedWorker<P> {
         }
         *until = (*until).min(now + LONGEST_WAIT);
         match inheritance.take() {
-            Some(Some(chain)) => worker.processing.succeed(chain, inheritance.kept()),
-            Some(None) => {}
+            Some(Inherited::Chain(chain)) => worker.processing.succeed(*chain, inheritance.kept()),
+            Some(Inherited::Flows(share)) => worker.processing.succeed_to(*share, inheritance.kept()),
+            Some(Inherited::Nothing) => {}
             // Also when this chain is to end: its own successor gets what it inherits.
             None if now < *until && !self.ends.flags.failed.load(Ordering::Relaxed) => return false,
             None => {}
@@ -181,7 +182,7 @@ impl<P: Processing> HostedWorker<P> {
                 // Processes of functions end in their own run, which may take its time, and not on this core. A chain
                 // that external functions cut has nothing for a successor.
                 let is_whole = finished.externals.is_empty();
-                let passes = |chain: &mut Chain| is_whole && estate.takes_chain() && !chain.has_isolated_functions();
+                let passes = |chain: &mut Chain| is_whole && estate.suits(chain) && !chain.has_isolated_functions();
                 let chain = finished.chains.pop_if(passes);
                 let chain = chain.filter(|_| finished.died.is_none());
                 finished.left = chain.as_ref().and_then(Chain::flow_counters);

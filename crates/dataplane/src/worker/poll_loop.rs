@@ -11,7 +11,7 @@ use crate::panics::run_or_fail;
 use crate::port::Received;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
-use tailwater_chain::chain::Chain;
+use tailwater_chain::chain::{Chain, FlowShare};
 use tailwater_net::Nanos;
 
 /// Work of a polling worker on its packets. All packets that it holds, in processing or waiting, are its own.
@@ -47,6 +47,12 @@ pub(crate) trait Processing: Counting {
     fn succeed(&mut self, chain: Chain, kept: &[String]) {
         let _ = kept;
         chain.drain();
+    }
+
+    /// Takes over flows of RSS buckets that other workers had: functions `kept` keep their state.
+    fn succeed_to(&mut self, share: FlowShare, kept: &[String]) {
+        let _ = kept;
+        drop(share);
     }
 
     /// The chain, if this is a whole one: for requests between two turns.

@@ -17,7 +17,7 @@ use crate::scaling::helping::{Helping, HelpingEnds};
 use std::time::Duration;
 use tailwater_chain::batch::{Batch, MAX_BATCH};
 use tailwater_chain::buffer::BufferPool;
-use tailwater_chain::chain::{Chain, FunctionTotals};
+use tailwater_chain::chain::{Chain, FlowShare, FunctionTotals};
 use tailwater_net::Nanos;
 use tailwater_state::keeper::Keeper;
 
@@ -364,6 +364,10 @@ impl Processing for ChainProcessing {
             true => self.chain.succeed(chain, kept),
             false => drop(chain.drain()),
         }
+    }
+
+    fn succeed_to(&mut self, share: FlowShare, kept: &[String]) {
+        self.chain.succeed_to(share, kept);
     }
 
     fn chain(&mut self) -> Option<&mut Chain> {

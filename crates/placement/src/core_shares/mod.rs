@@ -17,12 +17,16 @@
 //! keeps the promises of their chains.
 
 mod drift;
+mod gather;
 mod occupant;
 mod predict;
+#[cfg(feature = "milp")]
+mod solved;
 mod ways;
 mod weight;
 
 pub use drift::{DriftCause, DriftChange, DriftMonitor, DriftPromise, DriftWindow, TOLERANCE};
+pub use gather::{CoreMove, Gathering};
 pub use occupant::{Claim, Occupant};
 pub use predict::{Predicted, predicted};
 pub use ways::ReservableCache;

@@ -6,10 +6,12 @@
 //! A chain without `spec.slo.throughput` has no promise and gets the time that others leave.
 
 mod anew;
+mod gathered;
 pub(crate) mod placement;
 mod refusal;
 
 pub(crate) use anew::{Anew, place_anew};
+pub(crate) use gathered::{gather, question};
 pub use placement::{Capacity, Placement, Promise};
 pub(crate) use refusal::rate;
 

@@ -15,6 +15,7 @@ mod profiling;
 mod reading;
 mod running;
 mod samples;
+mod succession;
 mod take_over;
 
 pub use ended::{EndedChain, final_counts};
@@ -300,6 +301,7 @@ impl LiveMachine {
         let plan = self.plan(chain, Some(replaced.unwrap_or(&chain.name)))?;
         let old = replaced.and_then(|name| self.chains.get(name));
         let replaced = replaced.and_then(|name| self.succeeded(name, chain));
+        replaced.map_or(Ok(()), |old| succession::check(old, &plan))?;
         // Isolated functions keep nothing of other processes, and external ones cut the chain into several.
         let is_cut = |spec: &ChainSpec| spec.externals().next().is_some();
         let keeps = plan.config().isolation.is_none()
@@ -312,8 +314,6 @@ impl LiveMachine {
             Some(reconfigure) => reconfigure.kept_by(plan.spec()),
             None => Vec::new(),
         };
-        // With another number of cores no function is kept, and the old ones still write.
-        let is_resized = old.is_some_and(|old| old.cores().len() != plan.config().cores.len());
         let started = old
             .map_or(Ok(()), |old| check_outputs(plan.spec(), old, &kept))
             .and_then(|()| {
@@ -323,7 +323,7 @@ impl LiveMachine {
                         name: &chain.name,
                         weight: chain.placement.weight,
                         port: self.port(chain)?,
-                        continues_files: is_resized || self.taking_over.is_pending,
+                        continues_files: self.taking_over.is_pending,
                         host: &self.host,
                         replaced: replaced.map(|old| (old, kept)),
                     },
@@ -351,6 +351,12 @@ impl LiveMachine {
         }
     }
 
+    /// Collects chains that have left.
+    fn reap(&mut self) {
+        let ended = succession::take_ended(&mut self.leaving, &mut self.chains);
+        ended.into_iter().for_each(|gone| self.tell_end(gone));
+    }
+
     /// Notes news of the ports, and counts packets that they have lost.
     fn monitor_ports(&mut self) {
         for (name, port) in &self.ports {
@@ -362,16 +368,6 @@ impl LiveMachine {
                     message: format!("port {name}: {line}"),
                 });
             });
-        }
-    }
-
-    /// Collects chains that have left.
-    fn reap(&mut self) {
-        for place in (0..self.leaving.len()).rev() {
-            if self.leaving[place].is_finished() {
-                let gone = self.leaving.swap_remove(place);
-                self.tell_end(gone);
-            }
         }
     }
 }
@@ -447,6 +443,8 @@ impl Machine for LiveMachine {
         // A process would refuse the same at its start.
         let tried = isolation.map_or(Ok(()), IsolationConfig::try_out);
         tried.map_err(|error| Refusal::new(error.to_string()))?;
+        let replaced = self.succeeded(&chain.name, chain);
+        replaced.map_or(Ok(()), |old| succession::check(old, &plan))?;
         let cores = plan.config().cores.len();
         match self.chains.get(&chain.name) {
             Some(running) if external::share_interfaces(running, plan.spec(), cores) => Ok(()),
@@ -484,6 +482,7 @@ impl Machine for LiveMachine {
         let started = self.launch(chain, Some(old))?;
         if let Some(mut old) = self.chains.remove(old) {
             old.drain();
+            old.successor = Some(chain.name.clone());
             self.leaving.push(old);
         }
         self.chains.insert(chain.name.clone(), started);
@@ -534,7 +533,8 @@ impl Machine for LiveMachine {
         let mut observations = Vec::new();
         let mut ended = Vec::new();
         for (name, chain) in &mut self.chains {
-            let observation = chain.observe();
+            let mut observation = chain.observe();
+            observation.packets += succession::counts_of_leaving(&mut self.leaving, name);
             if observation.state == ChainState::Ended {
                 ended.push(name.clone());
             }

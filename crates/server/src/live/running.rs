@@ -54,6 +54,10 @@ pub(super) struct RunningChain {
     draining: bool,
     /// Packets in the process that this one has taken over from.
     pub(super) carried: PacketCounts,
+    /// Packets of the chains of its name whose place it took, once these have ended. They are in their reports.
+    pub(super) earlier: PacketCounts,
+    /// Name of the chain that has taken its place.
+    pub(super) successor: Option<String>,
     /// News of the interfaces of external functions.
     news: News,
     weight: u32,
@@ -165,6 +169,8 @@ impl RunningChain {
             end: None,
             draining: false,
             carried: PacketCounts::default(),
+            earlier: PacketCounts::default(),
+            successor: None,
             news: news.unwrap_or_default(),
             weight: from.weight,
             classes: RecentClasses::default(),
@@ -369,12 +375,13 @@ impl RunningChain {
         let report = end.as_ref().and_then(|end| end.report.as_ref());
         let progress = latest.as_ref().map(|progress| &progress.packets);
         let packets = report.map(|report| &report.packets).or(progress);
-        let before = self.carried;
-        observation.packets = packets.map_or(before, |packets| PacketCounts {
-            offered: before.offered + packets.offered,
-            delivered: before.delivered + packets.delivered,
-            dropped: before.dropped + packets.dropped_by_nf,
-            lost: before.lost + packets.lost,
+        observation.packets = self.carried;
+        observation.packets += self.earlier;
+        observation.packets += packets.map_or(PacketCounts::default(), |packets| PacketCounts {
+            offered: packets.offered,
+            delivered: packets.delivered,
+            dropped: packets.dropped_by_nf,
+            lost: packets.lost,
         });
         if let Some(progress) = latest.as_ref() {
             observation.total = total_latency(progress, slo, observation.packets);

@@ -1,10 +1,14 @@
 use super::*;
+use crate::chain::{Cuts, state_bytes_with_cuts};
+use crate::flow_table::FlowTableConfig;
 use crate::function::{FlowEnds, FlowStates, NetworkFunction, RunEnd};
 use crate::rig::{ChainRig, INPUT, udp};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
+use tailwater_api::{IdleTimeouts, WhenFull};
 use tailwater_net::FlowKey;
+use tailwater_net::parse::parse;
 
 /// Packets of each flow, by source port, as a function has counted them when the flow ended.
 type Ended = Arc<Mutex<BTreeMap<u16, u64>>>;
@@ -213,6 +217,106 @@ proptest! {
         for (kind, ended, expected) in logs {
             // Flows that it has only been given the keys of are none of its own.
             prop_assert_eq!(&*ended.lock().unwrap(), &expected, "{}", KINDS[kind]);
+        }
+    }
+}
+
+/// Chains on this number of workers that share a flow table: each holds the buckets that are its by remainder.
+fn workers(number: usize, functions: &[(&'static str, Ended)]) -> Vec<ChainRig> {
+    let make = || functions.iter().map(|(kind, ended)| Tally::boxed(kind, 8, ended));
+    let named: Vec<_> = make().map(|function| (function.kind().to_owned(), function)).collect();
+    let config = FlowTableConfig {
+        capacity: 4096,
+        timeouts: IdleTimeouts {
+            tcp: Nanos::from_secs(60),
+            udp: Nanos::from_secs(60),
+            other: Nanos::from_secs(60),
+        },
+        when_full: WhenFull::Evict,
+        state_bytes: state_bytes_with_cuts(&named, Cuts::NONE),
+        seed: 2,
+    };
+    let (table, mut partitions) = FlowTable::create(&config).unwrap();
+    let rig = |worker: usize| {
+        let mut view = table.sharing();
+        let own = partitions.extract_if(.., |partition| usize::from(partition.bucket()) % number == worker);
+        own.for_each(|partition| view.adopt(partition));
+        let named = make().map(|function| (function.kind().to_owned(), function)).collect();
+        let mut rig = ChainRig::new(make().collect(), INPUT);
+        rig.chain = Chain::with_cuts(named, Some(view), INPUT, Cuts::NONE);
+        rig
+    };
+    (0..number).map(rig).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    /// The number of workers changes at any time, with functions that come, go and stay: each has counted exactly the
+    /// packets that came while it was there, whichever worker had the flow, and every flow ends once.
+    #[test]
+    fn flows_pass_to_other_numbers_of_workers(
+        steps in prop::collection::vec((1usize..6, any::<bool>()), 2..6),
+        packets in prop::collection::vec((1u16..60, 0usize..8), 1..120),
+        taken in any::<bool>(),
+    ) {
+        let stays = Ended::default();
+        let mut expected: BTreeMap<u16, u64> = BTreeMap::new();
+        // Records of the function that comes and goes, with what they should be.
+        let mut others: Vec<(Ended, BTreeMap<u16, u64>)> = Vec::new();
+        let mut rigs: Vec<ChainRig> = Vec::new();
+        let (mut had_other, mut opened) = (false, 0);
+        let mut packets = packets.chunks(packets.len().div_ceil(steps.len()));
+        for (number, has_other) in &steps {
+            let mut functions = vec![("stays", Arc::clone(&stays))];
+            if *has_other {
+                if !had_other {
+                    others.push((Ended::default(), BTreeMap::new()));
+                }
+                functions.insert(0, ("other", Arc::clone(&others.last().unwrap().0)));
+            }
+            let mut next = workers(*number, &functions);
+            let flows: usize = rigs.iter().map(|rig| rig.chain.flows()).sum();
+            let mut divided: Vec<_> = rigs.drain(..).map(|rig| rig.chain.divide()).collect();
+            let mut kept = vec!["stays".to_owned()];
+            if had_other && *has_other {
+                kept.push("other".to_owned());
+            }
+            for (worker, rig) in next.iter_mut().enumerate() {
+                let owns = |bucket: u16| usize::from(bucket) % number == worker;
+                let shares = divided.iter_mut().map(|chain| chain.share(owns));
+                let share = shares.reduce(|mut all, share| {
+                    all.merge(share);
+                    all
+                });
+                share.into_iter().for_each(|share| rig.chain.succeed_to(share, &kept));
+            }
+            drop(divided);
+            prop_assert_eq!(next.iter().map(|rig| rig.chain.flows()).sum::<usize>(), flows);
+            for (port, expire) in packets.next().unwrap_or(&[]) {
+                let frame = udp(*port);
+                let hash = next[0].rss.hash_headers(&parse(&frame).unwrap());
+                let rig = &mut next[usize::from(bucket_of(hash)) % number];
+                rig.run(&[frame], Nanos::from_secs(1));
+                *expected.entry(*port).or_default() += 1;
+                if *has_other {
+                    *others.last_mut().unwrap().1.entry(*port).or_default() += 1;
+                }
+                (0..*expire).for_each(|_| rig.chain.expire(Nanos::from_secs(1)));
+            }
+            had_other = *has_other;
+            rigs = next;
+            opened += rigs.iter().map(|rig| rig.chain.flow_counters().unwrap().opened).sum::<u64>();
+        }
+        prop_assert_eq!(opened, expected.len() as u64, "each flow is opened once");
+        match taken {
+            true => rigs.into_iter().for_each(|rig| drop(rig.chain.drain())),
+            // Nobody takes them.
+            false => rigs.into_iter().for_each(|rig| drop(rig.chain.divide())),
+        }
+        prop_assert_eq!(&*stays.lock().unwrap(), &expected);
+        for (ended, expected) in others {
+            prop_assert_eq!(&*ended.lock().unwrap(), &expected);
         }
     }
 }
