@@ -140,7 +140,7 @@ fn allocations(functions: &str, packets: u64) -> u64 {
         late: Default::default(),
     };
     let chain = builder.instance(|_| true);
-    let (mut senders, receiver) = windows(1, chain.reasons().len());
+    let (mut senders, receiver) = windows(1, [chain.reasons().len(), 0]);
     let worker = Worker::new(queue, chain, pool, clock, config, senders.remove(0));
     let mut chain = None;
     let info = allocation_counter::measure(|| chain = Some(worker.run(|| false)));
