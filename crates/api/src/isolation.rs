@@ -159,6 +159,20 @@ impl IsolationSpec {
             except: except.transpose()?.unwrap_or_default(),
         })
     }
+
+    /// Reads `isolation` of a chain with these functions.
+    pub(crate) fn of_chain(node: &Located<'_>, has_function: impl Fn(&str) -> bool) -> Result<Self, SpecError> {
+        let isolation = IsolationSpec::parse(node)?;
+        if isolation.except.is_empty() {
+            return Ok(isolation);
+        }
+        let except = node.fields_of(&FIELDS)?.required("except", "a list of functions")?;
+        each(&except, "functions", |node| match name(node)? {
+            name if has_function(&name) => Ok(()),
+            name => Err(node.error(format!("expected a function of the chain, found {name}"))),
+        })?;
+        Ok(isolation)
+    }
 }
 
 fn defence(node: &Located<'_>) -> Result<Defence, SpecError> {
@@ -197,7 +211,7 @@ mod tests {
     fn parsed(isolation: &str) -> Result<IsolationSpec, String> {
         let text = format!(
             "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {{name: c}}\nspec:\n  \
-             slo: {{latency: 1ms}}\n  functions: [{{forward: }}]\n{isolation}"
+             slo: {{latency: 1ms}}\n  functions: [{{name: edge, forward: }}]\n{isolation}"
         );
         let document = Document::parse(&text, "c.yaml", DESCRIPTION).map_err(|error| error.to_string())?;
         let chain = ChainDocument::new(&document, Path::new(".")).map_err(|error| error.to_string())?;
@@ -213,12 +227,12 @@ mod tests {
             IsolationMode::Container
         );
         assert_eq!(
-            parsed("  isolation: {mode: process, overhead: 0.5, without: [filter, all], except: [ids]}\n").unwrap(),
+            parsed("  isolation: {mode: process, overhead: 0.5, without: [filter, all], except: [edge]}\n").unwrap(),
             IsolationSpec {
                 mode: IsolationMode::Process,
                 overhead: Some(0.005),
                 without: vec![Defence::Filter, Defence::All],
-                except: vec!["ids".to_owned()],
+                except: vec!["edge".to_owned()],
             }
         );
     }
@@ -235,6 +249,10 @@ mod tests {
             ),
             ("{mode: process, without: [rot]}", "did you mean \"root\"?"),
             ("{mode: process, except: []}", "expected a list of 1 to 16 functions"),
+            (
+                "{mode: process, except: [edge, ids]}",
+                "c.yaml:7:45: spec.isolation.except[1]: expected a function of the chain, found ids",
+            ),
         ] {
             let error = parsed(&format!("  isolation: {isolation}\n")).unwrap_err();
             assert!(error.contains(message), "{error}");

@@ -95,6 +95,66 @@ fn the_store_passes_to_a_process_that_takes_over() {
     }
 }
 
+/// A store that answers, and turns the chain away at the moment at which the running server has let go: the take-over is
+/// done, the other chain goes on, and the operator reads which chain has failed and why. Applied again, it runs.
+#[test]
+fn a_store_that_refuses_a_process_that_takes_over_fails_its_chain_alone() {
+    let Some(server) = RedisServer::start(&[]) else {
+        return;
+    };
+    let folder = Folder::new();
+    folder.server("");
+    folder.write(
+        "chains/stored.yaml",
+        &stored(&server, "{nat: {external: [203.0.113.0/28]}}", ""),
+    );
+    folder.chain("plain", "0.0.0.0/0", "{accounting: }");
+    let mut serving = Serving::start(&folder);
+    await_packets(&folder);
+    let known = bindings(&server);
+    let password = |password: &str, known: Option<&str>| {
+        let known = known.map_or(String::new(), |known| format!("?pass={known}"));
+        let client = redis::Client::open(format!("unix://{}{known}", server.socket().display())).unwrap();
+        let mut connection = client.get_connection().unwrap();
+        let mut set = redis::cmd("CONFIG");
+        let set = set.arg("SET").arg("requirepass").arg(password);
+        set.query::<()>(&mut connection).unwrap();
+    };
+    // Connections that are open stay so.
+    password("new", None);
+    let mut command = folder.command(&["serve", "server.yaml", "--output", "json", "--take-over"]);
+    let next = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let next = Serving(Some(next));
+    let old = serving.0.take().unwrap().wait_with_output().unwrap();
+    assert_eq!(old.status.code(), Some(0), "{}", String::from_utf8_lossy(&old.stderr));
+    wait("the failure", || {
+        let listed = folder.run(&["get", "chains", "--socket", "edge.sock"]);
+        String::from_utf8_lossy(&listed.stdout).contains("Failed")
+    });
+    let described = folder.ok(&["describe", "chain", "stored"]);
+    assert!(described.contains("NOAUTH"), "{described}");
+    let events = folder.ok(&["events", "--chain", "stored"]);
+    let failed = events
+        .lines()
+        .any(|line| line.contains("Warning") && line.contains("NOAUTH"));
+    assert!(failed, "{events}");
+    let of_plain = || {
+        let chains = folder.chains();
+        let mut chains = chains["chains"].as_array().unwrap().iter();
+        number(&chains.find(|chain| chain["name"] == "plain").unwrap()["packets"]["delivered"])
+    };
+    let before = of_plain();
+    wait("packets of the other chain", || of_plain() > before);
+    password("", Some("new"));
+    folder.ok(&["apply", "-f", "chains/stored.yaml"]);
+    await_packets(&folder);
+    assert_kept(&known, &server);
+    let report = next.stop();
+    let mut chains = report["chains"].as_array().unwrap().iter();
+    let chain = chains.find(|chain| chain["name"] == "stored").unwrap();
+    assert_eq!(chain["failure"], Value::Null, "{chain:#}");
+}
+
 #[test]
 fn bindings_outlive_a_killed_server_and_a_replaced_chain() {
     let Some(server) = RedisServer::start(&[]) else {

@@ -7,9 +7,11 @@ mod common;
 
 use common::chain_server::{Folder, PATIENCE, Serving, chain, number, wait};
 use serde_json::Value;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::process::{Child, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -351,21 +353,45 @@ fn the_running_server_goes_on_if_the_new_one_dies() {
     assert_eq!(offered, delivered + dropped + lost, "{counts}");
 }
 
-/// A part that a new version cannot continue is refused before anything stops, with exit code 2.
+/// Files below a folder with their inodes, and the contents of those of the state directory.
+fn files(folder: &Folder) -> BTreeMap<PathBuf, (u64, Vec<u8>)> {
+    let (mut files, mut folders) = (BTreeMap::new(), vec![folder.0.clone()]);
+    while let Some(next) = folders.pop() {
+        for entry in std::fs::read_dir(next).unwrap() {
+            let path = entry.unwrap().path();
+            let kind = std::fs::symlink_metadata(&path).unwrap();
+            let is_state = kind.is_file() && path.starts_with(folder.0.join("state"));
+            let content = is_state.then(|| std::fs::read(&path).unwrap());
+            if kind.is_dir() {
+                folders.push(path.clone());
+            }
+            files.insert(path, (kind.ino(), content.unwrap_or_default()));
+        }
+    }
+    files
+}
+
+/// A part that a new version cannot continue is refused before anything stops, with exit code 2. Outputs, the state
+/// directory and the sockets are left alone.
 #[test]
 fn a_take_over_is_refused_before_anything_stops() {
     let _alone = alone();
     let folder = Folder::new();
     folder.server("");
     folder.chain("walled", "10.0.0.0/17", "{dnsGuard: {limits: {responses: 10000}}}");
+    folder.chain("counted", "10.0.128.0/17", "{accounting: {export: {file: flows.csv}}}");
+    let before = files(&folder);
     let nobody = end(take_over(&folder, &[]));
+    assert_eq!(files(&folder), before);
     let error = String::from_utf8_lossy(&nobody.stderr).into_owned();
     assert_eq!(nobody.status.code(), Some(2), "{error}");
     let expected = "edge.sock.take-over: no server to take over from: No such file or directory (os error 2); without \
                     --take-over, this one starts by itself";
     assert!(error.contains(expected), "{error}");
     let serving = Serving::start(&folder);
+    let read = || std::fs::read(folder.0.join("flows.csv")).unwrap();
     let refused = |arguments: &[&str]| {
+        let (before, output_before) = (files(&folder), read());
         let output = end(take_over(&folder, arguments));
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(2), "{error}");
@@ -373,6 +399,8 @@ fn a_take_over_is_refused_before_anything_stops() {
             error.contains("take-over refused, the running server goes on: "),
             "{error}"
         );
+        assert_eq!(files(&folder), before);
+        assert!(read().starts_with(&output_before));
         error
     };
     let error = refused(&[]);

@@ -139,7 +139,9 @@ fn allocations(functions: &str, packets: u64) -> u64 {
         batch: 32,
         late: Default::default(),
     };
-    let chain = builder.instance(|_| true);
+    let mut chain = builder.instance(|_| true);
+    let reading = clock.clone();
+    chain.sample_functions(Box::new(move || reading.now()), Default::default(), (0, 0));
     let (mut senders, receiver) = windows(1, [chain.reasons().len(), 8]);
     let worker = Worker::new(queue, chain, pool, clock, config, senders.remove(0));
     let mut chain = None;

@@ -200,6 +200,12 @@ impl FunctionFacts for Sequence<'_> {
         self.functions.iter().find(uses).map(ChainFunction::label)
     }
 
+    /// Returns `true`, too, if a function has no name but its kind's, which only its code knows.
+    fn has_function(&self, name: &str) -> bool {
+        let mut names = self.functions.iter().map(|function| function.name.as_deref());
+        names.any(|own| own.is_none_or(|own| own == name))
+    }
+
     /// Returns `false`: only the code of a function knows.
     fn tracks_connections(&self) -> bool {
         false

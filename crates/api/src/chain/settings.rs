@@ -236,6 +236,9 @@ pub trait FunctionFacts {
     /// Returns the name of the function that uses this port, or the device or interface behind it, if one does.
     fn port_user(&self, port: &PortName) -> Option<&str>;
 
+    /// Returns `false` if no function has this name.
+    fn has_function(&self, name: &str) -> bool;
+
     /// Returns `true` if a function tracks connections.
     fn tracks_connections(&self) -> bool;
 
@@ -313,7 +316,9 @@ impl<'d> ChainNode<'d> {
             port: port.map(|node| label(&node)).transpose()?,
             ports,
             state,
-            isolation: optional(&spec, "isolation", IsolationSpec::parse)?,
+            isolation: optional(&spec, "isolation", |node| {
+                IsolationSpec::of_chain(node, |name| functions.has_function(name))
+            })?,
             scale: optional(&spec, "scale", scale)?,
             pool: spec.optional("pool").map(|node| label(&node)).transpose()?,
         })

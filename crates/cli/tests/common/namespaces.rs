@@ -108,23 +108,28 @@ impl Hosts {
         for (name, quiet) in hosts.names.iter().zip([!ipv6, !ipv6, true]) {
             hosts.add_namespace(name, quiet);
         }
-        let middle = &hosts.names[2];
-        for (host, name) in hosts.names[..2].iter().enumerate() {
-            hosts.must(&format!(
-                "ip link add eth0 netns {name} type veth peer name port{host} netns {middle}"
-            ));
-            hosts.must(&format!("ip netns exec {name} ethtool -K eth0 tx off"));
-            hosts.must(&format!("ip netns exec {middle} ethtool -K port{host} tx off"));
-            hosts.must(&format!("ip -n {name} addr add {}/24 dev eth0", HOSTS[host]));
+        for (host, address) in HOSTS_V6.iter().enumerate() {
+            hosts.link(host);
             if ipv6 {
-                let address = HOSTS_V6[host];
+                let name = &hosts.names[host];
                 hosts.must(&format!("ip -n {name} addr add {address}/64 dev eth0 nodad"));
             }
-            hosts.must(&format!("ip -n {name} link set dev eth0 up"));
-            hosts.must(&format!("ip -n {middle} link set dev port{host} up"));
         }
         hosts.alone = Some(ALONE.lock().unwrap_or_else(PoisonError::into_inner));
         hosts
+    }
+
+    /// Links a host with the middle, which has no interface for it yet.
+    pub fn link(&self, host: usize) {
+        let (name, middle) = (&self.names[host], &self.names[2]);
+        self.must(&format!(
+            "ip link add eth0 netns {name} type veth peer name port{host} netns {middle}"
+        ));
+        self.must(&format!("ip netns exec {name} ethtool -K eth0 tx off"));
+        self.must(&format!("ip netns exec {middle} ethtool -K port{host} tx off"));
+        self.must(&format!("ip -n {name} addr add {}/24 dev eth0", HOSTS[host]));
+        self.must(&format!("ip -n {name} link set dev eth0 up"));
+        self.must(&format!("ip -n {middle} link set dev port{host} up"));
     }
 
     /// Adds a namespace; a quiet one has no IPv6, so that it sends no packets on its own.

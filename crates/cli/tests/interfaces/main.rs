@@ -6,6 +6,7 @@ mod echo;
 #[path = "../isolation/processes.rs"]
 #[allow(dead_code, reason = "shared with other tests")]
 mod processes;
+mod renewed;
 mod served;
 mod served_external;
 

@@ -5,6 +5,9 @@
 //! one ring, in order. In a run, workers forward packets to their bucket's owner, as at any device without a RETA. The
 //! pollers of a [shared port](crate::shared_port) need not: their chains' workers do.
 //!
+//! **Deleted and made again.** Sockets of an interface that was made again with the same name replace those of the old
+//! one, see [`renewal`](crate::packet_socket::renewal).
+//!
 //! **Take-over.** Another process gets the sockets' descriptors, and maps the same rings. Nothing changes for the
 //! kernel: packets wait in the rings, in order, and the next process reads on at the slot at which the one before it
 //! has stopped.
@@ -15,6 +18,7 @@ mod queue;
 use crate::clock::Clock;
 use crate::device::{DeviceQueue, Steering};
 use crate::packet_socket::monitor::InterfaceMonitor;
+use crate::packet_socket::renewal::{MOST_PATIENCE, Renewal, RingExchange};
 use crate::packet_socket::ring::{RingLayout, RxRing};
 use crate::packet_socket::socket::PacketSocket;
 use crate::packet_socket::{InterfaceError, MOST_HEADERS, Problem};
@@ -28,6 +32,7 @@ use queue::{CountedSocket, RingReceiver, SocketSender};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 use tailwater_api::{PortName, PortsSpec};
 use tailwater_chain::batch::MAX_BATCH;
 use tailwater_chain::buffer::{BufferPool, MAX_FRAME};
@@ -46,6 +51,9 @@ const BETWEEN: usize = 1024;
 
 /// Time until a new bucket table takes effect.
 const RETA_DELAY: Nanos = Nanos::from_micros(50);
+
+/// Time after which a run ends whose interfaces have all disappeared.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Configuration of the ports.
 #[derive(Clone, Debug)]
@@ -208,11 +216,7 @@ impl InterfacePorts {
         let rings = all.iter().map(|socket| socket.create_ring(layout));
         let rings = rings.collect::<io::Result<_>>().map_err(failed)?;
         let promiscuous = self.config.ports.set_up.promiscuous;
-        let started = match &all[..] {
-            [only] => only.receive_all(promiscuous),
-            all => PacketSocket::share_all(all, promiscuous),
-        };
-        started.map_err(failed)?;
+        PacketSocket::start(&all, promiscuous).map_err(failed)?;
         found.sockets.extend(others);
         Ok(rings)
     }
@@ -282,8 +286,18 @@ impl InterfacePorts {
             let senders = interface.senders.iter().map(|own| Arc::clone(&own.counters));
             let monitor =
                 InterfaceMonitor::new(sockets.collect(), senders.collect(), slots, Arc::clone(&self.is_owner));
+            let set_up = &self.config.ports.set_up;
+            let exchanges: Vec<Arc<RingExchange>> = interface.rings.iter().map(|_| Arc::default()).collect();
+            let monitor = monitor.renewed_by(Renewal {
+                promiscuous: set_up.promiscuous,
+                mtu: set_up.mtu,
+                layout,
+                exchanges: exchanges.clone(),
+                // A server's other chains and ports go on.
+                patience: if is_shared { MOST_PATIENCE } else { PATIENCE },
+            });
             self.monitors.push((monitor, layout));
-            let rings = interface.rings.into_iter().zip(interface.sockets);
+            let rings = interface.rings.into_iter().zip(exchanges).zip(interface.sockets);
             for (queues, (ring, socket)) in received.iter_mut().zip(rings) {
                 let source = (number as u8, make_buffers());
                 queues.push(RingReceiver::new(ring, socket, source, Arc::clone(&self.is_owner)));

@@ -3,6 +3,7 @@
 use super::buffers::QueueBuffers;
 use crate::device::{Receiver, Sender};
 use crate::packet_socket::monitor::PortCounters;
+use crate::packet_socket::renewal::RingExchange;
 use crate::packet_socket::ring::RxRing;
 use crate::packet_socket::sending::SendList;
 use crate::packet_socket::socket::PacketSocket;
@@ -24,6 +25,8 @@ pub(super) struct CountedSocket {
 #[derive(Debug)]
 pub(super) struct RingReceiver {
     ring: RxRing,
+    /// Passes the ring of an interface that was made again.
+    renewed: Arc<RingExchange>,
     from: CountedSocket,
     /// Index of the chain's port (0: entry, 1: exit), set on each packet.
     entry: u8,
@@ -36,13 +39,14 @@ pub(super) struct RingReceiver {
 
 impl RingReceiver {
     pub(super) fn new(
-        ring: RxRing,
+        (ring, renewed): (RxRing, Arc<RingExchange>),
         from: CountedSocket,
         (entry, buffers): (u8, QueueBuffers),
         is_owner: Arc<AtomicBool>,
     ) -> RingReceiver {
         RingReceiver {
             ring,
+            renewed,
             from,
             entry,
             buffers,
@@ -63,6 +67,10 @@ impl Receiver for RingReceiver {
         while count < most {
             // Not before the buffer is there: a slot that is dropped goes to the kernel.
             let Some(slot) = self.ring.next() else {
+                // The old ring is read to its end first.
+                if self.renewed.is_new() {
+                    self.renewed.exchange(&mut self.ring);
+                }
                 break;
             };
             count += 1;
@@ -113,7 +121,8 @@ impl Receiver for RingReceiver {
     }
 
     fn position(&self) -> Option<u64> {
-        Some(self.ring.position() as u64)
+        // A new ring that nobody has read yet is read from its start.
+        Some(if self.renewed.is_new() { 0 } else { self.ring.position() } as u64)
     }
 
     fn continue_at(&mut self, position: u64) -> bool {

@@ -59,6 +59,14 @@ pub enum Problem {
         /// That of the interface.
         found: usize,
     },
+    /// Its frames are longer than those for which rings and buffers were made.
+    #[error("expected an MTU of at most {most}, found {found}: ip link set NAME mtu {most}, or start anew")]
+    MtuAbove {
+        /// Maximum payload in bytes at the start.
+        most: usize,
+        /// That of the interface.
+        found: usize,
+    },
     /// Sockets of another process cannot be used.
     #[error("the running server's sockets cannot be taken over: {0}")]
     Passed(String),

@@ -8,6 +8,7 @@
 mod checksum;
 mod error;
 pub(crate) mod monitor;
+pub(crate) mod renewal;
 pub(crate) mod ring;
 pub(crate) mod sending;
 mod slot;

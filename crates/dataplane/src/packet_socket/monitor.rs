@@ -1,10 +1,13 @@
 //! Monitoring of interfaces: link state, removal, and counters.
 
+use super::renewal::{Attempts, MOST_PATIENCE, Renewal};
 use super::socket::PacketSocket;
 use crate::link_state::LinkState;
 use crate::report::{ArrivalTimes, LinkReport, PortReport, QueueReport};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+use tailwater_net::ethernet::MacAddress;
 
 /// Packets of one socket of an interface. One thread receives, and one sends.
 #[derive(Debug, Default)]
@@ -55,12 +58,19 @@ pub(crate) struct InterfaceMonitor {
     slots: usize,
     /// Set while the kernel's counters are this process's to read.
     is_owner: Arc<AtomicBool>,
+    /// Use of an interface that was made again; `None` if one that disappears is gone for good.
+    renewal: Option<Renewal>,
     known: Mutex<Known>,
 }
 
 #[derive(Debug, Default)]
 struct Known {
     gone: bool,
+    /// Attempts to use the interface again, while it is gone.
+    attempts: Option<Attempts>,
+    mac: Option<MacAddress>,
+    /// MTU in bytes.
+    mtu: usize,
     is_long_told: bool,
     link: LinkState,
 }
@@ -70,7 +80,7 @@ struct Known {
 pub(crate) struct InterfaceCheck {
     /// Packets that found a ring full since the last check.
     pub(crate) missed: u64,
-    /// The interface exists.
+    /// The interface exists, or may soon exist again.
     pub(crate) exists: bool,
 }
 
@@ -92,7 +102,23 @@ impl InterfaceMonitor {
             senders,
             slots,
             is_owner,
+            renewal: None,
             known: Mutex::default(),
+        }
+    }
+
+    /// Uses an interface again that was deleted and made again.
+    pub(crate) fn renewed_by(self, renewal: Renewal) -> InterfaceMonitor {
+        let (mac, mtu) = (self.socket().mac(), self.socket().mtu());
+        let known = Known {
+            mac,
+            mtu,
+            ..Known::default()
+        };
+        InterfaceMonitor {
+            renewal: Some(renewal),
+            known: Mutex::new(known),
+            ..self
         }
     }
 
@@ -123,13 +149,20 @@ impl InterfaceMonitor {
         let (name, mut known) = (self.socket().name(), self.known());
         let missed = self.take_missed();
         let check = |exists| InterfaceCheck { missed, exists };
+        if let Some(renewal) = &self.renewal {
+            renewal.clear();
+        }
         if known.gone {
-            return check(false);
+            return check(self.try_again(&mut known, tell));
         }
         let Some(running) = self.socket().is_running() else {
             known.gone = true;
             tell(format!("port interface={name} disappeared during the run"));
-            return check(false);
+            if self.renewal.is_some() {
+                // Counted as a change of the link, and so is its return.
+                known.link.news(Some(false));
+            }
+            return check(self.try_again(&mut known, tell));
         };
         if let Some(state) = known.link.news(Some(running)) {
             tell(format!("port interface={name}: link {state}"));
@@ -142,6 +175,41 @@ impl InterfaceMonitor {
             ));
         }
         check(true)
+    }
+
+    /// Tries to use an interface again that is gone, if an attempt is due. Returns `false` once the interface counts as
+    /// gone for good.
+    fn try_again(&self, known: &mut Known, tell: &mut dyn FnMut(String)) -> bool {
+        let (Some(renewal), true) = (&self.renewal, self.is_owner.load(Ordering::Acquire)) else {
+            return false;
+        };
+        let (now, name) = (Instant::now(), self.socket().name());
+        let attempts = known.attempts.get_or_insert_with(|| Attempts::new(now));
+        let is_expected = attempts.elapsed(now) < renewal.patience.min(MOST_PATIENCE);
+        if !attempts.is_due(now) {
+            return is_expected;
+        }
+        let old: Vec<&PacketSocket> = self.sockets().collect();
+        let mtu = match renewal.renew(&old) {
+            Ok(mtu) => mtu,
+            Err(error) => {
+                attempts.news(&error).into_iter().for_each(tell);
+                return is_expected;
+            }
+        };
+        let mut line = format!("port interface={name} was made again and is used");
+        let mac = self.socket().mac();
+        if let (Some(before), Some(mac)) = (known.mac, mac)
+            && before != mac
+        {
+            line += &format!(", with MAC address {mac} instead of {before}");
+        }
+        if mtu != known.mtu {
+            line += &format!(", with MTU {mtu} instead of {}", known.mtu);
+        }
+        tell(line);
+        (known.gone, known.attempts, known.mac, known.mtu) = (false, None, mac, mtu);
+        true
     }
 
     /// Sum of a counter.

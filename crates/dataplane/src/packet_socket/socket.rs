@@ -8,6 +8,8 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::sync::atomic::{AtomicI32, Ordering};
+use tailwater_net::ethernet::MacAddress;
 
 /// Bytes of sent packets that the kernel may hold: the receiver takes them from its queue later.
 const SEND_BUFFER: c_int = 4 << 20;
@@ -26,7 +28,8 @@ const OUTGOING: u32 = 4;
 pub(crate) struct PacketSocket {
     socket: OwnedFd,
     name: String,
-    index: c_int,
+    /// Another one, once the interface was made again.
+    index: AtomicI32,
     mtu: usize,
     /// Only one of several sockets has it.
     lock: Option<OwnedFd>,
@@ -70,6 +73,16 @@ impl PacketSocket {
     /// # Errors
     /// The interface cannot be used, or is in use.
     pub(crate) fn open(name: &str) -> Result<PacketSocket, InterfaceError> {
+        let socket = PacketSocket::find(name)?;
+        let lock = lock(name).map_err(|()| socket.error(Problem::InUse))?;
+        Ok(PacketSocket { lock, ..socket })
+    }
+
+    /// Opens an interface for sending, which this process uses already.
+    ///
+    /// # Errors
+    /// The interface cannot be used.
+    pub(crate) fn find(name: &str) -> Result<PacketSocket, InterfaceError> {
         let problem = |problem| InterfaceError::new(name, problem);
         if name.len() >= libc::IFNAMSIZ {
             return Err(problem(Problem::NameTooLong));
@@ -80,9 +93,7 @@ impl PacketSocket {
         if index == 0 {
             return Err(problem(Problem::Missing));
         }
-        let socket = PacketSocket::of_index(name, &text, index as c_int)?;
-        let lock = lock(name).map_err(|()| problem(Problem::InUse))?;
-        Ok(PacketSocket { lock, ..socket })
+        PacketSocket::of_index(name, &text, index as c_int)
     }
 
     /// Opens another socket of the interface, for another core.
@@ -91,7 +102,7 @@ impl PacketSocket {
     /// The interface cannot be used any more.
     pub(crate) fn another(&self) -> Result<PacketSocket, InterfaceError> {
         let text = CString::new(&*self.name).map_err(|_| self.error(Problem::Missing))?;
-        PacketSocket::of_index(&self.name, &text, self.index)
+        PacketSocket::of_index(&self.name, &text, self.index())
     }
 
     fn of_index(name: &str, text: &CString, index: c_int) -> Result<PacketSocket, InterfaceError> {
@@ -129,7 +140,7 @@ impl PacketSocket {
         let socket = PacketSocket {
             socket,
             name: name.to_owned(),
-            index,
+            index: AtomicI32::new(index),
             mtu: mtu as usize,
             lock: None,
         };
@@ -162,7 +173,7 @@ impl PacketSocket {
         let copies = own.chain(&first.lock).map(OwnedFd::try_clone);
         let passed = PassedInterface {
             name: first.name.clone(),
-            index: first.index,
+            index: first.index(),
             mtu: first.mtu,
             ring,
             sockets: sockets.len() as u16,
@@ -197,7 +208,7 @@ impl PacketSocket {
             sockets.push(PacketSocket {
                 socket,
                 name: passed.name.clone(),
-                index: passed.index,
+                index: AtomicI32::new(passed.index),
                 mtu: passed.mtu,
                 lock: lock.pop(),
             });
@@ -208,6 +219,34 @@ impl PacketSocket {
     /// Name of the interface.
     pub(crate) fn name(&self) -> &str {
         &self.name
+    }
+
+    fn index(&self) -> c_int {
+        self.index.load(Ordering::Relaxed)
+    }
+
+    /// Lets another socket take this one's descriptor: all uses of this one are of the other one from now on. The old
+    /// one exists as long as its ring is mapped. The name, the MTU and the lock stay.
+    ///
+    /// # Errors
+    /// If the system refuses it.
+    pub(crate) fn replace_by(&self, other: &PacketSocket) -> io::Result<()> {
+        let (from, to) = (other.socket.as_raw_fd(), self.socket.as_raw_fd());
+        // SAFETY: the call passes no memory. Both descriptors are open and owned by the two sockets. The number stays
+        // open and `self`'s: it is exchanged at once for a socket of the same kind, and a system call that uses the old
+        // one meanwhile keeps it.
+        checked(unsafe { libc::dup3(from, to, libc::O_CLOEXEC) })?;
+        self.index.store(other.index(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// MAC address of the interface; `None` if it has disappeared.
+    pub(crate) fn mac(&self) -> Option<MacAddress> {
+        let name = CString::new(&*self.name).ok()?;
+        let found = interface_request(&self.socket, Query::Name(&name), libc::SIOCGIFHWADDR as c_ulong).ok()?;
+        // SAFETY: the kernel has filled in this member of the union for this request.
+        let address = unsafe { found.ifr_ifru.ifru_hwaddr.sa_data };
+        Some(MacAddress(std::array::from_fn(|byte| address[byte] as u8)))
     }
 
     /// Maximum payload of a frame in bytes, at the start.
@@ -257,6 +296,17 @@ impl PacketSocket {
         self.set_promiscuous(promiscuous)
     }
 
+    /// Starts reception by all sockets of an interface.
+    ///
+    /// # Errors
+    /// As of [`receive_all`](Self::receive_all) and [`share_all`](Self::share_all).
+    pub(crate) fn start(sockets: &[&PacketSocket], promiscuous: bool) -> io::Result<()> {
+        match sockets {
+            [only] => only.receive_all(promiscuous),
+            all => PacketSocket::share_all(all, promiscuous),
+        }
+    }
+
     /// Same for several sockets: each frame goes to one of them by its flow, in both directions to the same.
     ///
     /// # Errors
@@ -295,7 +345,7 @@ impl PacketSocket {
             return Ok(());
         }
         let membership = libc::packet_mreq {
-            mr_ifindex: self.index,
+            mr_ifindex: self.index(),
             mr_type: libc::PACKET_MR_PROMISC as u16,
             mr_alen: 0,
             mr_address: [0; 8],
@@ -316,7 +366,7 @@ impl PacketSocket {
     /// Returns `true` if the interface is up and so is its peer; `None` if it has left this network namespace.
     pub(crate) fn is_running(&self) -> Option<bool> {
         // It may have been renamed.
-        let named = interface_request(&self.socket, Query::Index(self.index), libc::SIOCGIFNAME as c_ulong).ok()?;
+        let named = interface_request(&self.socket, Query::Index(self.index()), libc::SIOCGIFNAME as c_ulong).ok()?;
         let name: Vec<u8> = named
             .ifr_name
             .iter()
@@ -344,7 +394,7 @@ impl PacketSocket {
         let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
         address.sll_family = libc::AF_PACKET as u16;
         address.sll_protocol = ethertype.to_be();
-        address.sll_ifindex = self.index;
+        address.sll_ifindex = self.index();
         let size = size_of_val(&address) as libc::socklen_t;
         // SAFETY: the address has this size and outlives the call.
         checked(unsafe { libc::bind(self.socket.as_raw_fd(), (&raw const address).cast(), size) })

@@ -206,6 +206,10 @@ impl FunctionFacts for Resolver<'_> {
         user_of(&self.functions, port)
     }
 
+    fn has_function(&self, name: &str) -> bool {
+        self.functions.iter().any(|function| function.name == name)
+    }
+
     fn tracks_connections(&self) -> bool {
         let mut functions = self.functions.iter();
         functions.any(|function| function.config.tracks_connections())
