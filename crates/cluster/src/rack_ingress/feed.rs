@@ -58,7 +58,7 @@ impl Feed {
     }
 
     /// Returns the inputs by which the ingress learns what has changed. Instances come before the chains that have
-    /// them, and leave after them.
+    /// them, and leave after them; chains leave before others come, which may have their packets.
     pub fn update(&mut self, objects: &Objects, chains: &Chains) -> Vec<Input> {
         let ports: HashMap<String, (&str, bool)> = objects
             .servers
@@ -104,6 +104,7 @@ impl Feed {
             servers.insert(number, server);
         }
         let mut routes = BTreeMap::new();
+        let mut changed = Vec::new();
         for (name, servers) in of_chain {
             let Some((facts, _)) = chains.enforced(&name) else {
                 continue;
@@ -115,12 +116,13 @@ impl Feed {
                 mapping: self.mapping,
             };
             if self.routes.get(&name) != Some(&route) {
-                inputs.push(Input::Chain(route.clone()));
+                changed.push(Input::Chain(route.clone()));
             }
             routes.insert(name, route);
         }
         let gone = self.routes.keys().filter(|name| !routes.contains_key(*name));
         inputs.extend(gone.map(|name| Input::ChainRemoved(name.clone())));
+        inputs.extend(changed);
         let gone = self.sent.keys().filter(|number| !servers.contains_key(number));
         inputs.extend(gone.map(|number| Input::ServerRemoved(*number)));
         self.routes = routes;
