@@ -30,7 +30,7 @@ pub use function::{
 };
 pub use instance::{ChainInstance, InstanceFigures, InstancePhase, InstancePod, InstanceSpec, InstanceStatus};
 pub use profile::{Profile, ProfileSpec};
-pub use server::{RackServer, ServerSpec, ServerStatus};
+pub use server::{RackServer, ServerSpec, ServerStatus, server_lease};
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
