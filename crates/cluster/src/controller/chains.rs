@@ -278,8 +278,8 @@ impl Chains {
                         ),
                         None => (
                             "TooManyLengths",
-                            "the ingress has no room for more combinations of prefix lengths: expected a spec.match with \
-                             some that other chains have, too"
+                            "the ingress has no room for more combinations of prefix lengths: expected a spec.match \
+                             with some that other chains have, too"
                                 .to_owned(),
                         ),
                     };

@@ -6,6 +6,7 @@
 
 use super::super::rows::{MAX_PARTS, Ranks, chain_identity, parts_of};
 use super::chain::Chain;
+use super::progress::Refused;
 use super::{ChainRoute, Output, Steering};
 use std::collections::BTreeSet;
 use tailwater_api::chain::ambiguity;
@@ -13,16 +14,10 @@ use tailwater_api::chain::ambiguity;
 /// Most chains, and most that are refused and kept.
 const MAX_CHAINS: usize = 4096;
 
-/// Most refused routes that are tried without each other.
+/// Most refused routes that are tried together, and without each other: many that are refused must not hold up the
+/// steering.
+const MOST_TOGETHER: usize = 256;
 const MOST_APART: usize = 32;
-
-/// Route that could not be taken.
-#[derive(Debug)]
-pub(super) struct Refused {
-    route: ChainRoute,
-    why: String,
-    is_told: bool,
-}
 
 impl Steering {
     /// Takes a new or changed chain, or keeps it for later.
@@ -33,7 +28,7 @@ impl Steering {
         let why = refusal(&route, &others, &mut ranks.clone());
         let old = self.chains.get(&name).map(|chain| chain.route.matching.clone());
         let Some(why) = why else {
-            let is_free = old.is_some_and(|old| old != route.matching);
+            let is_free = self.refused.contains_key(&name) || old.is_some_and(|old| old != route.matching);
             self.take(route);
             self.rank();
             if is_free {
@@ -106,10 +101,11 @@ impl Steering {
     /// Takes those of the refused routes that can be taken now, alone or together.
     fn try_refused(&mut self) {
         while !self.refused.is_empty() {
-            let mut names = self.possible(self.refused.keys().map(|name| &**name).collect());
-            if names.is_empty() {
-                names = self.possible_apart();
-            }
+            let waiting: Vec<&str> = self.refused.keys().map(|name| &**name).collect();
+            let together = waiting.chunks(MOST_TOGETHER);
+            let mut found = together.map(|names| self.possible(names.iter().copied().collect()));
+            let names = found.find(|names| !names.is_empty());
+            let names = names.unwrap_or_else(|| self.possible_apart());
             if names.is_empty() {
                 break;
             }

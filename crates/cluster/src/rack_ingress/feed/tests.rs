@@ -75,9 +75,10 @@ fn reports_tell_the_load_of_each_instance_and_their_absence_of_none() {
 /// Chain, and instances of it with the matches that they run.
 fn objects(chains: &[(&str, &str)], instances: &[(&str, &str, &str, Option<&str>)]) -> Objects {
     let chain = |(name, prefix): &(&str, &str)| {
+        let generation: usize = prefix.bytes().map(usize::from).sum();
         let chain = json!({
             "apiVersion": "tailwater.dev/v1alpha1", "kind": "Chain",
-            "metadata": {"name": name, "namespace": "a", "uid": name, "generation": prefix.len() * 1000 + prefix.bytes().map(usize::from).sum::<usize>()},
+            "metadata": {"name": name, "namespace": "a", "uid": name, "generation": generation},
             "spec": {"match": {"destinations": [prefix]}, "functions": [{"count": {}}], "slo": {"latency": "1ms"}},
         });
         Arc::new(serde_json::from_value(chain).unwrap())
@@ -87,7 +88,9 @@ fn objects(chains: &[(&str, &str)], instances: &[(&str, &str, &str, Option<&str>
         let instance = json!({
             "apiVersion": "tailwater.dev/v1alpha1", "kind": "ChainInstance",
             "metadata": {"name": name, "namespace": "a", "uid": uid},
-            "spec": {"chain": chain, "server": "one", "chainGeneration": 1, "mac": "02:00:00:00:00:01", "chainSpec": {}},
+            "spec": {
+                "chain": chain, "server": "one", "chainGeneration": 1, "mac": "02:00:00:00:00:01", "chainSpec": {},
+            },
             "status": {"phase": "Running", "match": runs},
         });
         Arc::new(serde_json::from_value(instance).unwrap())

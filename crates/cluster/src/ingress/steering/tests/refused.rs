@@ -18,7 +18,8 @@ fn refusals(rig: &mut Rig) -> Vec<String> {
 fn chain_of(rig: &Rig, destination: &str) -> Option<u32> {
     let address: std::net::Ipv4Addr = destination.parse().unwrap();
     let rule = rig.table.values().rev().find(|rule| {
-        matches!(rule.matching.destination, Some(MaskedAddress::V4 { value, mask }) if address.to_bits() & mask == value)
+        let destination = rule.matching.destination;
+        matches!(destination, Some(MaskedAddress::V4 { value, mask }) if address.to_bits() & mask == value)
     });
     match Mark::of(rule?.cookie, 1) {
         Some(Mark::Row { chain, .. }) => Some(chain),
@@ -115,4 +116,35 @@ fn a_circle_of_which_one_is_impossible_changes_as_far_as_it_can() {
     let refused = refusals(&mut rig);
     assert_eq!(refused.len(), 1, "{refused:?}");
     has(&rig, "10.2.0.1", "a");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn matches_that_are_possible_in_the_end_are_all_taken(
+        orders in prop::collection::vec(Just(vec![0, 1, 2, 3]).prop_shuffle(), 1..6),
+        wild in prop::collection::vec((0..3_usize, 0..4_usize), 0..6),
+    ) {
+        let prefixes = ["10.0.0.0/16", "10.1.0.0/16", "10.2.0.0/16", "10.3.0.0/16"];
+        let names = ["a", "b", "c"];
+        let chains: Vec<ChainRoute> = (0..3).map(|at| route(names[at], prefixes[at], true)).collect();
+        let mut rig = Rig::connected(config(), &chains);
+        for order in orders {
+            for &(chain, prefix) in &wild {
+                rig.input(Input::Chain(route(names[chain], prefixes[prefix], true)));
+            }
+            for (name, prefix) in names.iter().zip(&order) {
+                rig.input(Input::Chain(route(name, prefixes[*prefix], true)));
+            }
+            rig.settle();
+            rig.outputs.clear();
+            rig.pass(20, &[]);
+            prop_assert_eq!(refusals(&mut rig), Vec::<String>::new());
+            for (name, prefix) in names.iter().zip(&order) {
+                let address = prefixes[*prefix].replace(".0/16", ".1");
+                prop_assert_eq!(chain_of(&rig, &address), Some(chain_identity(name)));
+            }
+        }
+    }
 }
