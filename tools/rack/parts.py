@@ -257,6 +257,9 @@ def steered(rack):
 
 def busiest(rack):
     """Name of the server that has the packets; empty if no load is known."""
-    rates = {one["spec"]["server"]: one.get("status", {}).get("figures", {}).get("offered", 0) for one in rack.instances()}
+    rates = {}
+    for one in rack.instances():
+        server, figures = one["spec"]["server"], one.get("status", {}).get("figures") or {}
+        rates[server] = rates.get(server, 0) + figures.get("offered", 0)
     name = max(rates, key=rates.get, default="")
     return name if name and rates[name] > 0 else ""

@@ -19,7 +19,8 @@ use crate::figures::differs;
 use crate::notices::Notices;
 use crate::reports::AgentReport;
 use crate::resources::{
-    ChainInstance, DRAIN_FINALIZER, InstanceStatus, Profile, RackServer, ServerSpec, ServerStatus, set_condition,
+    ChainInstance, DRAIN_FINALIZER, InstanceStatus, Profile, RackServer, ServerSpec, ServerStatus, server_lease,
+    set_condition,
 };
 use crate::watching::{Watched, watch_into};
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
@@ -177,13 +178,13 @@ async fn renew(api: &Api<Lease>, config: &AgentConfig) -> kube::Result<()> {
     };
     let lease = Lease {
         metadata: ObjectMeta {
-            name: Some(config.server.clone()),
+            name: Some(server_lease(&config.server)),
             ..ObjectMeta::default()
         },
         spec: Some(spec),
     };
     let parameters = PatchParams::apply(MANAGER).force();
-    api.patch(&config.server, &parameters, &Patch::Apply(lease))
+    api.patch(&server_lease(&config.server), &parameters, &Patch::Apply(lease))
         .await
         .map(drop)
 }

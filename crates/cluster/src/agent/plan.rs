@@ -2,7 +2,7 @@
 
 use super::local::{LocalChain, LocalCondition, LocalPhase};
 use super::pods::{missing, spec_of};
-use crate::controller::chains::manifest_of;
+use crate::controller::chains::{manifest_of, without_mac};
 use crate::figures::{latency_text, rate_text};
 use crate::resources::{
     ChainInstance, Condition, DRAIN_FINALIZER, InstancePhase, InstanceStatus, local_name, set_condition,
@@ -185,9 +185,23 @@ pub fn status(
         p99: chain.and_then(|chain| chain.latency).map(latency_text),
         rate: figures.map(|figures| rate_text(figures.offered)),
         figures,
-        // The ingress writes it.
+        match_: runs_match(instance, attempt)
+            .filter(|_| phase == InstancePhase::Running)
+            .or(before.match_),
+        // The ingress writes these.
         steered: None,
+        steering_reason: None,
     }
+}
+
+/// Traffic of the instance's spec, if the server has taken that.
+fn runs_match(instance: &ChainInstance, attempt: Option<&Attempt>) -> Option<String> {
+    let taken = attempt.filter(|attempt| attempt.refused.is_none())?;
+    if Some(taken.generation) != instance.metadata.generation {
+        return None;
+    }
+    let spec = without_mac(&instance.spec.chain_spec);
+    Some(spec.get("match").map_or_else(|| "{}".to_owned(), Value::to_string))
 }
 
 /// Leaves out conditions that the server does not know any more.

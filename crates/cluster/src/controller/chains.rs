@@ -1,6 +1,7 @@
 //! Chains that are valid, and what they need.
 
 use super::objects::{Objects, full_name};
+use crate::ingress::{MAX_PARTS, Ranks, chain_identity, parts_of};
 use crate::resources::{Chain, ChainInstance, Scale, local_name, names_a_socket};
 use kube::ResourceExt;
 use serde_json::{Map, Value, json};
@@ -73,6 +74,13 @@ pub fn facts(settings: &ChainSettings) -> Result<ChainFacts, String> {
     if !settings.match_.macs.is_empty() {
         return Err("spec.match.macs: expected none on a rack, where each instance has its own".to_owned());
     }
+    let parts = parts_of(&settings.match_);
+    if parts > MAX_PARTS {
+        return Err(format!(
+            "spec.match: expected at most {MAX_PARTS} combinations of prefixes, protocols and VLANs on a rack, found \
+             {parts}"
+        ));
+    }
     let throughput = match settings.slo.throughput {
         None => None,
         Some(Throughput::PacketsPerSecond(rate)) => Some(rate.max(1) as f64),
@@ -92,7 +100,7 @@ pub fn facts(settings: &ChainSettings) -> Result<ChainFacts, String> {
 /// Reason why a chain is not accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejection {
-    /// One word for programs: `Invalid` or `Conflict`.
+    /// One word for programs: `Invalid`, `Conflict` or `TooManyLengths`.
     pub reason: &'static str,
     /// One line for people.
     pub message: String,
@@ -103,6 +111,8 @@ pub struct Rejection {
 pub struct ReadChain {
     /// Generation of its spec.
     pub generation: i64,
+    /// Identity of the object: a chain that is deleted and created again is another one.
+    uid: Option<String>,
     /// Facts, or the reason why it is not accepted.
     pub facts: Result<ChainFacts, Rejection>,
     /// Facts of the spec that its instances have, if it is not accepted and has some.
@@ -162,7 +172,7 @@ impl Chains {
                 .iter()
                 .map(|profile| (profile.name_any(), profile.resource_version().unwrap_or_default()));
             let versions: Vec<_> = versions.collect();
-            let known = before.remove(&name);
+            let known = before.remove(&name).filter(|read| read.uid == chain.metadata.uid);
             let read = match known.filter(|read| read.generation == generation && read.profiles == versions) {
                 Some(read) => read,
                 None => {
@@ -215,6 +225,7 @@ impl Chains {
         }
         ReadChain {
             generation: chain.metadata.generation.unwrap_or_default(),
+            uid: chain.metadata.uid.clone(),
             facts: facts.map_err(|message| Rejection {
                 reason: "Invalid",
                 message,
@@ -236,6 +247,8 @@ impl Chains {
     ) -> BTreeMap<String, Rejection> {
         let mut by_age: Vec<(String, &ChainFacts)> = Vec::new();
         let mut conflicts = BTreeMap::new();
+        // Limits of the ingress.
+        let (mut ranks, mut identities) = (Ranks::default(), HashMap::new());
         let mut chains: Vec<&Arc<Chain>> = objects.chains.iter().collect();
         // A chain that runs is not stopped by another one that is as old: the times are whole seconds.
         chains.sort_by_cached_key(|chain| {
@@ -251,10 +264,30 @@ impl Chains {
             let other = by_age
                 .iter()
                 .find(|(_, other)| other.port == facts.port && ambiguity(&other.match_, &facts.match_).is_some());
+            let same = identities.get(&chain_identity(&name));
+            let fits = other.is_none() && same.is_none() && ranks.add(&facts.match_);
             match other {
-                None => by_age.push((name, facts)),
+                None if fits => {
+                    identities.insert(chain_identity(&name), name.clone());
+                    by_age.push((name, facts));
+                }
                 // Its own spec is wrong, which is told already.
-                Some(_) if read.facts.is_err() => {}
+                _ if read.facts.is_err() => {}
+                None => {
+                    let (reason, message) = match same {
+                        Some(other) => (
+                            "Conflict",
+                            format!("its name has the same hash as that of chain {other}: expected another name"),
+                        ),
+                        None => (
+                            "TooManyLengths",
+                            "the ingress has no room for more combinations of prefix lengths: expected a spec.match \
+                             with some that other chains have, too"
+                                .to_owned(),
+                        ),
+                    };
+                    conflicts.insert(name, Rejection { reason, message });
+                }
                 Some((other, _)) => {
                     let message = format!(
                         "its packets are also those of chain {other}: expected a more or less specific spec.match, or \
@@ -292,8 +325,16 @@ impl Chains {
     }
 }
 
+/// Reads the traffic of a spec, as JSON text. `None` if it is none.
+pub(crate) fn read_match(text: &str) -> Option<Match> {
+    let matching: Value = serde_json::from_str(text).ok()?;
+    let spec = json!({"match": matching, "functions": [{"count": {}}], "slo": {"latency": "1s"}});
+    let facts = DocumentReader.read(&manifest_of("match", spec.as_object()?));
+    facts.ok().map(|facts| facts.match_)
+}
+
 /// Spec of an instance without its MAC address.
-fn without_mac(spec: &Map<String, Value>) -> Map<String, Value> {
+pub(crate) fn without_mac(spec: &Map<String, Value>) -> Map<String, Value> {
     let mut spec = spec.clone();
     if let Some(Value::Object(fields)) = spec.get_mut("match") {
         fields.remove("macs");
@@ -332,3 +373,6 @@ pub(crate) fn manifest_of(name: &str, spec: &Map<String, Value>) -> String {
     });
     manifest.to_string()
 }
+
+#[cfg(test)]
+mod tests;

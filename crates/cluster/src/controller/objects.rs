@@ -21,7 +21,7 @@ pub struct Objects {
     pub pools: Vec<Arc<ServerPool>>,
     /// Profiles.
     pub profiles: Vec<Arc<Profile>>,
-    /// Leases of servers, which have their names.
+    /// Leases of servers, and of the election.
     pub leases: Vec<Arc<Lease>>,
     /// Functions, and pods of functions; `None` if the controller does not see both.
     pub functions: Option<FunctionObjects>,
@@ -95,4 +95,16 @@ pub(crate) fn sorted<K: ResourceExt>(mut objects: Vec<Arc<K>>) -> Vec<Arc<K>> {
 /// Name of an object with its namespace: `edge/web`.
 pub fn full_name(object: &impl ResourceExt) -> String {
     format!("{}/{}", object.namespace().unwrap_or_default(), object.name_any())
+}
+
+/// Returns `true` if an instance has the newest spec of this chain. One of a chain that is gone, and had the same name,
+/// has an older one, whatever its number.
+pub(super) fn has_newest_spec(instance: &ChainInstance, chain: &Chain) -> bool {
+    Some(instance.spec.chain_generation) == chain.metadata.generation && is_of(instance, chain)
+}
+
+/// Returns `false` if an instance is one of another chain, which is gone and had the same name.
+pub(super) fn is_of(instance: &ChainInstance, chain: &Chain) -> bool {
+    let owner = instance.owner_references().iter().find(|owner| owner.kind == "Chain");
+    owner.is_none_or(|owner| Some(&owner.uid) == chain.metadata.uid.as_ref())
 }

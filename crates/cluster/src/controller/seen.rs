@@ -1,5 +1,6 @@
 //! Servers whose agents renew their leases.
 
+use crate::resources::server_lease;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
@@ -62,7 +63,7 @@ impl Servers {
 
     /// Time of the last renewal that this controller has seen. `None` if there is no lease.
     pub fn last_seen(&self, server: &str) -> Option<Nanos> {
-        self.seen.get(server).map(|(_, since)| *since)
+        self.seen.get(&server_lease(server)).map(|(_, since)| *since)
     }
 
     /// Returns `true` if a server has not renewed its lease for too long.
@@ -105,36 +106,64 @@ mod tests {
         let mut servers = Servers::new(Nanos::from_secs(5));
         for second in 0..5 {
             servers.see(
-                &leases([("a", second), ("b", 0), ("election", second)]),
+                &leases([("server-a", second), ("server-b", 0), ("election", second)]),
                 Nanos::from_secs(second as u64),
             );
             assert_eq!(lost(&servers), [false, false]);
         }
-        servers.see(&leases([("a", 5), ("b", 0), ("election", 5)]), Nanos::from_secs(5));
+        servers.see(
+            &leases([("server-a", 5), ("server-b", 0), ("election", 5)]),
+            Nanos::from_secs(5),
+        );
         assert_eq!(lost(&servers), [false, true]);
         assert_eq!(servers.last_seen("c"), None);
-        servers.see(&leases([("a", 6), ("b", 6), ("election", 6)]), Nanos::from_secs(6));
+        servers.see(
+            &leases([("server-a", 6), ("server-b", 6), ("election", 6)]),
+            Nanos::from_secs(6),
+        );
         assert_eq!(lost(&servers), [false, false]);
+    }
+
+    #[test]
+    fn a_server_with_the_name_of_the_election_has_a_lease_of_its_own() {
+        let mut servers = Servers::new(Nanos::from_secs(5));
+        servers.see(
+            &leases([("server-a", 0), ("server-b", 0), ("tailwater-controller", 0)]),
+            Nanos::ZERO,
+        );
+        assert_eq!(servers.last_seen("tailwater-controller"), None);
     }
 
     #[test]
     fn nobody_is_lost_while_the_api_server_is_away_nor_when_it_returns() {
         let mut servers = Servers::new(Nanos::from_secs(5));
-        servers.see(&leases([("a", 0), ("b", 0), ("election", 0)]), Nanos::ZERO);
-        servers.see(&leases([("a", 0), ("b", 0), ("election", 0)]), Nanos::from_secs(60));
+        servers.see(
+            &leases([("server-a", 0), ("server-b", 0), ("election", 0)]),
+            Nanos::ZERO,
+        );
+        servers.see(
+            &leases([("server-a", 0), ("server-b", 0), ("election", 0)]),
+            Nanos::from_secs(60),
+        );
         assert_eq!(lost(&servers), [false, false]);
         // The first to renew its lease is not alone for long.
-        servers.see(&leases([("a", 60), ("b", 0), ("election", 0)]), Nanos::from_secs(60));
+        servers.see(
+            &leases([("server-a", 60), ("server-b", 0), ("election", 0)]),
+            Nanos::from_secs(60),
+        );
         assert_eq!(lost(&servers), [false, false]);
         // It counts from then on.
         for second in 61..65 {
             servers.see(
-                &leases([("a", second), ("b", 0), ("election", second)]),
+                &leases([("server-a", second), ("server-b", 0), ("election", second)]),
                 Nanos::from_secs(second as u64),
             );
             assert_eq!(lost(&servers), [false, false]);
         }
-        servers.see(&leases([("a", 65), ("b", 0), ("election", 65)]), Nanos::from_secs(65));
+        servers.see(
+            &leases([("server-a", 65), ("server-b", 0), ("election", 65)]),
+            Nanos::from_secs(65),
+        );
         assert_eq!(lost(&servers), [false, true]);
     }
 }

@@ -1,7 +1,7 @@
 //! Conditions of chains.
 
 use super::chains::{Chains, ReadChain};
-use super::objects::full_name;
+use super::objects::{full_name, has_newest_spec};
 use super::pools::Pools;
 use crate::figures::{latency_text, rate_text};
 use crate::resources::{Chain, ChainInstance, ChainStatus, InstancePhase, set_condition};
@@ -61,10 +61,10 @@ pub fn chain_status(
     }
     let old = active
         .iter()
-        .filter(|instance| Some(instance.spec.chain_generation) != generation)
+        .filter(|instance| !has_newest_spec(instance, chain))
         .count();
     let stuck = active.iter().find(|instance| {
-        Some(instance.spec.chain_generation) == generation
+        has_newest_spec(instance, chain)
             && instance
                 .status
                 .as_ref()
@@ -86,6 +86,12 @@ pub fn chain_status(
             set("Updated", false, "RollingOut", &message);
         }
     }
+    if !steered(&active, &mut set) {
+        status.conditions.retain(|condition| condition.name != "Steered");
+    }
+    let mut set = |name: &str, holds: bool, reason: &str, message: &str| {
+        set_condition(&mut status.conditions, now, (name, holds, reason, message), generation);
+    };
     if !objective(&active, verdict, &mut set) {
         status.conditions.retain(|condition| condition.name != "ObjectiveMet");
     }
@@ -203,6 +209,25 @@ fn fitting(nearest: &Nearest) -> String {
         Nearest::Throughput(most) => format!("at most {} more", rate_text(*most)),
         Nearest::Latency(least) => format!("an objective of {least}"),
     }
+}
+
+/// Sets `Steered`, as the ingress has said of the instances that run. Returns `false` if it has said nothing: there may
+/// be none.
+fn steered(active: &[&ChainInstance], set: &mut impl FnMut(&str, bool, &str, &str)) -> bool {
+    let statuses = || active.iter().filter_map(|instance| instance.status.as_ref());
+    let running = || statuses().filter(|status| status.phase == InstancePhase::Running);
+    if let Some(reason) = statuses().find_map(|status| status.steering_reason.as_deref()) {
+        set("Steered", false, "Refused", reason);
+    } else if running().any(|status| status.steered == Some(true)) {
+        set("Steered", true, "Steered", "");
+    } else if running().next().is_some() && running().all(|status| status.steered == Some(false)) {
+        let message =
+            "the ingress sends no instance packets: do their agents report to it, and are their switch ports up?";
+        set("Steered", false, "NoRows", message);
+    } else {
+        return false;
+    }
+    true
 }
 
 /// Sets `ObjectiveMet`, of all instances. Returns `false` if nothing is known of it: none has packets.

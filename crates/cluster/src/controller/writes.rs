@@ -1,7 +1,7 @@
 //! From the policy's plan to changes of objects.
 
 use super::chains::Chains;
-use super::objects::{Objects, full_name};
+use super::objects::{Objects, full_name, has_newest_spec, is_of};
 use super::pods::{FunctionPods, pods_of};
 use super::pools::Pools;
 use super::profiling::Profiling;
@@ -257,7 +257,7 @@ fn instance_of(chain: &Chain, new: &NewInstance, mac: String, users: &mut HashSe
 /// Brings one instance to the chain's newest spec, if no other one is on the way there.
 fn rollout(chain: &Chain, instances: &[&ChainInstance], users: &mut HashSet<u32>) -> Option<Write> {
     let generation = chain.metadata.generation?;
-    let is_there = |instance: &&&ChainInstance| instance.spec.chain_generation == generation;
+    let is_there = |instance: &&&ChainInstance| has_newest_spec(instance, chain);
     let is_settled = |instance: &&ChainInstance| {
         let status = instance.status.clone().unwrap_or_default();
         Some(status.observed_generation) == instance.metadata.generation
@@ -279,6 +279,10 @@ fn rollout(chain: &Chain, instances: &[&ChainInstance], users: &mut HashSet<u32>
     replace(&mut spec, &next.spec.chain_spec);
     let pods = pods_of(&chain.spec.local, &next.name_any(), &next.spec.pods, users);
     let mut patch = json!({"spec": {"chainGeneration": generation, "chainSpec": spec}});
+    if !is_of(next, chain) {
+        // The chain was deleted and created again: its instances, if they are still there, become the new one's.
+        patch["metadata"] = json!({"ownerReferences": [chain.controller_owner_ref(&())]});
+    }
     if pods != next.spec.pods {
         patch["spec"]["pods"] = json!(pods);
     }

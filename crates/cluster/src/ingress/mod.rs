@@ -24,6 +24,7 @@ mod switch;
 
 pub use connection::{Endpoint, NoEndpoint, OpenFlowSwitch};
 
+pub(crate) use rows::{MAX_PARTS, Ranks, chain_identity, parts_of};
 pub use rows::{Row, SOURCE_BITS, class_of};
 pub use rule::{Action, FlowMatch, FlowRule, MacAddress, MaskedAddress, PortNumber};
 pub use run::run;

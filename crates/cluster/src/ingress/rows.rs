@@ -207,6 +207,17 @@ impl Ranks {
         (all.len() <= MAX_RANKS).then(|| Ranks(all.into_iter().collect()))
     }
 
+    /// Adds those of another match. Returns `false`, and changes nothing, if there were more than [`MAX_RANKS`] then.
+    pub fn add(&mut self, matching: &Match) -> bool {
+        let mut all: BTreeSet<Specificity> = self.0.iter().copied().collect();
+        all.extend(parts(matching).iter().map(Part::specificity));
+        let fits = all.len() <= MAX_RANKS;
+        if fits {
+            self.0 = all.into_iter().collect();
+        }
+        fits
+    }
+
     fn priority(&self, part: &Part, row: Row) -> u16 {
         let rank = self.0.partition_point(|other| *other < part.specificity());
         FIRST_PRIORITY + rank as u16 * LENGTHS + u16::from(row.length())

@@ -1,14 +1,15 @@
 //! From objects to inputs of the ingress: chains and their instances. Decides only.
 
 use crate::controller::Objects;
-use crate::controller::chains::Chains;
+use crate::controller::chains::{Chains, read_match};
 use crate::controller::full_name;
 use crate::figures::class_load;
 use crate::ingress::{ChainReport, ChainRoute, Input, PortReference, Readiness, Server, ServerReport};
 use crate::reports::AgentReport;
 use crate::resources::{ChainInstance, InstancePhase};
 use kube::ResourceExt;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
+use tailwater_api::chain::Match;
 use tailwater_net::Nanos;
 use tailwater_net::ethernet::MacAddress;
 use tailwater_policy::server::{IngressConfig, ServerCounters, ServerNumber};
@@ -16,16 +17,27 @@ use tailwater_policy::server::{IngressConfig, ServerCounters, ServerNumber};
 /// Instances that one process can know in its life.
 const MOST_NUMBERS: ServerNumber = 4096;
 
+/// Instance with its number. One that gets the name of an earlier one is another instance.
+#[derive(Clone, Debug)]
+pub(super) struct Numbered {
+    pub(super) number: ServerNumber,
+    pub(super) uid: String,
+    /// Namespace and name of its chain.
+    pub(super) chain: String,
+}
+
 /// Instances as the ingress knows them: to it each is a server of its own.
 #[derive(Debug)]
 pub struct Feed {
     mapping: IngressConfig,
-    /// Numbers of instances, by namespace and name.
-    numbers: BTreeMap<String, ServerNumber>,
+    /// By namespace and name.
+    numbers: BTreeMap<String, Numbered>,
     next: ServerNumber,
     is_exhausted: bool,
     sent: BTreeMap<ServerNumber, Server>,
     routes: BTreeMap<String, ChainRoute>,
+    /// Matches that instances run, by their text.
+    matches: HashMap<String, Option<Match>>,
     /// Instances of each server, with the names of their chains.
     on: HashMap<String, Vec<(String, String)>>,
 }
@@ -40,6 +52,7 @@ impl Feed {
             is_exhausted: false,
             sent: BTreeMap::new(),
             routes: BTreeMap::new(),
+            matches: HashMap::new(),
             on: HashMap::new(),
         }
     }
@@ -48,17 +61,22 @@ impl Feed {
     pub fn name_of(&self, number: ServerNumber) -> Option<&str> {
         self.numbers
             .iter()
-            .find(|(_, of)| **of == number)
+            .find(|(_, of)| of.number == number)
             .map(|(name, _)| &**name)
     }
 
-    /// Names of all instances, with their numbers.
-    pub fn instances(&self) -> impl Iterator<Item = (&str, ServerNumber)> {
-        self.numbers.iter().map(|(name, number)| (&**name, *number))
+    /// All instances, with their names.
+    pub(super) fn instances(&self) -> impl Iterator<Item = (&str, &Numbered)> {
+        self.numbers.iter().map(|(name, instance)| (&**name, instance))
+    }
+
+    /// Returns `true` if a chain is steered, or is to be.
+    pub(super) fn has_chain(&self, name: &str) -> bool {
+        self.routes.contains_key(name)
     }
 
     /// Returns the inputs by which the ingress learns what has changed. Instances come before the chains that have
-    /// them, and leave after them.
+    /// them, and leave after them; chains leave before others come, which may have their packets.
     pub fn update(&mut self, objects: &Objects, chains: &Chains) -> Vec<Input> {
         let ports: HashMap<String, (&str, bool)> = objects
             .servers
@@ -73,8 +91,14 @@ impl Feed {
         let mut inputs = Vec::new();
         let mut servers = BTreeMap::new();
         let mut of_chain: BTreeMap<String, Vec<(ServerNumber, u16)>> = BTreeMap::new();
-        let known: HashSet<String> = objects.instances.iter().map(|one| full_name(&**one)).collect();
-        self.numbers.retain(|name, _| known.contains(name));
+        let mut running: BTreeMap<String, Vec<Option<Match>>> = BTreeMap::new();
+        let known: HashMap<String, String> = objects
+            .instances
+            .iter()
+            .map(|one| (full_name(&**one), one.uid().unwrap_or_default()))
+            .collect();
+        self.numbers.retain(|name, one| known.get(name) == Some(&one.uid));
+        let mut before = std::mem::take(&mut self.matches);
         self.on.clear();
         for instance in &objects.instances {
             let Some((port, is_lost)) = ports.get(&instance.spec.server).filter(|(port, _)| !port.is_empty()) else {
@@ -84,7 +108,11 @@ impl Feed {
                 continue;
             };
             let name = full_name(&**instance);
-            let Some(number) = self.number(&name) else { continue };
+            let chain = format!("{}/{}", instance.namespace().unwrap_or_default(), instance.spec.chain);
+            let uid = instance.uid().unwrap_or_default();
+            let Some(number) = self.number(&name, uid, &chain) else {
+                continue;
+            };
             let readiness = readiness(instance, *is_lost);
             let server = Server {
                 number,
@@ -92,7 +120,14 @@ impl Feed {
                 port: PortReference::Name((*port).to_owned()),
                 readiness,
             };
-            let chain = format!("{}/{}", instance.namespace().unwrap_or_default(), instance.spec.chain);
+            let status = instance.status.as_ref();
+            if status.is_some_and(|status| [InstancePhase::Running, InstancePhase::Draining].contains(&status.phase)) {
+                let runs = status.and_then(|status| status.match_.as_ref()).and_then(|text| {
+                    let read = || before.remove(text).unwrap_or_else(|| read_match(text));
+                    self.matches.entry(text.clone()).or_insert_with(read).clone()
+                });
+                running.entry(chain.clone()).or_default().push(runs);
+            }
             self.on
                 .entry(instance.spec.server.clone())
                 .or_default()
@@ -104,23 +139,25 @@ impl Feed {
             servers.insert(number, server);
         }
         let mut routes = BTreeMap::new();
+        let mut changed = Vec::new();
         for (name, servers) in of_chain {
             let Some((facts, _)) = chains.enforced(&name) else {
                 continue;
             };
             let route = ChainRoute {
                 name: name.clone(),
-                matching: facts.match_.clone(),
+                matching: self.in_force(&name, &facts.match_, running.get(&name)),
                 servers,
                 mapping: self.mapping,
             };
             if self.routes.get(&name) != Some(&route) {
-                inputs.push(Input::Chain(route.clone()));
+                changed.push(Input::Chain(route.clone()));
             }
             routes.insert(name, route);
         }
         let gone = self.routes.keys().filter(|name| !routes.contains_key(*name));
         inputs.extend(gone.map(|name| Input::ChainRemoved(name.clone())));
+        inputs.extend(changed);
         let gone = self.sent.keys().filter(|number| !servers.contains_key(number));
         inputs.extend(gone.map(|number| Input::ServerRemoved(*number)));
         self.routes = routes;
@@ -128,11 +165,26 @@ impl Feed {
         inputs
     }
 
+    /// Returns the match that a chain is steered by. The newest one is, once one instance runs it, or it is not known
+    /// what one runs: packets that no instance expects would be lost.
+    fn in_force(&self, chain: &str, newest: &Match, running: Option<&Vec<Option<Match>>>) -> Match {
+        let before = self.routes.get(chain).map(|route| &route.matching);
+        let Some(running) = running else {
+            return before.unwrap_or(newest).clone();
+        };
+        let runs = |wanted: &Match| running.iter().any(|one| one.as_ref() == Some(wanted));
+        if runs(newest) || running.contains(&None) {
+            return newest.clone();
+        }
+        let before = before.filter(|before| runs(before));
+        before.or(running[0].as_ref()).unwrap_or(newest).clone()
+    }
+
     /// Returns what a report of a server's agent says of each of its instances.
     pub fn report(&self, report: &AgentReport) -> Vec<Input> {
         let on = self.on.get(&report.server).map(Vec::as_slice).unwrap_or_default();
         let inputs = on.iter().filter_map(|(instance, chain)| {
-            let number = *self.numbers.get(instance)?;
+            let number = self.numbers.get(instance)?.number;
             let reported = report.instances.iter().find(|one| is_named(&one.name, instance));
             let chains = reported.map(|reported| ChainReport {
                 chain: chain.clone(),
@@ -159,9 +211,9 @@ impl Feed {
     }
 
     /// Number of an instance. Numbers are not used again: rows of an earlier instance could be taken for a new one's.
-    fn number(&mut self, name: &str) -> Option<ServerNumber> {
-        if let Some(number) = self.numbers.get(name) {
-            return Some(*number);
+    fn number(&mut self, name: &str, uid: String, chain: &str) -> Option<ServerNumber> {
+        if let Some(known) = self.numbers.get(name) {
+            return Some(known.number);
         }
         if self.next == MOST_NUMBERS {
             self.is_exhausted = true;
@@ -169,7 +221,8 @@ impl Feed {
         }
         let number = self.next;
         self.next += 1;
-        self.numbers.insert(name.to_owned(), number);
+        let chain = chain.to_owned();
+        self.numbers.insert(name.to_owned(), Numbered { number, uid, chain });
         Some(number)
     }
 
@@ -210,70 +263,4 @@ fn cores(instance: &ChainInstance) -> u16 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::reports::{FlowClass, InstanceReport};
-    use tailwater_policy::server::{ClassLoad, FlowClass as Class};
-
-    #[test]
-    fn reports_tell_the_load_of_each_instance_and_their_absence_of_none() {
-        let mapping = IngressConfig {
-            prefix_v4: 24,
-            prefix_v6: 48,
-            threshold: 0,
-            table: 0,
-            flow_hash: true,
-            rebalance: true,
-            scale_in: false,
-        };
-        let mut feed = Feed::new(mapping);
-        for (name, number) in [("a/web-0", 3), ("a/web-1", 4)] {
-            feed.numbers.insert(name.to_owned(), number);
-            let on = feed.on.entry("one".to_owned()).or_default();
-            on.push((name.to_owned(), "a/web".to_owned()));
-        }
-        let class = |destination: &[u8]| FlowClass {
-            destination: destination.to_vec(),
-            source_bits: 5,
-            packets: 70,
-        };
-        let instance = InstanceReport {
-            name: "a--web-1".to_owned(),
-            offered: 10,
-            processed: 9,
-            late: 1,
-            busy_nanos: 4_000,
-            measured_nanos: 300,
-            classes: vec![class(&[10, 0, 0, 1]), class(&[10])],
-        };
-        let report = AgentReport {
-            server: "one".to_owned(),
-            instances: vec![instance],
-        };
-        let expected = ChainReport {
-            chain: "a/web".to_owned(),
-            counters: ServerCounters {
-                offered: 10,
-                processed: 9,
-                busy: Nanos(4_000),
-                late: 1,
-            },
-            measured: Some(Nanos(300)),
-            dedicated: 1,
-            classes: vec![ClassLoad {
-                class: Class::by_source_bits(5, [10, 0, 0, 1].into()),
-                packets: 70,
-            }],
-        };
-        let report_of = |server, chains| Input::Report(ServerReport { server, chains });
-        assert_eq!(
-            feed.report(&report),
-            [report_of(3, vec![]), report_of(4, vec![expected])]
-        );
-        let silent = AgentReport {
-            instances: Vec::new(),
-            ..report
-        };
-        assert_eq!(feed.report(&silent), [report_of(3, vec![]), report_of(4, vec![])]);
-    }
-}
+mod tests;

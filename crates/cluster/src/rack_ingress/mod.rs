@@ -7,6 +7,7 @@
 //! Whether packets are steered to an instance is part of its status: one that drains is deleted when there are none.
 
 mod feed;
+mod telling;
 
 pub use feed::Feed;
 
@@ -15,27 +16,20 @@ use crate::controller::{DocumentReader, Objects};
 use crate::ingress::{self, Input, LossCause, Output, SteeringConfig, Switch};
 use crate::notices::Notices;
 use crate::reports::AgentReport;
-use crate::resources::ChainInstance;
 use crate::watching::watch_into;
-use kube::api::{Patch, PatchParams};
 use kube::runtime::watcher;
 use kube::{Api, Client};
-use serde_json::json;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
-use tailwater_policy::server::{IngressConfig, ServerNumber};
+use tailwater_policy::server::IngressConfig;
+use telling::{Said, Steered, tell};
 use tokio::sync::{Notify, mpsc, watch};
-use tokio::time::{interval, sleep, timeout};
+use tokio::time::interval;
 
 /// Most messages that wait between the ingress and this part.
 const WAITING: usize = 4096;
 /// Interval at which objects are looked at though nothing has changed.
 const LOOK: Duration = Duration::from_secs(5);
-/// Wait after a request to the API server has failed.
-const RETRY: Duration = Duration::from_secs(1);
-/// Longest time of a request to the API server.
-const REQUEST: Duration = Duration::from_secs(5);
 
 /// Configuration of a rack's ingress.
 #[derive(Clone, Debug)]
@@ -83,18 +77,26 @@ pub async fn run(
             let _ = ending.wait_for(|stop| *stop).await;
         };
         let steering = tokio::spawn(ingress::run(config.steering, known, switch, to_ingress, to_owner, end));
+        let (mut said, mut is_told) = (Said::default(), true);
         let (steered, to_tell) = watch::channel(Steered::new());
         let telling = tokio::spawn(tell(client.clone(), to_tell, notices.clone()));
         let mut look = interval(LOOK);
         loop {
             let next: Vec<Input> = tokio::select! {
-                () = changed.notified() => update(&mut feed, &mut read, &objects()),
-                _ = look.tick() => update(&mut feed, &mut read, &objects()),
+                () = changed.notified() => {
+                    is_told = false;
+                    update(&mut feed, &mut read, &objects())
+                }
+                _ = look.tick() => {
+                    is_told = false;
+                    update(&mut feed, &mut read, &objects())
+                }
                 Some(report) = reports.recv() => feed.report(&report),
                 output = outputs.recv() => match output {
                     None => break,
                     Some(output) => {
-                        note(&feed, &output, &steered, &notices);
+                        warn(&feed, &output, &notices);
+                        is_told &= !said.take(&output);
                         Vec::new()
                     }
                 },
@@ -108,11 +110,14 @@ pub async fn run(
                     break;
                 }
             }
-            steered.send_if_modified(|steered| {
-                let before = steered.len();
-                steered.retain(|name, _| feed.instances().any(|(known, _)| known == name));
-                steered.len() != before
-            });
+            if !std::mem::replace(&mut is_told, true) {
+                let now = said.of(&feed);
+                steered.send_if_modified(|before| {
+                    let has_changed = *before != now;
+                    *before = now;
+                    has_changed
+                });
+            }
         }
         drop(inputs);
         let _ = steering.await;
@@ -136,72 +141,28 @@ fn update(feed: &mut Feed, read: &mut Chains, objects: &Objects) -> Vec<Input> {
     feed.update(objects, read)
 }
 
-/// Whether packets are steered to instances, by namespace and name.
-type Steered = BTreeMap<String, bool>;
-
-/// Takes an output of the ingress.
-fn note(feed: &Feed, output: &Output, steered: &watch::Sender<Steered>, notices: &Notices) {
-    let set = |number: ServerNumber, is_steered: bool| {
-        if let Some(name) = feed.name_of(number) {
-            steered.send_modify(|steered| {
-                steered.insert(name.to_owned(), is_steered);
-            });
-        }
-    };
+/// Warns of what an operator should see in an output of the ingress.
+fn warn(feed: &Feed, output: &Output, notices: &Notices) {
     match output {
-        Output::ServerUsable(server) => set(*server, true),
-        Output::ServerDrained(server) => set(*server, false),
         Output::ServerLost { server, cause } => {
-            set(*server, false);
+            // One that was removed in good order is missed by nobody.
+            let Some(name) = feed.name_of(*server) else { return };
             let why = match cause {
                 LossCause::PortDown => "its switch port is down, or does not exist",
                 LossCause::Silent => "its server is silent",
                 LossCause::NotReady => "it is not ready any more",
             };
-            let name = feed.name_of(*server).unwrap_or("that is gone");
             notices.warn(&format!("instance {name} has no packets: {why}"));
+        }
+        Output::ChainRefused { chain, why, is_steered } => {
+            let so = match is_steered {
+                true => "it is steered by its spec.match of before",
+                false => "it has no packets",
+            };
+            notices.warn(&format!("chain {chain}: {why}; {so}"));
         }
         Output::Disconnected { reason } => notices.warn(&format!("the switch is away: {reason}")),
         Output::Problem(problem) => notices.warn(&problem.to_string()),
         _ => {}
-    }
-}
-
-/// Writes into instances' statuses whether packets are steered to them, beside the steering, which must not wait for
-/// the API server.
-async fn tell(client: Client, mut steered: watch::Receiver<Steered>, notices: Notices) {
-    let mut told = Steered::new();
-    loop {
-        let now = steered.borrow_and_update().clone();
-        let mut has_failed = false;
-        for (name, is_steered) in &now {
-            if told.get(name) == Some(is_steered) {
-                continue;
-            }
-            let (namespace, short) = name.split_once('/').unwrap_or_default();
-            let api: Api<ChainInstance> = Api::namespaced(client.clone(), namespace);
-            let patch = Patch::Merge(json!({"status": {"steered": is_steered}}));
-            match timeout(REQUEST, api.patch_status(short, &PatchParams::default(), &patch)).await {
-                Ok(Ok(_)) => {}
-                Ok(Err(kube::Error::Api(status))) if status.code == 404 => {}
-                Ok(Err(error)) => {
-                    notices.warn(&format!("instance {name}: {error}"));
-                    has_failed = true;
-                    continue;
-                }
-                Err(_) => {
-                    notices.warn("no answer of the API server");
-                    has_failed = true;
-                    break;
-                }
-            }
-            told.insert(name.clone(), *is_steered);
-        }
-        told.retain(|name, _| now.contains_key(name));
-        if has_failed {
-            sleep(RETRY).await;
-        } else if steered.changed().await.is_err() {
-            return;
-        }
     }
 }

@@ -7,6 +7,7 @@
 mod client;
 #[allow(missing_docs, clippy::all, reason = "generated")]
 pub mod generated;
+mod rare;
 mod server;
 mod tls;
 

@@ -4,9 +4,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::net::TcpListener;
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
 
 /// Makes an authority and a certificate of it, in a folder. Returns `false` without openssl.
 fn certificates(folder: &Path) -> bool {
@@ -46,13 +48,20 @@ fn report(server: &str) -> watch::Receiver<AgentReport> {
 
 /// Starts the end that takes reports. Returns its address, the reports, and its warnings.
 async fn start(security: Security) -> (String, mpsc::Receiver<AgentReport>, Arc<Mutex<Vec<String>>>) {
+    start_with(security, ReportLimits::default()).await
+}
+
+async fn start_with(
+    security: Security,
+    limits: ReportLimits,
+) -> (String, mpsc::Receiver<AgentReport>, Arc<Mutex<Vec<String>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let (reports, taken) = mpsc::channel(16);
     let warnings = Arc::<Mutex<Vec<String>>>::default();
     let own = Arc::clone(&warnings);
     let notices = Notices::new(move |line| own.lock().unwrap().push(line.to_owned()));
-    tokio::spawn(serve(listener, security, ReportLimits::default(), reports, notices));
+    tokio::spawn(serve(listener, security, limits, reports, notices));
     (address, taken, warnings)
 }
 
@@ -144,4 +153,41 @@ fn generated_code_is_that_of_the_proto() {
         first.ends_with(&format!("{hash:016x}.")),
         "cargo run --manifest-path tools/control-proto/Cargo.toml"
     );
+}
+
+/// Waits until the other end closes a connection.
+async fn closes(mut stream: impl AsyncRead + Unpin) {
+    let mut bytes = [0; 256];
+    let end = async { while stream.read(&mut bytes).await.is_ok_and(|count| count > 0) {} };
+    timeout(LONG, end).await.expect("the connection is closed");
+}
+
+#[tokio::test]
+async fn connections_without_a_report_are_closed() {
+    let limits = ReportLimits {
+        idle: Duration::from_millis(200),
+        ..ReportLimits::default()
+    };
+    let (address, mut taken, _) = start_with(Security::None, limits).await;
+    // One that reports stays beside the silent ones.
+    let to = address.clone();
+    let sender = tokio::spawn(async move { send(&to, &Security::None, PERIOD, &report("a")).await });
+    assert!(timeout(LONG, taken.recv()).await.unwrap().is_some());
+    let draining = tokio::spawn(async move { while taken.recv().await.is_some() {} });
+    closes(TcpStream::connect(&address).await.unwrap()).await;
+    closes(TcpStream::connect(&address).await.unwrap()).await;
+    assert!(!sender.is_finished());
+    sender.abort();
+    draining.abort();
+    let own = folder("silent");
+    if !certificates(&own) {
+        println!("skipped: there is no openssl");
+        return;
+    }
+    // After the handshake, too.
+    let (address, _taken, _) = start_with(Security::Mutual(own.clone()), limits).await;
+    let (config, name) = tls::client(&own).unwrap();
+    let stream = TcpStream::connect(&address).await.unwrap();
+    closes(TlsConnector::from(config).connect(name, stream).await.unwrap()).await;
+    let _ = std::fs::remove_dir_all(own);
 }

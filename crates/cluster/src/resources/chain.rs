@@ -129,7 +129,7 @@ pub struct ChainStatus {
     /// Generation of the spec that this status is about.
     #[serde(default)]
     pub observed_generation: i64,
-    /// `Accepted`, `Placed`, `Ready` and `ObjectiveMet`.
+    /// `Accepted`, `Placed`, `Ready`, `Updated`, `Steered` and `ObjectiveMet`.
     #[serde(default)]
     pub conditions: Vec<Condition>,
     /// Instances, in all.

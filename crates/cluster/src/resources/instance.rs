@@ -125,9 +125,15 @@ pub struct InstanceStatus {
     pub p99: Option<String>,
     /// Packets per second in the last window, such as `1.20 Mpps`.
     pub rate: Option<String>,
+    /// Traffic of the spec that the server runs: its `match`, as JSON.
+    #[serde(rename = "match")]
+    pub match_: Option<String>,
     /// Packets are steered to it; written by the ingress.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub steered: Option<bool>,
+    /// Reason why its chain is not steered as its spec says: one line; written by the ingress.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub steering_reason: Option<String>,
     /// The same figures as in `p99` and `rate`, for programs.
     pub figures: Option<InstanceFigures>,
 }

@@ -33,7 +33,7 @@ pub use function::{
 pub use instance::{ChainInstance, InstanceFigures, InstancePhase, InstancePod, InstanceSpec, InstanceStatus};
 pub use pool::{PoolOperator, PoolRequirement, PoolSelector, PoolSpec, PoolStatus, ServerPool};
 pub use profile::{Profile, ProfileSpec, apply_profile};
-pub use server::{RackServer, ServerSpec, ServerStatus};
+pub use server::{RackServer, ServerSpec, ServerStatus, server_lease};
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;

@@ -72,3 +72,9 @@ pub struct ServerStatus {
     #[serde(default)]
     pub version: String,
 }
+
+/// Name of the lease by which a server shows that it lives. No server has the name of another lease, such as that of
+/// the controllers' election.
+pub fn server_lease(server: &str) -> String {
+    format!("server-{server}")
+}

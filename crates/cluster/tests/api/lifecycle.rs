@@ -8,7 +8,7 @@ use crate::support::rack::{
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::json;
-use tailwater_cluster::resources::{Chain, Profile, ProfileSpec, RackServer};
+use tailwater_cluster::resources::{Chain, ChainInstance, Profile, ProfileSpec, RackServer};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_chain_is_placed_changed_and_removed() {
@@ -87,7 +87,7 @@ async fn a_chain_is_placed_changed_and_removed() {
     for model in &models {
         model.model().refuses = Some("the rule set is too large".to_owned());
     }
-    let patch = json!({"spec": {"slo": {"latency": "400us"}}});
+    let patch = json!({"spec": {"slo": {"latency": "400us"}, "match": {"destinations": ["10.9.0.0/16"]}}});
     api.patch("web", &PatchParams::default(), &Patch::Merge(patch))
         .await
         .unwrap();
@@ -102,6 +102,13 @@ async fn a_chain_is_placed_changed_and_removed() {
         .filter(|one| one.spec.chain_spec["slo"]["latency"] == "300us")
         .count();
     assert_eq!(old, 1);
+    // The ingress goes by what they run.
+    let run_match = |prefix: &'static str| async move {
+        let instances = instances(client).await;
+        let runs_it = |one: &ChainInstance| one.status.as_ref()?.match_.as_ref().map(|text| text.contains(prefix));
+        instances.iter().all(|one| runs_it(one) == Some(true))
+    };
+    assert!(run_match("10.1.0.0/16").await);
     for model in &models {
         model.model().refuses = None;
     }
@@ -109,12 +116,58 @@ async fn a_chain_is_placed_changed_and_removed() {
         condition(&chains(client).await["web"], "Updated").is_some_and(|(status, _)| status == "True Updated")
     })
     .await;
+    assert!(run_match("10.9.0.0/16").await);
 
     api.delete("web", &DeleteParams::default()).await.unwrap();
     until("nothing is left", || async {
         instances(client).await.is_empty() && models.iter().all(|model| model.model().chains.is_empty())
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_chain_that_is_created_again_at_once_gets_its_own_spec_and_tells_what_the_ingress_says() {
+    let server = ApiServer::start("again").await;
+    let client = &rack(&server).await;
+    let model = ModelServer::default();
+    let _agent = start_agent(client, "node-a", 4, &model);
+    let controller = start_controller(client, "first");
+    create(client, &[chain("web", "10.1.0.0/16", &json!({}))]).await;
+    until("it runs", || async { instances(client).await.iter().any(runs) }).await;
+    // No controller sees that there was none for a moment.
+    drop(controller);
+    let api: Api<Chain> = Api::namespaced(client.clone(), "default");
+    api.delete("web", &DeleteParams::default()).await.unwrap();
+    create(client, &[chain("web", "10.2.0.0/16", &json!({}))]).await;
+    let uid = chains(client).await["web"].metadata.uid.clone();
+    let _controller = start_controller(client, "first");
+    until("its instance has its spec, and is its own", || async {
+        let web = &chains(client).await["web"];
+        let owns = |one: &ChainInstance| {
+            let owners = one.metadata.owner_references.as_deref().unwrap_or_default();
+            owners.iter().all(|owner| Some(&owner.uid) == uid.as_ref())
+        };
+        condition(web, "Updated").is_some_and(|(status, _)| status == "True Updated")
+            && instances(client).await.iter().all(owns)
+            && model.model().chains.values().all(|text| text.contains("10.2.0.0/16"))
+    })
+    .await;
+
+    let told = |name: &'static str, status: serde_json::Value, expected: &'static str| async move {
+        let name_of = instances(client).await[0].metadata.name.clone().unwrap();
+        let of_instances: Api<ChainInstance> = Api::namespaced(client.clone(), "default");
+        let patch = Patch::Merge(json!({ "status": status }));
+        let parameters = PatchParams::default();
+        of_instances.patch_status(&name_of, &parameters, &patch).await.unwrap();
+        until(name, || async {
+            condition(&chains(client).await["web"], "Steered").is_some_and(|(status, _)| status == expected)
+        })
+        .await;
+    };
+    let refused = json!({"steered": false, "steeringReason": "too many"});
+    told("a refusal", refused, "False Refused").await;
+    told("no packets", json!({"steeringReason": null}), "False NoRows").await;
+    told("packets", json!({"steered": true}), "True Steered").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -186,16 +186,20 @@ async fn the_rights_of_the_chart_suffice_and_agents_are_limited_to_their_servers
     let patch = merge(json!({"metadata": {"labels": {"tier": "fast"}}}));
     let patched = servers.patch_status("right-d", &PatchParams::default(), &patch).await;
     assert!(patched.is_err() || patched.unwrap().labels().is_empty());
-    let leases: Api<Lease> = Api::namespaced(account("right-a"), "tailwater");
-    let renewed = merge(json!({"spec": {"holderIdentity": "right-a"}}));
-    let error = leases
-        .patch("right-b", &PatchParams::default(), &renewed)
-        .await
-        .unwrap_err();
-    assert!(
-        error.to_string().contains("expected an object of server right-a"),
-        "{error}"
-    );
+    // Another server's lease; and, whatever a server's name is, the election's.
+    for (node, lease) in [
+        ("right-a", "server-right-b"),
+        ("tailwater-controller", "tailwater-controller"),
+    ] {
+        let leases: Api<Lease> = Api::namespaced(account(node), "tailwater");
+        let renewed = merge(json!({"spec": {"holderIdentity": node}}));
+        let patched = leases.patch(lease, &PatchParams::default(), &renewed).await;
+        let error = patched.unwrap_err().to_string();
+        assert!(
+            error.contains(&format!("expected an object of server {node}")),
+            "{error}"
+        );
+    }
     let error = as_a.delete(&name, &DeleteParams::default()).await.unwrap_err();
     assert!(error.to_string().contains("forbidden"), "{error}");
 

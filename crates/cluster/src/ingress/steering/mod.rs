@@ -14,6 +14,7 @@ mod moving;
 mod packets;
 mod playback;
 mod progress;
+mod refused;
 mod types;
 mod writing;
 
@@ -23,20 +24,17 @@ pub use types::{
 };
 
 use super::openflow::PortDescription;
-use super::rows::{MAX_PARTS, Mark, Ranks, Row, RuleSet, chain_identity, parts_of};
+use super::rows::{Mark, Ranks, Row, RuleSet};
 use super::rule::{FlowMatch, MacAddress, PortNumber};
 use super::switch::{SwitchCommand, SwitchEvent};
 use chain::{Chain, Index, Stage};
-use progress::Writing;
+use progress::{Refused, Writing};
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use tailwater_api::chain::ambiguity;
 use tailwater_net::Nanos;
 use tailwater_policy::server::{Membership, ServerNumber};
 
 /// Most servers of a rack, those that have left included.
 const MAX_SERVERS: usize = 4096;
-/// Most chains.
-const MAX_CHAINS: usize = 4096;
 
 /// Something to do for the caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -99,6 +97,7 @@ pub struct Steering {
     servers: Vec<ServerState>,
     numbers: HashMap<ServerNumber, Index>,
     chains: BTreeMap<String, Chain>,
+    refused: BTreeMap<String, Refused>,
     ranks: Ranks,
     switch: Option<SwitchView>,
     writing: Writing,
@@ -126,6 +125,7 @@ impl Steering {
             servers: Vec::new(),
             numbers: HashMap::new(),
             chains: BTreeMap::new(),
+            refused: BTreeMap::new(),
             ranks: Ranks::default(),
             switch: None,
             writing: Writing::default(),
@@ -159,16 +159,7 @@ impl Steering {
         self.advance(now);
         match input {
             Input::Chain(route) => self.set_chain(route),
-            Input::ChainRemoved(name) => {
-                if let Some(mut chain) = self.chains.remove(&name) {
-                    let (_, off) = chain.abort();
-                    off.into_iter().for_each(|planned| {
-                        let moved = self.shown(&name, &planned);
-                        self.output(Output::MoveCancelled(moved));
-                    });
-                    self.rank();
-                }
-            }
+            Input::ChainRemoved(name) => self.remove_chain(&name),
             Input::Server(server) => self.set_server(server),
             Input::ServerRemoved(number) => {
                 if let Some(&index) = self.numbers.get(&number) {
@@ -229,6 +220,7 @@ impl Steering {
     /// Lets time pass. Due at least once per [`SteeringConfig::interval`].
     pub fn tick(&mut self, now: Nanos) {
         self.advance(now);
+        self.tell_refused();
         self.expire_moves();
         if now >= self.next_decision {
             self.next_decision = now + self.config.interval;
@@ -269,70 +261,6 @@ impl Steering {
 
     fn reject(&mut self, what: String, why: String) {
         self.output(Output::Problem(SteeringProblem::Rejected { what, why }));
-    }
-
-    /// Takes a new or changed chain.
-    fn set_chain(&mut self, route: ChainRoute) {
-        let name = route.name.clone();
-        let identity = chain_identity(&name);
-        let others = || self.chains.values().filter(|chain| chain.route.name != name);
-        let ambiguous = others().find(|chain| ambiguity(&chain.route.matching, &route.matching).is_some());
-        let same = others().find(|chain| chain.identity == identity);
-        let ranks = Ranks::new(others().map(|chain| &chain.route.matching).chain([&route.matching]));
-        let parts = parts_of(&route.matching);
-        let mapping = &route.mapping;
-        let why = if let Some(other) = ambiguous {
-            Some(format!(
-                "its match is as specific as that of chain {} for some packets",
-                other.route.name
-            ))
-        } else if let Some(other) = same {
-            Some(format!(
-                "its name has the same hash as chain {}: rename one",
-                other.route.name
-            ))
-        } else if ranks.is_none() {
-            Some("there are too many different prefix lengths in all chains' matches".to_owned())
-        } else if parts > MAX_PARTS {
-            Some(format!(
-                "expected a match with at most {MAX_PARTS} combinations, found {parts}"
-            ))
-        } else if self.chains.len() >= MAX_CHAINS && !self.chains.contains_key(&name) {
-            Some(format!("expected at most {MAX_CHAINS} chains"))
-        } else if mapping.prefix_v4 > 32 || mapping.prefix_v6 > 128 {
-            Some("expected prefix lengths of at most 32 and 128".to_owned())
-        } else {
-            None
-        };
-        if let Some(why) = why {
-            return self.reject(format!("chain {name}"), why);
-        }
-        let mut chain = match self.chains.remove(&name) {
-            Some(mut chain) if chain.route.mapping == route.mapping => {
-                chain.route = route;
-                chain
-            }
-            old => {
-                let mut chain = Chain::new(route, self.servers.len());
-                chain.grow(self.servers.len());
-                chain.set_most_fill(self.config.most_fill);
-                if let Some(old) = old {
-                    self.join(&mut chain);
-                    chain.start(&old.rows, self.now);
-                }
-                chain
-            }
-        };
-        self.join(&mut chain);
-        self.chains.insert(name, chain);
-        self.rank();
-    }
-
-    fn rank(&mut self) {
-        let matches = self.chains.values().map(|chain| &chain.route.matching);
-        // Checked when a chain is added.
-        self.ranks = Ranks::new(matches).unwrap_or_default();
-        self.writing.is_due = true;
     }
 
     /// Sets the servers' parts in a chain.

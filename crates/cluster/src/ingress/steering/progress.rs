@@ -1,5 +1,6 @@
-//! Progress of writing.
+//! Progress of writing, and of chains that wait.
 
+use super::types::ChainRoute;
 use crate::ingress::openflow::FlowMod;
 use std::collections::BTreeSet;
 use tailwater_net::Nanos;
@@ -40,4 +41,12 @@ impl Writing {
     pub fn covering_id(&self) -> u64 {
         self.last_id + u64::from(self.is_due)
     }
+}
+
+/// Route that could not be taken.
+#[derive(Debug)]
+pub(super) struct Refused {
+    pub route: ChainRoute,
+    pub why: String,
+    pub is_told: bool,
 }

@@ -262,6 +262,17 @@ pub enum Output {
         /// Time from the request to the switch's answer.
         took: Nanos,
     },
+    /// A chain's route cannot be taken as it is. It is tried again when others change.
+    ChainRefused {
+        /// Name of the chain.
+        chain: String,
+        /// Cause.
+        why: String,
+        /// Its match of before stays in force; otherwise it has no packets.
+        is_steered: bool,
+    },
+    /// A chain's route that was refused has been taken.
+    ChainAccepted(String),
     /// Something that an operator should see.
     Problem(SteeringProblem),
 }
@@ -309,10 +320,10 @@ pub enum SteeringProblem {
         /// Number of rules.
         rules: usize,
     },
-    /// A chain or server cannot be taken.
+    /// A server cannot be taken.
     #[error("{what}: {why}")]
     Rejected {
-        /// Name of the chain, or number of the server.
+        /// Number of the server.
         what: String,
         /// Cause.
         why: String,

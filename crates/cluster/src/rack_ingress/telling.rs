@@ -1,0 +1,120 @@
+//! What the ingress tells in instances' statuses: whether packets are steered to them, and why not as their chain says.
+
+use super::feed::Feed;
+use crate::ingress::Output;
+use crate::notices::Notices;
+use crate::resources::ChainInstance;
+use kube::api::{Patch, PatchParams};
+use kube::{Api, Client};
+use serde_json::json;
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+use tailwater_policy::server::ServerNumber;
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+
+/// Wait after a request to the API server has failed.
+const RETRY: Duration = Duration::from_secs(1);
+/// Longest time of a request to the API server.
+const REQUEST: Duration = Duration::from_secs(5);
+
+/// What is to be told of an instance. A name that is used again is another instance's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Told {
+    uid: String,
+    is_steered: bool,
+    reason: Option<String>,
+}
+
+/// What is to be told, by namespace and name of the instance.
+pub(super) type Steered = BTreeMap<String, Told>;
+
+/// What the ingress has said so far.
+#[derive(Debug, Default)]
+pub(super) struct Said {
+    /// Instances of which it said whether they can have packets.
+    usable: HashMap<ServerNumber, bool>,
+    /// Refused chains: why, and whether their match of before is in force.
+    refused: BTreeMap<String, (String, bool)>,
+}
+
+impl Said {
+    /// Takes an output. Returns `true` if something may be to tell.
+    pub(super) fn take(&mut self, output: &Output) -> bool {
+        match output {
+            Output::ServerUsable(server) => drop(self.usable.insert(*server, true)),
+            Output::ServerDrained(server) | Output::ServerLost { server, .. } => {
+                self.usable.insert(*server, false);
+            }
+            Output::ChainRefused { chain, why, is_steered } => {
+                self.refused.insert(chain.clone(), (why.clone(), *is_steered));
+            }
+            Output::ChainAccepted(chain) => drop(self.refused.remove(chain)),
+            _ => return false,
+        }
+        true
+    }
+
+    /// Returns what is to be told of the instances that there are, and forgets others.
+    pub(super) fn of(&mut self, feed: &Feed) -> Steered {
+        self.refused.retain(|chain, _| feed.has_chain(chain));
+        let mut usable = HashMap::new();
+        let mut steered = Steered::new();
+        for (name, instance) in feed.instances() {
+            let is_usable = self.usable.get(&instance.number).copied();
+            usable.extend(is_usable.map(|is_usable| (instance.number, is_usable)));
+            let refused = self.refused.get(&instance.chain);
+            if is_usable.is_none() && refused.is_none() {
+                continue;
+            }
+            let told = Told {
+                uid: instance.uid.clone(),
+                is_steered: is_usable == Some(true) && refused.is_none_or(|(_, is_steered)| *is_steered),
+                reason: refused.map(|(why, _)| why.clone()),
+            };
+            steered.insert(name.to_owned(), told);
+        }
+        self.usable = usable;
+        steered
+    }
+}
+
+/// Writes into instances' statuses what is to be told, beside the steering, which must not wait for the API server.
+pub(super) async fn tell(client: Client, mut steered: watch::Receiver<Steered>, notices: Notices) {
+    let mut told = Steered::new();
+    loop {
+        let now = steered.borrow_and_update().clone();
+        let mut has_failed = false;
+        for (name, tells) in &now {
+            if told.get(name) == Some(tells) {
+                continue;
+            }
+            let (namespace, short) = name.split_once('/').unwrap_or_default();
+            let api: Api<ChainInstance> = Api::namespaced(client.clone(), namespace);
+            let patch = json!({"status": {"steered": tells.is_steered, "steeringReason": tells.reason}});
+            let patch = Patch::Merge(patch);
+            match timeout(REQUEST, api.patch_status(short, &PatchParams::default(), &patch)).await {
+                Ok(Ok(_)) => {}
+                // It is gone. If its name is used again, that one is told of under its own identity.
+                Ok(Err(kube::Error::Api(status))) if status.code == 404 => {}
+                Ok(Err(error)) => {
+                    notices.warn(&format!("instance {name}: {error}"));
+                    has_failed = true;
+                    continue;
+                }
+                Err(_) => {
+                    notices.warn("no answer of the API server");
+                    has_failed = true;
+                    break;
+                }
+            }
+            told.insert(name.clone(), tells.clone());
+        }
+        told.retain(|name, _| now.contains_key(name));
+        if has_failed {
+            sleep(RETRY).await;
+        } else if steered.changed().await.is_err() {
+            return;
+        }
+    }
+}
