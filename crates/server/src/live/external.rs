@@ -75,7 +75,7 @@ pub(super) fn try_out(spec: &ChainSpec, cores: usize) -> Result<(), Refusal> {
 
 /// Severity of a port's news.
 pub(super) fn severity_of(line: &str) -> Severity {
-    match line.ends_with("link up") || line.contains(" was made again and is used") {
+    match line.ends_with("link up") {
         true => Severity::Normal,
         false => Severity::Warning,
     }
