@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::chain::{AppliedChain, Manifest};
+use crate::details::CoreDetails;
 use crate::generation::StoredGeneration;
 use crate::machine::{ChainObservation, ChainState, Refusal};
 use crate::request::ApplyRequest;
@@ -76,6 +77,10 @@ impl Machine for Fake {
     fn drain(&mut self, name: &str) -> Result<(), Refusal> {
         self.state().running.remove(name);
         Ok(())
+    }
+
+    fn cores(&self) -> Vec<CoreDetails> {
+        Vec::new()
     }
 
     fn observe(&mut self) -> Vec<ChainObservation> {
