@@ -8,7 +8,8 @@ use crate::ingress::{ChainReport, ChainRoute, Input, PortReference, Readiness, S
 use crate::reports::AgentReport;
 use crate::resources::{ChainInstance, InstancePhase};
 use kube::ResourceExt;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
 use tailwater_api::chain::Match;
 use tailwater_net::Nanos;
 use tailwater_net::ethernet::MacAddress;
@@ -140,6 +141,7 @@ impl Feed {
         }
         let mut routes = BTreeMap::new();
         let mut changed = Vec::new();
+        let had_packets = had_packets(objects);
         for (name, servers) in of_chain {
             let Some((facts, _)) = chains.enforced(&name) else {
                 continue;
@@ -157,6 +159,8 @@ impl Feed {
         }
         let gone = self.routes.keys().filter(|name| !routes.contains_key(*name));
         inputs.extend(gone.map(|name| Input::ChainRemoved(name.clone())));
+        // A new ingress: of two chains that exclude each other the one that had the packets keeps them.
+        changed.sort_by_key(|input| matches!(input, Input::Chain(route) if !had_packets.contains(&route.name)));
         inputs.extend(changed);
         let gone = self.sent.keys().filter(|number| !servers.contains_key(number));
         inputs.extend(gone.map(|number| Input::ServerRemoved(*number)));
@@ -230,6 +234,14 @@ impl Feed {
     pub fn is_exhausted(&self) -> bool {
         self.is_exhausted
     }
+}
+
+/// Chains that were steered to some instance.
+fn had_packets(objects: &Objects) -> HashSet<String> {
+    let is_steered = |one: &&Arc<ChainInstance>| one.status.as_ref().is_some_and(|status| status.steered == Some(true));
+    let steered = objects.instances.iter().filter(is_steered);
+    let chain = |one: &Arc<ChainInstance>| format!("{}/{}", one.namespace().unwrap_or_default(), one.spec.chain);
+    steered.map(chain).collect()
 }
 
 /// Compares the name of an instance on its server with its namespace and name.

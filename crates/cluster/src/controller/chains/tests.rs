@@ -15,13 +15,19 @@ fn prefixes(lengths: std::ops::Range<u8>) -> Vec<String> {
     lengths.map(|length| format!("11.0.0.0/{length}")).collect()
 }
 
+fn of(chains: Vec<Arc<Chain>>) -> Objects {
+    Objects {
+        chains,
+        ..Objects::default()
+    }
+}
+
 #[test]
 fn what_the_ingress_cannot_have_is_not_accepted() {
-    let mut objects = Objects::default();
     let wide: Vec<String> = (0..100)
         .map(|number| format!("10.{}.{}.0/24", number / 256, number % 256))
         .collect();
-    objects.chains = vec![
+    let all = vec![
         chain(
             "first",
             &json!({"destinations": prefixes(8..30), "sources": prefixes(8..29)}),
@@ -37,7 +43,7 @@ fn what_the_ingress_cannot_have_is_not_accepted() {
         chain("wide", &json!({"destinations": wide, "sources": prefixes(8..19)})),
     ];
     let mut chains = Chains::new(Arc::new(DocumentReader));
-    chains.read(&objects);
+    chains.read(&of(all));
     let mut reason = |name: &str| chains.facts(name).unwrap().err().map(|rejection| rejection.reason);
     let reasons = ["a/first", "a/other", "a/small", "a/wide"].map(&mut reason);
     assert_eq!(reasons, [None, Some("TooManyLengths"), None, Some("Invalid")]);
@@ -49,9 +55,7 @@ fn what_the_ingress_cannot_have_is_not_accepted() {
 fn a_chain_that_was_created_again_is_read_again() {
     let mut chains = Chains::new(Arc::new(DocumentReader));
     for prefix in ["10.0.0.0/16", "10.1.0.0/16"] {
-        let mut objects = Objects::default();
-        objects.chains = vec![chain("web", &json!({"destinations": [prefix]}))];
-        chains.read(&objects);
+        chains.read(&of(vec![chain("web", &json!({"destinations": [prefix]}))]));
         let facts = chains.facts("a/web").unwrap().unwrap();
         assert_eq!(facts.match_.destinations[0].to_string(), prefix);
     }

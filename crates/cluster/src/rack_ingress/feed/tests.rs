@@ -6,7 +6,6 @@ use crate::controller::DocumentReader;
 use crate::ingress::Output;
 use crate::reports::{FlowClass, InstanceReport};
 use serde_json::json;
-use std::sync::Arc;
 use tailwater_policy::server::{ClassLoad, FlowClass as Class};
 
 #[test]
@@ -199,4 +198,16 @@ fn an_instance_of_a_refused_chain_is_not_steered_and_tells_why() {
     assert_eq!(told(&[Output::ServerUsable(0)]), text(false, Some("too many")));
     assert_eq!(told(&[refused(true)]), text(true, Some("too many")));
     assert_eq!(told(&[Output::ChainAccepted("a/web".to_owned())]), text(true, None));
+}
+
+#[test]
+fn a_new_ingress_takes_chains_that_had_packets_first() {
+    let (mut feed, mut chains) = (Feed::new(mapping()), Chains::new(Arc::new(DocumentReader)));
+    let instances = [("heir-0", "u0", "heir", None), ("web-0", "u1", "web", None)];
+    let mut all = objects(&[("heir", "10.0.0.0/16"), ("web", "10.1.0.0/16")], &instances);
+    let mut steered = ChainInstance::clone(&all.instances[1]);
+    steered.status.as_mut().unwrap().steered = Some(true);
+    all.instances[1] = Arc::new(steered);
+    let inputs = fed(&mut feed, &mut chains, &all);
+    assert_eq!(inputs[2..], ["a/web 10.1.0.0/16", "a/heir 10.0.0.0/16"]);
 }
