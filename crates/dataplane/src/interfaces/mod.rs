@@ -6,7 +6,7 @@
 //! pollers of a [shared port](crate::shared_port) need not: their chains' workers do.
 //!
 //! **Deleted and made again.** Sockets of an interface that was made again with the same name replace those of the old
-//! one, see [`renewal`](crate::packet_socket::renewal).
+//! one, see `packet_socket::renewal`.
 //!
 //! **Take-over.** Another process gets the sockets' descriptors, and maps the same rings. Nothing changes for the
 //! kernel: packets wait in the rings, in order, and the next process reads on at the slot at which the one before it
