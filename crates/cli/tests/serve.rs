@@ -48,7 +48,7 @@ fn chains_are_applied_changed_drained_and_reported() {
     );
     assert!(folder.ok(&["apply", "-f", "second.yaml"]).contains("created"));
     wait("packets of the second chain", || delivered("second") > 100);
-    // What each function does is known while it runs.
+    // Rates of functions are known while the chain runs.
     let top = |chain: &str| folder.ok(&["top", "--once", "--interval", "400ms", "--chain", chain]);
     let mut screen = String::new();
     wait("the rates of a function", || {
@@ -66,7 +66,7 @@ fn chains_are_applied_changed_drained_and_reported() {
             .ok(&["top", "--once", "--interval", "1ms"])
             .contains("2 of 2 chains run")
     );
-    // So is what happens to a packet.
+    // So are the steps of a packet.
     let of_first = [
         "trace",
         "packets",

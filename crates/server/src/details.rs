@@ -1,4 +1,4 @@
-//! What chains and cores do, in detail: for people who watch a server.
+//! Work of chains and cores in detail, for people who watch a server.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -79,7 +79,7 @@ fn packets_that_match_are_followed_through_all_functions() {
         (step[0].core, step[0].batch, step[0].packet.1),
         (3, 4, step[2].packet.1)
     );
-    // What the function has written.
+    // The function has written into the frame.
     assert_ne!(step[0].captured()[0], 0xee);
     assert_eq!(step[1].captured()[0], 0xee);
     assert_eq!(step[1].captured().len(), frames[0].len().min(CAPTURED));

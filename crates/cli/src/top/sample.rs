@@ -29,7 +29,7 @@ pub struct ChainSample {
     pub phase: String,
     /// Reason of the phase, and messages of conditions that do not hold.
     pub notes: Vec<String>,
-    /// What the server promises.
+    /// Promise of the server.
     pub promise: String,
     /// Rates in the last window, if one has ended: offered, delivered, dropped, lost packets per second.
     pub rates: Option<[f64; 4]>,

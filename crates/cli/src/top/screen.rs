@@ -315,7 +315,8 @@ fn summary(chain: &ChainSample, rates: &Rates, look: Look) -> Paragraph<'static>
             verdict,
         ]),
         Line::raw(format!(
-            "packets/s: {} offered, {} delivered, {} dropped, {} lost, {} on auxiliary cores; {:.1} preemptions/s; cores {}",
+            "packets/s: {} offered, {} delivered, {} dropped, {} lost, {} on auxiliary cores; {:.1} preemptions/s; \
+             cores {}",
             short(offered),
             short(delivered),
             short(dropped),

@@ -75,7 +75,7 @@ pub enum Key {
     Interrupt,
 }
 
-/// What is shown.
+/// Content of the screen, and how it is shown.
 #[derive(Debug)]
 pub struct State {
     /// Latest sample, or the one that is looked at in a recording.

@@ -221,13 +221,14 @@ fn screens_of_any_size_are_drawn() {
 fn a_report_is_a_recording() {
     let step = |start: f64, late: u64| {
         format!(
-            r#"{{"start_s": {start}, "windows": 1, "offered": 1000, "delivered": 990, "dropped_by_nf": 10, "lost": 0, "busy": 0.5,
-            "late_by_cause": {{"service": {late}}}, "dropped_by_reason": {{"acl/denied": 10}}, "latency_us": {{"p50": 5.0, "p99": 250.0}}}}"#
+            r#"{{"start_s": {start}, "windows": 1, "offered": 1000, "delivered": 990, "dropped_by_nf": 10, "lost": 0,
+            "busy": 0.5, "late_by_cause": {{"service": {late}}}, "dropped_by_reason": {{"acl/denied": 10}},
+            "latency_us": {{"p50": 5.0, "p99": 250.0}}}}"#
         )
     };
     let report = format!(
-        r#"{{"chain": "edge", "traffic": "x.pcap", "slo": {{"latency_us": 200.0, "percentile": 99.0}}, "cores": {{"dedicated": 2}},
-        "timeline": {{"step_ms": 500.0, "list": [{}, {}]}}}}"#,
+        r#"{{"chain": "edge", "traffic": "x.pcap", "slo": {{"latency_us": 200.0, "percentile": 99.0}},
+        "cores": {{"dedicated": 2}}, "timeline": {{"step_ms": 500.0, "list": [{}, {}]}}}}"#,
         step(0.0, 5),
         step(0.5, 50)
     );

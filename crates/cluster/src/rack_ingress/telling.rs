@@ -1,4 +1,4 @@
-//! What the ingress tells in instances' statuses: whether packets are steered to them, and why not as their chain says.
+//! News in instances' statuses: whether packets are steered to them, and why not as their chain says.
 
 use super::feed::Feed;
 use crate::ingress::Output;
@@ -18,7 +18,7 @@ const RETRY: Duration = Duration::from_secs(1);
 /// Longest time of a request to the API server.
 const REQUEST: Duration = Duration::from_secs(5);
 
-/// What is to be told of an instance. A name that is used again is another instance's.
+/// News of an instance. A name that is used again is another instance's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Told {
     uid: String,
@@ -26,10 +26,10 @@ pub(super) struct Told {
     reason: Option<String>,
 }
 
-/// What is to be told, by namespace and name of the instance.
+/// News, by namespace and name of the instance.
 pub(super) type Steered = BTreeMap<String, Told>;
 
-/// What the ingress has said so far.
+/// News that have been told.
 #[derive(Debug, Default)]
 pub(super) struct Said {
     /// Instances of which it said whether they can have packets.

@@ -31,7 +31,7 @@ pub(crate) struct Estate {
     chain: Mutex<Left>,
 }
 
-/// What was left.
+/// Flows that were left.
 #[derive(Default)]
 enum Left {
     /// Nothing, or nothing any more.
@@ -42,7 +42,7 @@ enum Left {
     Divided(Box<DividedChain>, u16),
 }
 
-/// What a worker inherits.
+/// Inheritance of a worker.
 pub(crate) enum Inherited {
     Nothing,
     /// Chain of a worker with the same RSS buckets.

@@ -17,7 +17,7 @@ impl<M: Machine, S: Store> Manager<M, S> {
         self.server.admission.as_ref()?.consolidate
     }
 
-    /// What a search for fewer cores needs to know.
+    /// Facts that a search for fewer cores needs.
     pub(crate) fn question(&self) -> Option<Question> {
         admission::question(
             &self.machine,
