@@ -392,7 +392,7 @@ fn what_cannot_be_isolated_is_refused() {
         refused(&apart(wan, PROCESS), "all its instances decode with shared caches");
         refused(
             &apart("{accounting: }", "  isolation: {mode: process, except: [nat]}\n"),
-            "spec.isolation.except: expected a function of the chain, found nat",
+            "wrong.yaml:8:39: spec.isolation.except[0]: expected a function of the chain, found nat",
         );
         serving.kill();
         let server = fs::read_to_string(folder.0.join("server.yaml")).unwrap();
