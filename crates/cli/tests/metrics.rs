@@ -70,6 +70,7 @@ fn documentation_and_page_name_the_same_metrics() {
     // Present with flow state in Redis or on a server only.
     let others = [
         "tailwater_state_",
+        "tailwater_ingress_",
         "tailwater_server_",
         "tailwater_promise_",
         "tailwater_port_",
