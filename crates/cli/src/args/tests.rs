@@ -62,8 +62,27 @@ fn commands(line: &str) -> Vec<Vec<String>> {
         let part = part.trim().trim_start_matches("sudo ");
         let words = part.strip_prefix("tailwater ")?.split_whitespace();
         let words = words.take_while(|word| *word != ">" && *word != "2>");
-        let words = words.map(|word| word.trim_matches(['\'', '"']).to_owned());
-        Some(std::iter::once("tailwater".to_owned()).chain(words).collect())
+        let mut arguments = vec!["tailwater".to_owned()];
+        // Words between quotes are one argument.
+        let mut quote: Option<char> = None;
+        for word in words {
+            let text = word.trim_matches(['\'', '"']);
+            match (quote, arguments.last_mut()) {
+                (Some(_), Some(last)) => {
+                    last.push(' ');
+                    last.push_str(text);
+                }
+                _ => arguments.push(text.to_owned()),
+            }
+            let opens = word
+                .chars()
+                .next()
+                .filter(|first| quote.is_none() && ['\'', '"'].contains(first));
+            quote = quote
+                .or(opens)
+                .filter(|quote| word.len() == 1 || !word.ends_with(*quote));
+        }
+        Some(arguments)
     });
     commands.collect()
 }
@@ -135,7 +154,7 @@ fn commands_have_pages() {
 /// The pages of a server's clients have all their options.
 #[test]
 fn options_of_clients_are_documented() {
-    for name in ["apply", "get", "describe", "delete", "drain", "events"] {
+    for name in ["apply", "get", "describe", "delete", "drain", "events", "top"] {
         let page = Path::new(PROJECT).join(format!("docs/reference/commands/{name}.md"));
         let page = fs::read_to_string(page).expect("a page");
         let command = Cli::command();

@@ -373,7 +373,7 @@ fn isolation_of_the_spec() {
         (
             "",
             of_spec("  isolation: {mode: process, without: [all], except: [other]}\n"),
-            "spec.isolation.except: expected a function of the chain, found other",
+            "spec.isolation.except[0]: expected a function of the chain, found other",
         ),
         (
             "--isolation-without all",
