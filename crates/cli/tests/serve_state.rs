@@ -95,8 +95,8 @@ fn the_store_passes_to_a_process_that_takes_over() {
     }
 }
 
-/// A store that answers, and turns the chain away at the moment at which the running server has let go: the take-over is
-/// done, the other chain goes on, and the operator reads which chain has failed and why. Applied again, it runs.
+/// A store that answers, and turns the chain away at the moment at which the running server has let go: the take-over
+/// is done, the other chain goes on, and the operator reads which chain has failed and why. Applied again, it runs.
 #[test]
 fn a_store_that_refuses_a_process_that_takes_over_fails_its_chain_alone() {
     let Some(server) = RedisServer::start(&[]) else {

@@ -180,8 +180,8 @@ pub struct WindowReceiver {
     empty: Vec<SyncSender<Box<Window>>>,
 }
 
-/// Channel from `workers` workers to one collector, for chains with `reasons` [reasons](Window::reasons) and `functions`
-/// functions.
+/// Channel from `workers` workers to one collector, for chains with `reasons` [reasons](Window::reasons) and
+/// `functions` functions.
 pub fn windows(workers: usize, [reasons, functions]: [usize; 2]) -> (Vec<WindowSender>, WindowReceiver) {
     let (full, filled) = sync_channel(workers * (WINDOWS + 1));
     let (mut senders, mut empties) = (Vec::new(), Vec::new());

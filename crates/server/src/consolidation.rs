@@ -107,8 +107,8 @@ impl Consolidation {
     }
 }
 
-/// Lowers the thread's priority, and keeps it off these cores if there are others. Without the permission it stays where
-/// it is.
+/// Lowers the thread's priority, and keeps it off these cores if there are others. Without the permission it stays
+/// where it is.
 fn give_way(cores: &[u32]) {
     use rustix::thread::{sched_getaffinity, sched_setaffinity};
     let _ = rustix::process::nice(19);

@@ -1,5 +1,5 @@
-//! Chains whose number of cores changes while packets pass: flows stay, counts continue, and what cannot pass is refused
-//! before anything stops.
+//! Chains whose number of cores changes while packets pass: flows stay, counts continue, and what cannot pass is
+//! refused before anything stops.
 
 mod common;
 #[path = "common/load.rs"]
@@ -211,8 +211,8 @@ fn state_that_cannot_pass_is_refused_before_anything_stops() {
     world.apply(2, branches).unwrap();
     assert_eq!(world.cores(), 2);
     // Without state, nothing can be lost.
-    let stateless = "[classifier: {branches: {dns: {functions: [{name: direct, forward: {}}]}, rest: {functions: [{forward: {}}]}}, \
-                     rules: [{to: dns, protocol: udp}], default: rest}]";
+    let stateless = "[classifier: {branches: {dns: {functions: [{name: direct, forward: {}}]}, \
+                     rest: {functions: [{forward: {}}]}}, rules: [{to: dns, protocol: udp}], default: rest}]";
     world.apply(2, stateless).unwrap();
     world.apply(1, stateless).unwrap();
     assert_eq!(world.cores(), 1);

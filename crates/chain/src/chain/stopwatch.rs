@@ -192,7 +192,10 @@ impl Stopwatch {
             return;
         }
         self.spent[i].packets += packets as u64;
-        if let Some(began) = began {
+        // Copies for a trace are no work of the function.
+        if let Some(began) = began
+            && !self.has_traced
+        {
             self.note_time(i, packets as u64, began);
         }
     }

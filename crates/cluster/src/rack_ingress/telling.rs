@@ -95,7 +95,7 @@ pub(super) async fn tell(client: Client, mut steered: watch::Receiver<Steered>, 
             let patch = Patch::Merge(patch);
             match timeout(REQUEST, api.patch_status(short, &PatchParams::default(), &patch)).await {
                 Ok(Ok(_)) => {}
-                // It is gone. If its name is used again, that one is told of under its own identity.
+                // The instance is gone. Another one with its name has an identity of its own, and its own news.
                 Ok(Err(kube::Error::Api(status))) if status.code == 404 => {}
                 Ok(Err(error)) => {
                     notices.warn(&format!("instance {name}: {error}"));

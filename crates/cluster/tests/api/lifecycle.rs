@@ -102,7 +102,7 @@ async fn a_chain_is_placed_changed_and_removed() {
         .filter(|one| one.spec.chain_spec["slo"]["latency"] == "300us")
         .count();
     assert_eq!(old, 1);
-    // The ingress goes by what they run.
+    // The ingress steers by the match that the instances run.
     let run_match = |prefix: &'static str| async move {
         let instances = instances(client).await;
         let runs_it = |one: &ChainInstance| one.status.as_ref()?.match_.as_ref().map(|text| text.contains(prefix));

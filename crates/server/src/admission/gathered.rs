@@ -25,8 +25,8 @@ pub(crate) fn question(
     })
 }
 
-/// Returns the configuration in which chains have those of the wanted cores that they can have, one after the other, with
-/// the moves. Every promise that is kept stays kept. `None` on a machine that chooses cores itself.
+/// Returns the configuration in which chains have those of the wanted cores that they can have, one after the other,
+/// with the moves. Every promise that is kept stays kept. `None` on a machine that chooses cores itself.
 pub(crate) fn gather(
     machine: &impl Machine,
     spec: Option<&AdmissionSpec>,

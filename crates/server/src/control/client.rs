@@ -180,8 +180,8 @@ impl Client {
         within(&self.runtime, READ, call)
     }
 
-    /// Passes what a trace finds to `on_update` until it is over, or it returns `false`. It is called with `None` at least
-    /// once in `period`.
+    /// Passes what a trace finds to `on_update` until it is over, or it returns `false`. It is called with `None` at
+    /// least once in `period`.
     ///
     /// # Errors
     /// There is no such chain, the filter is wrong, somebody else traces it, or the connection fails.

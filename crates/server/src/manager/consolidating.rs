@@ -27,8 +27,8 @@ impl<M: Machine, S: Store> Manager<M, S> {
         )
     }
 
-    /// Moves chains to the cores of a plan for the current generation, if enough cores become free: all of its moves, one
-    /// after the other, or none.
+    /// Moves chains to the cores of a plan for the current generation, if enough cores become free: all of its moves,
+    /// one after the other, or none.
     pub(crate) fn consolidate(&mut self, targets: &Targets, now: Nanos) {
         let failed = self.failed();
         let spec = self.server.admission.as_ref();
