@@ -36,8 +36,15 @@ pub struct PacketTraces {
     every: AtomicU32,
     /// Changes with each request.
     generation: AtomicU32,
-    request: Mutex<Option<Arc<TraceRequest>>>,
+    requests: Mutex<Requests>,
     functions: OnceLock<Vec<TracedFunction>>,
+}
+
+#[derive(Debug, Default)]
+struct Requests {
+    current: Option<Arc<TraceRequest>>,
+    /// Requests that instances may still have: their memory is freed here, by no core that processes packets.
+    ended: Vec<Arc<TraceRequest>>,
 }
 
 /// Somebody traces the chain already.
@@ -59,10 +66,11 @@ impl PacketTraces {
     /// # Errors
     /// There is another stream.
     pub fn begin(self: &Arc<Self>, filter: PacketFilter, count: u32) -> Result<TraceStream, AlreadyTraced> {
-        let mut request = self.request.lock().unwrap_or_else(PoisonError::into_inner);
-        if request.is_some() {
+        let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        if requests.current.is_some() {
             return Err(AlreadyTraced);
         }
+        requests.ended.retain(|ended| Arc::strong_count(ended) > 1);
         let (sender, receiver) = sync_channel(WAITING);
         let begun = Arc::new(TraceRequest {
             filter,
@@ -70,7 +78,7 @@ impl PacketTraces {
             steps: sender,
             lost: AtomicU64::new(0),
         });
-        *request = Some(Arc::clone(&begun));
+        requests.current = Some(Arc::clone(&begun));
         self.generation.fetch_add(1, Ordering::Release);
         self.every.store(1, Ordering::Relaxed);
         Ok(TraceStream::new(Arc::clone(self), begun, receiver))
@@ -87,7 +95,9 @@ impl PacketTraces {
     }
 
     fn end(&self) {
-        *self.request.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        let ended = requests.current.take();
+        requests.ended.extend(ended);
         self.generation.fetch_add(1, Ordering::Release);
         self.every.store(0, Ordering::Relaxed);
     }
@@ -107,7 +117,7 @@ impl PacketTraces {
 
     /// The request, unless it is being changed.
     pub(crate) fn request(&self) -> Option<Option<Arc<TraceRequest>>> {
-        self.request.try_lock().ok().map(|request| request.clone())
+        self.requests.try_lock().ok().map(|requests| requests.current.clone())
     }
 }
 
