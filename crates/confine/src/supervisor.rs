@@ -440,7 +440,9 @@ impl Supervisor {
 
     fn start_error(&self, status: Status) -> Error {
         let Some(runtime) = &self.container else {
-            return Error::Lost(status.to_string());
+            // A signal alone leaves open which defence sent it.
+            let by = self.shared.ended().and_then(|end| end.stopped);
+            return Error::Lost(by.map_or(status.to_string(), |by| format!("{status}: {by}")));
         };
         let log = fs::read_to_string(&runtime.log).unwrap_or_default();
         let last = log.lines().last().unwrap_or("no output");
