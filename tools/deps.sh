@@ -8,7 +8,7 @@
 #   check   python3: which crate and file imports which; runs test programs, and ends those that hang
 #   test    tshark: an independent reader for the captures we write; zstd: packed rule sets; crun: functions in containers;
 #           redis-server, openssl: flow state in Redis; nfdump: an independent collector of flow records;
-#           libpcap: expressions of bpfFilter; Open vSwitch: the ingress of a rack
+#           libpcap: expressions of bpfFilter; Open vSwitch: the ingress of a rack; promtool: alert rules
 #   bench   valgrind: instruction counts; zstd: packed rule sets; redis-server: what state in Redis costs; libpcap
 #   ports   DPDK and pkg-config: the feature `dpdk`; ip, ping, curl, iperf3, openssl, tcpreplay, nft,
 #           Open vSwitch: its tests end to end
@@ -42,21 +42,25 @@ as_root() {
     fi
 }
 
+apt=(env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300)
+
 # Fetches lists once, and only if there is something to install.
 lists_are_fresh=
+refresh_lists() {
+    [ -z "$lists_are_fresh" ] || return 0
+    lists_are_fresh=yes
+    # A stale third-party list must not stop us: the install says what is really missing.
+    as_root "${apt[@]}" update >&2
+}
+
 apt_install() {
     have apt-get || {
         say "apt-get not found: install the equivalents of these packages: $*"
         return 1
     }
     say "installing $*"
-    local apt=(env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300)
     local status=0
-    if [ -z "$lists_are_fresh" ]; then
-        # A stale third-party list must not stop us: the install says what is really missing.
-        as_root "${apt[@]}" update >&2 || status=$?
-        lists_are_fresh=yes
-    fi
+    refresh_lists || status=$?
     if [ "$status" -ne 77 ]; then
         status=0
         as_root "${apt[@]}" install -y --no-install-recommends "$@" >&2 </dev/null || status=$?
@@ -125,6 +129,24 @@ switch() {
         say "going on without openvswitch-switch: everything that requires it is skipped"
 }
 
+# Prometheus' tool for rules. Its package also has the server, which would be started: only the tool is unpacked, beside
+# build products.
+rules_tool() {
+    local kept="${CARGO_TARGET_DIR:-target}/tools/promtool" folder
+    ! have promtool && [ ! -x "$kept" ] || return 0
+    folder=$(mktemp -d)
+    have apt-get && refresh_lists || true
+    # As another user than apt's own, which may not write there.
+    if have apt-get && (cd "$folder" && "${apt[@]}" -o APT::Sandbox::User=root download prometheus) >&2 &&
+        dpkg-deb --extract "$folder"/prometheus_*.deb "$folder"; then
+        mkdir -p "$(dirname "$kept")"
+        cp "$folder/usr/bin/promtool" "$kept"
+    else
+        say "going on without promtool: tests of alert rules are skipped"
+    fi
+    rm -rf "$folder"
+}
+
 # DPDK's headers, and programs whose packages have other names.
 ports() {
     local missing=()
@@ -186,6 +208,7 @@ for group in "$@"; do
         optional tshark zstd crun redis-server openssl nfdump
         pcap
         switch
+        rules_tool
         ;;
     bench)
         optional valgrind zstd redis-server

@@ -5,8 +5,11 @@ mod common;
 use common::serving::{Serving, documented, get, served};
 use common::*;
 use std::collections::BTreeSet;
+use std::fs;
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 #[test]
 fn metrics_are_there_while_the_chain_runs() {
@@ -79,4 +82,79 @@ fn documentation_and_page_name_the_same_metrics() {
     documented.retain(|name| !others.iter().any(|other| name.starts_with(other)));
     assert_eq!(served, documented);
     serving.stop("-TERM");
+}
+
+/// Returns the files with that ending below `deploy`, with their text.
+fn deployed(ending: &str) -> Vec<(PathBuf, String)> {
+    let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy");
+    let folders = ["grafana", "prometheus"].map(|folder| fs::read_dir(deploy.join(folder)).unwrap());
+    let paths = folders.into_iter().flatten().map(|entry| entry.unwrap().path());
+    paths
+        .filter(|path| path.to_str().unwrap().ends_with(ending))
+        .map(|path| (path.clone(), fs::read_to_string(path).unwrap()))
+        .collect()
+}
+
+#[test]
+fn alerts_and_dashboards_name_documented_metrics() {
+    let documented = documented();
+    let (mut files, mut names) = (0, BTreeSet::new());
+    for (path, text) in deployed(".json").into_iter().chain(deployed(".yaml")) {
+        files += 1;
+        let words = text.split(|character: char| !(character.is_ascii_alphanumeric() || character == '_'));
+        for name in words.filter(|word| word.starts_with("tailwater_")) {
+            // Series of a histogram.
+            let metric = ["_bucket", "_count"]
+                .iter()
+                .find_map(|series| name.strip_suffix(series))
+                .filter(|metric| documented.contains(metric))
+                .unwrap_or(name);
+            assert!(documented.contains(metric), "{}: {name}", path.display());
+            names.insert(metric.to_owned());
+        }
+    }
+    assert!(files >= 6 && names.len() > 30, "{files} files, {names:?}");
+}
+
+/// Alert rules do what their tests say, and every query of a dashboard is valid.
+#[test]
+fn prometheus_accepts_alerts_and_dashboards() {
+    let Some(promtool) = promtool() else {
+        println!("skipped: no promtool (tools/deps.sh test)");
+        return;
+    };
+    let promtool = |arguments: [&str; 2], file: &Path| {
+        let output = Command::new(&promtool).args(arguments).arg(file).output().unwrap();
+        let said = text(&output.stdout) + &text(&output.stderr);
+        assert!(output.status.success(), "{}: {said}", file.display());
+    };
+    for (path, _) in deployed(".test.yaml") {
+        promtool(["test", "rules"], &path);
+    }
+    // A query is checked as the expression of a rule.
+    let mut rules = Vec::new();
+    for (_, dashboard) in deployed(".json") {
+        let dashboard: serde_json::Value = serde_json::from_str(&dashboard).unwrap();
+        let panels = dashboard["panels"].as_array().unwrap().iter();
+        for target in panels.flat_map(|panel| panel["targets"].as_array().into_iter().flatten()) {
+            let query = target["expr"].as_str().unwrap().replace("$__rate_interval", "5m");
+            rules.push(serde_json::json!({"record": format!("query_{}", rules.len()), "expr": query}));
+        }
+    }
+    assert!(rules.len() > 30, "{rules:?}");
+    let folder = Folder::new();
+    // JSON is YAML, too.
+    let all = serde_json::json!({"groups": [{"name": "queries", "rules": rules}]});
+    promtool(["check", "rules"], &folder.write("queries.yaml", &all.to_string()));
+}
+
+/// Finds Prometheus' tool for its files: installed, or kept by `tools/deps.sh` beside build products.
+fn promtool() -> Option<PathBuf> {
+    let kept = Path::new(env!("CARGO_BIN_EXE_tailwater"))
+        .ancestors()
+        .nth(2)?
+        .join("tools/promtool");
+    [PathBuf::from("promtool"), kept]
+        .into_iter()
+        .find(|path| Command::new(path).arg("--version").output().is_ok())
 }
