@@ -1,12 +1,14 @@
 //! Batches: packets that pass through a chain together, with their metadata.
 
 pub(crate) mod packet;
+mod packets;
 mod resize;
 pub(crate) mod size;
 
 use crate::flow_table::index::FlowIndex;
 pub(crate) use packet::Slot;
 pub use packet::{Arrived, Incoming, Packet, Verdict};
+pub use packets::Packets;
 pub use size::{DEFAULT_BATCH, MAX_BATCH};
 
 use crate::buffer::{Buffer, BufferMemory, BufferPool, HEADROOM, MAX_FRAME};
@@ -226,24 +228,7 @@ impl Batch {
                 stay += 1;
                 continue;
             };
-            let slot = &mut self.packets[place];
-            let Packet {
-                arrival,
-                rss_hash,
-                entry,
-                rest,
-                start,
-                length,
-                ..
-            } = slot.packet;
-            debug_assert!(rest == 0, "an incomplete frame");
-            let arrived = Arrived {
-                buffer: slot.buffer.lend(),
-                start,
-                length,
-                hash: Some(rss_hash),
-                entry,
-            };
+            let (arrived, arrival) = self.packets[place].take_arrived();
             to(choice, arrived, arrival);
         }
         self.packets.truncate(stay);

@@ -38,6 +38,20 @@ pub trait Receiver: Send {
     /// their number, refused ones included. It is less than `most` only if no more had arrived.
     fn receive(&mut self, pool: &mut BufferPool, most: usize) -> usize;
 
+    /// Puts packets that wait as a whole batch, at most `most`, into `batch`, which is empty, in place of
+    /// [`receive`](Receiver::receive) and [`packets`](Receiver::packets). Returns their number.
+    #[inline]
+    fn receive_whole(&mut self, pool: &mut BufferPool, most: usize, batch: &mut Batch) -> Option<usize> {
+        let (_, _, _) = (pool, most, batch);
+        None
+    }
+
+    /// Returns `true` if packets that had arrived may be left although fewer came than asked for.
+    #[inline]
+    fn has_more(&self) -> bool {
+        false
+    }
+
     /// Yields the packets received last, in order, once. Each comes with its arrival time if the receiver has it.
     fn packets(&mut self) -> impl ExactSizeIterator<Item = (Arrived, Option<Nanos>)>;
 
@@ -377,9 +391,14 @@ impl<R: Receiver, S: Sender> DeviceQueue<R, S> {
             let (rss, arrival) = (&*self.rss, self.arrived_after);
             let before = batch.len();
             let receiver = &mut self.receivers[number];
-            let count = receiver.receive(pool, most);
-            let timed = receiver.arrivals([arrival, now], &mut self.times);
+            let whole = match &self.forwarding {
+                None if batch.in_hand() == 0 => receiver.receive_whole(pool, most, batch),
+                _ => None,
+            };
+            let count = whole.unwrap_or_else(|| receiver.receive(pool, most));
+            let timed = whole.is_none() && receiver.arrivals([arrival, now], &mut self.times);
             match &mut self.forwarding {
+                None if whole.is_some() => {}
                 None => {
                     let mut missing = false;
                     let hashed = receiver.packets().map(|(packet, time)| {
@@ -420,7 +439,7 @@ impl<R: Receiver, S: Sender> DeviceQueue<R, S> {
             }
             self.totals[number] += count as u64;
             received.offered += count as u64;
-            if count < most {
+            if count < most && !self.receivers[number].has_more() {
                 self.snapshot.emptied[number] = true;
             } else {
                 received.waiting += 1;

@@ -142,9 +142,9 @@ impl<T> Producer<T> {
         self.free(wanted)
     }
 
-    /// Same, whatever has been put there.
+    /// Same, while items were put that the consumer does not see yet: their slots count as free.
     #[inline(always)]
-    fn free(&mut self, wanted: usize) -> usize {
+    pub fn free(&mut self, wanted: usize) -> usize {
         let room = self.size() - self.tail.wrapping_sub(self.head);
         if room >= wanted {
             return room;
@@ -373,6 +373,18 @@ impl<T> Consumer<T> {
             .with(|slot| unsafe { (*slot).assume_init_read() });
         self.head = self.head.wrapping_add(1);
         Some(item)
+    }
+
+    /// The item that is popped next. It stays in the ring.
+    #[inline]
+    pub fn peek(&mut self) -> Option<&mut T> {
+        if self.ready(1) == 0 {
+            return None;
+        }
+        let slot = self.shared.slot(self.head);
+        // SAFETY: an item is ready, so the slot at the head holds one and is ours until the head moves on, which takes
+        // this end exclusively, as the returned reference does.
+        Some(slot.with_mut(|slot| unsafe { (*slot).assume_init_mut() }))
     }
 
     /// Gives the slots of items that were [taken](Self::take) back to the producer, by one store.

@@ -2,12 +2,14 @@
 //! their buffers go back the same way.
 //!
 //! A poller and a worker share a pair of rings, which they may use from one thread or from two. The ring to the worker
-//! is bounded: what finds it full is lost, as in a NIC's ring, and takes nothing from other chains.
+//! is bounded: what finds it full is lost, as in a NIC's ring, and takes nothing from other chains. Whole batches pass
+//! as [lists](super::lists) within the same bound.
 
+use super::lists::{self, ListConsumer, ListProducer};
 use crate::device::Receiver;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use tailwater_chain::batch::{Arrived, MAX_BATCH};
+use tailwater_chain::batch::{Arrived, Batch, MAX_BATCH, Packets};
 use tailwater_chain::buffer::{Buffer, BufferPool};
 use tailwater_handover::ring::{Consumer, Producer, ring};
 use tailwater_net::Nanos;
@@ -45,6 +47,10 @@ impl Progress {
 pub(crate) struct Outlet {
     to: Producer<Delivered>,
     back: Consumer<Buffer>,
+    /// Lists to the worker, if all of the chain's packets are its own and need no other hash.
+    lists: Option<ListProducer>,
+    /// Single packets passed on since the beginning, modulo 2^64.
+    singles: usize,
     /// Packets delivered and not passed on yet.
     delivered: usize,
     /// Packets that found the ring full and are not counted at `missed` yet.
@@ -73,28 +79,35 @@ pub(crate) struct Inbox {
 struct From {
     ring: Consumer<Delivered>,
     back: Producer<Buffer>,
+    lists: Option<ListConsumer>,
+    /// Single packets taken since the beginning, modulo 2^64.
+    singles: usize,
     progress: Arc<Progress>,
     /// Packets of this ring that were promised, and not taken yet.
     promised: usize,
 }
 
 /// Connects one worker, which holds at most `held` buffers, with pollers by rings of `size` packets. `share` is the
-/// number of buffers with which each poller's pool began.
+/// number of buffers with which each poller's pool began. `has_hash`: it uses the port's RSS key. `alone`: its chain
+/// has no other worker.
 pub(crate) fn connect(
     pollers: &[Arc<Progress>],
     (size, held): (usize, usize),
     share: u32,
     missed: &Arc<AtomicU64>,
-    has_hash: bool,
+    (has_hash, alone): (bool, bool),
 ) -> (Vec<Outlet>, Inbox) {
     // All buffers that can be here or in a ring, so that a buffer that goes back always finds room: twice, since a
     // poller that delivers to a chain again after a while has yet to take back what came back meanwhile.
     let all = 2 * (pollers.len() * size.next_power_of_two() + held);
     let ends = pollers.iter().map(|progress| {
         let ((to, from), (give, back)) = (ring(size), ring(all));
+        let (lists, of_lists) = (has_hash && alone).then(lists::connect).unzip();
         let outlet = Outlet {
             to,
             back,
+            lists,
+            singles: 0,
             delivered: 0,
             lost: 0,
             missed: Arc::clone(missed),
@@ -103,6 +116,8 @@ pub(crate) fn connect(
         let from = From {
             ring: from,
             back: give,
+            lists: of_lists,
+            singles: 0,
             progress: Arc::clone(progress),
             promised: 0,
         };
@@ -133,6 +148,11 @@ impl Outlet {
             hash: packet.hash.filter(|_| self.has_hash),
             ..packet
         };
+        if self.on_the_way() > 0 && self.free(1) == 0 {
+            pool.give(packet.buffer);
+            self.lost += 1;
+            return true;
+        }
         match self.to.put(Delivered { packet, arrival }) {
             Ok(()) => self.delivered += 1,
             Err(Delivered { packet, .. }) => {
@@ -143,17 +163,56 @@ impl Outlet {
         true
     }
 
+    /// Passes all packets of a batch to the chain, in place of a spare list's none. Returns `false`, and does nothing,
+    /// if they have to be [delivered](Self::deliver) singly.
+    #[inline]
+    pub(crate) fn deliver_all(&mut self, batch: &mut Batch, spare: &mut Vec<Packets>, pool: &mut BufferPool) -> bool {
+        debug_assert!(self.delivered == 0, "single packets that the worker does not see");
+        let count = batch.len();
+        if self.lists.is_none() || self.to.is_closed() || self.free(count) < count {
+            return false;
+        }
+        let (Some(lists), Some(mut list)) = (&mut self.lists, spare.pop()) else {
+            return false;
+        };
+        if !batch.exchange(&mut list) {
+            spare.push(list);
+            return false;
+        }
+        pool.dismiss_all(count);
+        lists.send(list, self.singles);
+        true
+    }
+
+    /// Packets in lists that have not come back.
+    #[inline]
+    fn on_the_way(&self) -> usize {
+        self.lists.as_ref().map_or(0, ListProducer::on_the_way)
+    }
+
+    /// Number of further packets that may wait for the worker. Reads its counter only if `wanted` seem to be too many.
+    #[inline]
+    fn free(&mut self, wanted: usize) -> usize {
+        let others = self.on_the_way() + self.delivered;
+        self.to.free(others + wanted).saturating_sub(others)
+    }
+
     /// Lets the chain see the packets that were delivered, and its worker own their buffers.
     #[inline]
     pub(crate) fn flush(&mut self, pool: &mut BufferPool) {
-        pool.dismiss_all(std::mem::take(&mut self.delivered));
+        let delivered = std::mem::take(&mut self.delivered);
+        self.singles = self.singles.wrapping_add(delivered);
+        pool.dismiss_all(delivered);
         self.to.flush();
     }
 
-    /// Takes back buffers, and reports losses. Returns the number of packets that are lost because the worker has
-    /// ended, and that nobody else counts.
+    /// Takes back buffers and lists, and reports losses. Returns the number of packets that are lost because the worker
+    /// has ended, and that nobody else counts.
     #[inline]
-    pub(crate) fn settle(&mut self, pool: &mut BufferPool) -> u64 {
+    pub(crate) fn settle(&mut self, pool: &mut BufferPool, spare: &mut Vec<Packets>) -> u64 {
+        if let Some(lists) = &mut self.lists {
+            lists.settle(spare);
+        }
         loop {
             let ready = self.back.ready(MAX_BATCH);
             pool.admit_all(ready);
@@ -167,18 +226,28 @@ impl Outlet {
         }
         match self.to.is_closed() {
             false => 0,
-            true => self.take_rest(pool),
+            true => self.take_rest(pool, spare),
         }
     }
 
     /// Takes back what the worker left when it ended.
     #[cold]
-    fn take_rest(&mut self, pool: &mut BufferPool) -> u64 {
+    fn take_rest(&mut self, pool: &mut BufferPool, spare: &mut Vec<Packets>) -> u64 {
         let mut rest = self.missed.swap(0, Ordering::Relaxed);
-        while let Some(Delivered { packet, .. }) = self.to.take_back() {
-            pool.admit(&packet.buffer);
-            pool.give(packet.buffer);
+        let mut take = |buffer: Buffer| {
+            pool.admit(&buffer);
+            pool.give(buffer);
             rest += 1;
+        };
+        while let Some(Delivered { packet, .. }) = self.to.take_back() {
+            take(packet.buffer);
+        }
+        while let Some(mut list) = self.lists.as_mut().and_then(ListProducer::take_back) {
+            while let Some((packet, _)) = list.take() {
+                take(packet.buffer);
+            }
+            list.clear_taken();
+            spare.push(list);
         }
         rest
     }
@@ -187,13 +256,47 @@ impl Outlet {
     pub(crate) fn room(&mut self, wanted: usize) -> usize {
         match self.to.is_closed() {
             true => wanted,
-            false => self.to.room(wanted),
+            false => self.free(wanted),
         }
     }
 
     /// Returns `true` if the worker has ended. What is [settled](Self::settle) after that is the last.
     pub(crate) fn is_over(&self) -> bool {
         self.to.is_closed()
+    }
+}
+
+impl From {
+    /// Promises up to `most` packets, which are taken singly.
+    #[inline]
+    fn promise(&mut self, most: usize) -> usize {
+        let ready = self.ring.ready(most);
+        let Some(lists) = &mut self.lists else {
+            return ready.min(most);
+        };
+        // Singles first: a list that was sent before one of them is seen now.
+        if lists.opened().is_none() {
+            let before = lists.singles_before(self.singles, ready).min(most);
+            self.singles = self.singles.wrapping_add(before);
+            if before > 0 {
+                return before;
+            }
+        }
+        lists.open(self.singles).min(most)
+    }
+
+    /// Takes one packet.
+    fn pop(&mut self) -> Option<(Arrived, Nanos)> {
+        if self.promise(1) == 0 {
+            return None;
+        }
+        let Some(list) = self.lists.as_mut().and_then(ListConsumer::opened) else {
+            let Delivered { packet, arrival } = self.ring.pop()?;
+            return Some((packet, arrival));
+        };
+        let packet = list.take();
+        self.lists.iter_mut().for_each(ListConsumer::close_taken);
+        packet
     }
 }
 
@@ -237,6 +340,9 @@ impl Iterator for Promised<'_> {
         let from = &mut from[*next];
         *promised -= 1;
         from.promised -= 1;
+        if let Some(list) = from.lists.as_mut().and_then(ListConsumer::opened) {
+            return list.take().map(|(packet, arrival)| (packet, Some(arrival)));
+        }
         let Delivered { packet, arrival } = from.ring.take()?;
         Some((packet, Some(arrival)))
     }
@@ -252,7 +358,12 @@ impl ExactSizeIterator for Promised<'_> {}
 impl Drop for Promised<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.0.from.iter_mut().for_each(|from| from.ring.release());
+        for from in &mut self.0.from {
+            from.ring.release();
+            if let Some(lists) = &mut from.lists {
+                lists.close_taken();
+            }
+        }
     }
 }
 
@@ -265,13 +376,46 @@ impl Receiver for Inbox {
         self.next = self.first;
         for i in 0..pollers {
             let from = &mut self.from[(self.first + i) % pollers];
-            from.promised = from.ring.ready(left).min(left);
+            from.promised = from.promise(left);
             left -= from.promised;
             self.promised += from.promised;
         }
         self.first = if self.first + 1 < pollers { self.first + 1 } else { 0 };
         pool.admit_all(self.promised);
         self.promised
+    }
+
+    #[inline]
+    fn receive_whole(&mut self, pool: &mut BufferPool, most: usize, batch: &mut Batch) -> Option<usize> {
+        let pollers = self.from.len();
+        for i in 0..pollers {
+            let From { lists, singles, .. } = &mut self.from[(self.first + i) % pollers];
+            let Some(lists) = lists else {
+                continue;
+            };
+            let Some(list) = lists.next(*singles) else {
+                continue;
+            };
+            let packets = list.len();
+            if packets > most || !batch.exchange(list) {
+                continue;
+            }
+            lists.finish_next(packets);
+            self.give_back(pool);
+            pool.admit_all(packets);
+            self.first = if self.first + 1 < pollers { self.first + 1 } else { 0 };
+            return Some(packets);
+        }
+        None
+    }
+
+    #[inline]
+    fn has_more(&self) -> bool {
+        let waits = |from: &From| {
+            let lists = from.lists.as_ref();
+            lists.is_some_and(|lists| lists.is_waiting() || !from.ring.is_empty())
+        };
+        self.from.iter().any(waits)
     }
 
     #[inline]
@@ -292,7 +436,7 @@ impl Receiver for Inbox {
     fn discard(&mut self, lost: &mut dyn FnMut(Nanos, u32)) -> u64 {
         let (share, last, mut count) = (self.share, self.from.len() - 1, 0);
         for poller in 0..self.from.len() {
-            while let Some(Delivered { packet, arrival }) = self.from[poller].ring.pop() {
+            while let Some((packet, arrival)) = self.from[poller].pop() {
                 lost(arrival, packet.hash.unwrap_or(0));
                 count += 1;
                 let owner = ((packet.buffer.index() / share) as usize).min(last);

@@ -17,6 +17,7 @@
 mod chain_port;
 mod flow_samples;
 mod inbox;
+mod lists;
 mod poller;
 mod requests;
 pub mod rules;

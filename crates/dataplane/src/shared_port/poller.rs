@@ -2,16 +2,17 @@
 
 use super::flow_samples::FlowSampler;
 use super::inbox::{Outlet, Progress};
+use super::lists::LISTS;
 use super::rules::{ChainRules, MAX_CHAINS, NOBODY};
 use crate::port::{PortQueue, QueuePosition, Received};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use tailwater_chain::batch::{Batch, MAX_BATCH};
+use tailwater_chain::batch::{Batch, DEFAULT_BATCH, MAX_BATCH, Packets};
 use tailwater_chain::buffer::BufferPool;
 use tailwater_net::Nanos;
 
-/// Maximum number of batches received in one turn, so that chains get their turns under overload, too.
-const MOST_BATCHES: usize = 4;
+/// Maximum number of packets received in one turn, so that chains get their turns under overload, too.
+const MOST_PACKETS: usize = 4 * MAX_BATCH;
 
 /// Time after a pause within which the poller catches up. A port that is overloaded for longer loses packets as usual.
 const CATCH_UP: Nanos = Nanos::from_secs(2);
@@ -70,11 +71,12 @@ pub(crate) struct ChainOutlets {
 }
 
 impl ChainOutlets {
-    /// Takes back buffers, and counts packets that nobody else counts.
+    /// Takes back buffers and lists, and counts packets that nobody else counts.
     #[inline]
-    fn settle(&mut self, pool: &mut BufferPool, counters: &PollerCounters) {
-        let others = self.others.iter_mut().map(|outlet| outlet.settle(pool)).sum::<u64>();
-        let rest = self.home.settle(pool) + others;
+    fn settle(&mut self, pool: &mut BufferPool, spare: &mut Vec<Packets>, counters: &PollerCounters) {
+        let others = self.others.iter_mut().map(|outlet| outlet.settle(pool, spare));
+        let others = others.sum::<u64>();
+        let rest = self.home.settle(pool, spare) + others;
         if rest > 0 {
             add(&counters.lost, rest);
         }
@@ -91,6 +93,8 @@ pub(crate) struct Poller {
     queue: Box<dyn PortQueue>,
     pool: BufferPool,
     batch: Batch,
+    /// Empty lists, for batches that pass on whole.
+    spare: Vec<Packets>,
     rules: Arc<ChainRules>,
     /// Queues to the chains, by slot.
     outlets: Vec<Option<ChainOutlets>>,
@@ -124,6 +128,7 @@ impl Poller {
     ) -> Poller {
         Poller {
             batch: Batch::new(&pool, MAX_BATCH),
+            spare: (0..LISTS).map(|_| Packets::new(pool.memory())).collect(),
             queue,
             pool,
             rules: Arc::new(ChainRules::new([])),
@@ -151,13 +156,15 @@ impl Poller {
     /// Receives packets that have arrived by `now`, and delivers them. Returns `true` if there were any.
     pub(crate) fn poll(&mut self, now: Nanos) -> bool {
         let mut any = false;
+        // The only chain gets batches as its worker takes them.
+        let size = if self.rules.is_one() { DEFAULT_BATCH } else { MAX_BATCH };
         let batches = match self.pause {
-            Pause::None => MOST_BATCHES,
+            Pause::None => MOST_PACKETS / size,
             _ => self.batches_after_pause(now),
         };
         let most = match self.pause {
-            Pause::CatchingUp(_) => self.least_room().min(MAX_BATCH),
-            _ => MAX_BATCH,
+            Pause::CatchingUp(_) => self.least_room().min(size),
+            _ => size,
         };
         self.batch.limit(most);
         for _ in 0..batches {
@@ -209,7 +216,11 @@ impl Poller {
     /// Passes the batch on.
     #[inline]
     fn deliver(&mut self) {
+        if self.batch.is_empty() {
+            return;
+        }
         let Poller {
+            spare,
             pool,
             rules,
             outlets,
@@ -221,11 +232,24 @@ impl Poller {
         // First the choices, then the packets: each loop keeps what it needs in registers.
         let (rules, mut to) = (&**rules, 0u64);
         let (mut chosen, mut place) = ([NOBODY; MAX_BATCH], 0);
-        self.batch.for_each(|_, frame| {
-            chosen[place] = rules.chain_of(frame).unwrap_or(NOBODY);
-            place += 1;
-        });
+        match rules.chain_of_all() {
+            Some(slot) => chosen[..self.batch.len()].fill(slot),
+            None => self.batch.for_each(|_, frame| {
+                chosen[place] = rules.chain_of(frame).unwrap_or(NOBODY);
+                place += 1;
+            }),
+        }
         sampler.note(&self.batch, &chosen);
+        let (first, count) = (chosen[0], self.batch.len());
+        if count <= DEFAULT_BATCH
+            && chosen[..count].iter().all(|slot| *slot == first)
+            && let Some(Some(outlet)) = outlets.get_mut(usize::from(first))
+            && outlet.home.deliver_all(&mut self.batch, spare, pool)
+        {
+            *fed |= 1 << first;
+            add(&counters.delivered, count as u64);
+            return;
+        }
         let choose = |place: usize| Some(chosen[place]).filter(|slot| *slot != NOBODY);
         let mut delivered = self.batch.len() as u64;
         self.batch
@@ -272,7 +296,7 @@ impl Poller {
     fn settle(&mut self) {
         self.settle_in -= 1;
         let mut slots = self.fed;
-        if self.settle_in == 0 || self.pool.available() < MOST_BATCHES * MAX_BATCH {
+        if self.settle_in == 0 || self.pool.available() < MOST_PACKETS {
             self.settle_in = SETTLE_INTERVAL;
             slots = self.connected;
             self.settle_leaving();
@@ -281,17 +305,17 @@ impl Poller {
             let slot = slots.trailing_zeros() as usize;
             slots &= slots - 1;
             if let Some(outlet) = &mut self.outlets[slot] {
-                outlet.settle(&mut self.pool, &self.counters);
+                outlet.settle(&mut self.pool, &mut self.spare, &self.counters);
             }
         }
     }
 
     /// Takes back buffers from chains that are gone.
     fn settle_leaving(&mut self) {
-        let (pool, counters) = (&mut self.pool, &self.counters);
+        let (pool, spare, counters) = (&mut self.pool, &mut self.spare, &self.counters);
         self.leaving.retain_mut(|outlets| {
             let over = outlets.is_over();
-            outlets.settle(pool, counters);
+            outlets.settle(pool, spare, counters);
             !over
         });
     }
@@ -304,7 +328,7 @@ impl Poller {
         add(&self.counters.lost, lost);
         self.settle_leaving();
         for outlets in self.outlets.iter_mut().flatten() {
-            outlets.settle(&mut self.pool, &self.counters);
+            outlets.settle(&mut self.pool, &mut self.spare, &self.counters);
         }
     }
 
@@ -323,7 +347,7 @@ impl Poller {
     /// Replaces the rules. Packets received from now on are decided by them. Chains learn of their losses before.
     pub(crate) fn set_rules(&mut self, rules: Arc<ChainRules>) {
         for outlets in self.outlets.iter_mut().flatten() {
-            outlets.settle(&mut self.pool, &self.counters);
+            outlets.settle(&mut self.pool, &mut self.spare, &self.counters);
         }
         self.rules = rules;
     }

@@ -44,6 +44,8 @@ pub struct ChainRules {
     lists_macs: Chains,
     lists_protocols: Chains,
     lists_vlans: Chains,
+    /// The only chain, if it restricts no field.
+    of_all: Option<u8>,
 }
 
 /// Fields of a packet that rules refer to.
@@ -97,7 +99,23 @@ impl ChainRules {
             }),
             lists_protocols,
             lists_vlans,
+            of_all: match &chains[..] {
+                [(slot, wanted)] if **wanted == Match::default() => Some(*slot as u8),
+                _ => None,
+            },
         }
+    }
+
+    /// Returns `true` if there is only one chain.
+    #[inline]
+    pub fn is_one(&self) -> bool {
+        self.all.is_power_of_two()
+    }
+
+    /// Returns the slot of the chain that all frames belong to, if it is the only one and restricts no field.
+    #[inline]
+    pub fn chain_of_all(&self) -> Option<u8> {
+        self.of_all
     }
 
     /// Returns the slot of the chain that a frame belongs to, or `None` if no chain matches it.

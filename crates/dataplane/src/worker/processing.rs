@@ -53,12 +53,10 @@ impl ChainProcessing {
     /// Processes packets in buffers of `pool`, in batches of at most `batch` packets unless a function determines their
     /// size.
     pub(super) fn new(chain: Chain, pool: BufferPool, batch: usize) -> ChainProcessing {
-        let mut received = Batch::new(&pool, batch);
+        // With the capacity that others have: whole lists of packets are exchanged.
+        let mut received = Batch::new(&pool, MAX_BATCH);
         let wanted = chain.wanted_batch();
-        if let Some(packets) = wanted {
-            received = Batch::new(&pool, MAX_BATCH);
-            received.limit(packets);
-        }
+        received.limit(wanted.unwrap_or(batch));
         ChainProcessing {
             batch: received,
             sized: wanted.is_some(),

@@ -12,7 +12,7 @@ fn ends_with(size: usize, held: usize) -> (Outlet, Inbox, Arc<AtomicU64>, Buffer
     let of_worker = BufferPool::lent(of_poller.memory().clone(), 8);
     let missed = Arc::<AtomicU64>::default();
     let progress = [Arc::<Progress>::default()];
-    let (mut outlets, inbox) = connect(&progress, (size, held), 8, &missed, true);
+    let (mut outlets, inbox) = connect(&progress, (size, held), 8, &missed, (true, true));
     (outlets.remove(0), inbox, missed, of_poller, of_worker)
 }
 
@@ -45,7 +45,7 @@ fn packets_and_buffers_go_round() {
         assert_eq!((batch.frame(0), batch.frame(1)), (&b"one"[..], &b"two"[..]));
         batch.release(&mut of_worker);
         inbox.reclaim(&mut of_worker);
-        outlet.settle(&mut of_poller);
+        outlet.settle(&mut of_poller, &mut Vec::new());
         assert_eq!(of_poller.available(), 8);
     }
     assert_eq!(missed.load(Ordering::Relaxed), 0);
@@ -55,7 +55,7 @@ fn packets_and_buffers_go_round() {
 fn a_full_ring_loses_and_counts_and_keeps_no_buffer() {
     let (mut outlet, mut inbox, missed, mut of_poller, mut of_worker) = ends(2);
     deliver(&mut outlet, &mut of_poller, &[b"a", b"b", b"c"]);
-    outlet.settle(&mut of_poller);
+    outlet.settle(&mut of_poller, &mut Vec::new());
     assert_eq!((missed.load(Ordering::Relaxed), of_poller.available()), (1, 6));
     let mut lost = Vec::new();
     assert_eq!(inbox.discard(&mut |arrival, hash| lost.push((arrival, hash))), 2);
@@ -70,7 +70,7 @@ fn a_full_ring_loses_and_counts_and_keeps_no_buffer() {
     );
     assert!(outlet.is_over());
     // The first loss was never read.
-    assert_eq!(outlet.settle(&mut of_poller), 1);
+    assert_eq!(outlet.settle(&mut of_poller, &mut Vec::new()), 1);
     assert_eq!(of_poller.available(), 8);
     assert_eq!(of_worker.take_returned().map(|buffer| buffer.index()), None);
 }
@@ -90,7 +90,7 @@ fn buffers_come_back_though_the_poller_takes_them_late() {
         batch.release(&mut of_worker);
         inbox.reclaim(&mut of_worker);
     }
-    outlet.settle(&mut of_poller);
+    outlet.settle(&mut of_poller, &mut Vec::new());
     assert_eq!(of_poller.available(), 8);
 }
 
@@ -99,9 +99,176 @@ fn buffers_come_back_though_the_poller_takes_them_late() {
 fn what_an_ended_worker_left_comes_back_and_is_counted() {
     let (mut outlet, inbox, missed, mut of_poller, _of_worker) = ends(2);
     deliver(&mut outlet, &mut of_poller, &[b"a", b"b", b"c"]);
-    assert_eq!(outlet.settle(&mut of_poller), 0, "the worker counts them");
+    assert_eq!(
+        outlet.settle(&mut of_poller, &mut Vec::new()),
+        0,
+        "the worker counts them"
+    );
     drop(inbox);
-    assert_eq!(outlet.settle(&mut of_poller), 3);
-    assert_eq!(outlet.settle(&mut of_poller), 0);
+    assert_eq!(outlet.settle(&mut of_poller, &mut Vec::new()), 3);
+    assert_eq!(outlet.settle(&mut of_poller, &mut Vec::new()), 0);
     assert_eq!((missed.load(Ordering::Relaxed), of_poller.available()), (0, 8));
+}
+
+/// Poller and worker of a chain alone on its port, with lists, and packets numbered by their arrival time.
+struct Pair {
+    outlet: Outlet,
+    inbox: Inbox,
+    missed: Arc<AtomicU64>,
+    pools: [BufferPool; 2],
+    batches: [Batch; 2],
+    spare: Vec<Packets>,
+    sent: u64,
+    seen: Vec<u64>,
+}
+
+impl Pair {
+    const BUFFERS: u32 = 256;
+
+    fn new(size: usize) -> Pair {
+        let of_poller = BufferPool::sharing(1, Pair::BUFFERS, 64).unwrap().remove(0);
+        let of_worker = BufferPool::lent(of_poller.memory().clone(), 64);
+        let missed = Arc::<AtomicU64>::default();
+        let progress = [Arc::<Progress>::default()];
+        let (mut outlets, inbox) = connect(&progress, (size, 64), Pair::BUFFERS, &missed, (true, true));
+        Pair {
+            outlet: outlets.remove(0),
+            inbox,
+            missed,
+            spare: (0..2).map(|_| Packets::new(of_poller.memory())).collect(),
+            batches: [&of_poller, &of_worker].map(|pool| Batch::new(pool, MAX_BATCH)),
+            pools: [of_poller, of_worker],
+            sent: 0,
+            seen: Vec::new(),
+        }
+    }
+
+    /// Sends some packets, whole if that is possible and wanted. Returns `true` if they went as a list.
+    fn send(&mut self, count: usize, whole: bool) -> bool {
+        let (batch, pool) = (&mut self.batches[0], &mut self.pools[0]);
+        for _ in 0..count {
+            self.sent += 1;
+            assert!(batch.push(pool, b"frame", Nanos(self.sent), 7));
+        }
+        if whole && self.outlet.deliver_all(batch, &mut self.spare, pool) {
+            assert!(batch.is_empty());
+            return true;
+        }
+        let outlet = &mut self.outlet;
+        batch.hand_over(
+            |_| Some(()),
+            |(), packet, arrival| assert!(outlet.deliver(packet, arrival, pool)),
+        );
+        outlet.flush(pool);
+        false
+    }
+
+    /// Takes packets, at most `most`. Returns their number.
+    fn take(&mut self, most: usize, whole: bool) -> usize {
+        let (batch, pool) = (&mut self.batches[1], &mut self.pools[1]);
+        batch.limit(most);
+        let taken = whole.then(|| self.inbox.receive_whole(pool, most, batch)).flatten();
+        if taken.is_none() {
+            self.inbox.receive(pool, most);
+            receive(&mut self.inbox, batch);
+        }
+        assert!(taken.is_none_or(|taken| taken == batch.len()));
+        self.seen.extend(batch.iter().map(|packet| packet.arrival.0));
+        let count = batch.len();
+        assert!(count <= most);
+        batch.release(pool);
+        count
+    }
+
+    fn settle(&mut self) -> u64 {
+        self.outlet.settle(&mut self.pools[0], &mut self.spare)
+    }
+}
+
+#[test]
+fn lists_and_single_packets_keep_their_order_and_lose_nothing() {
+    let mut pair = Pair::new(128);
+    let (mut state, mut lists, mut wholes) = (1u32, 0, 0);
+    let mut random = |below: u32| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 16) % below
+    };
+    for _ in 0..20_000 {
+        match random(3) {
+            0 => {
+                let (count, whole) = (random(9) as usize, random(2) == 0);
+                // Below the bound, at which packets would be lost.
+                if pair.sent as usize - pair.seen.len() + count <= 100 && count > 0 {
+                    lists += u32::from(pair.send(count, whole));
+                }
+            }
+            1 => {
+                let whole = random(2) == 0;
+                let before = pair.spare.len();
+                pair.take(1 + random(8) as usize, whole);
+                pair.settle();
+                wholes += u32::from(whole && pair.spare.len() > before);
+            }
+            _ => assert_eq!(pair.settle(), 0),
+        }
+    }
+    while pair.inbox.has_more() {
+        pair.take(8, false);
+    }
+    pair.inbox.reclaim(&mut pair.pools[1]);
+    pair.settle();
+    assert!(pair.seen.iter().copied().eq(1..=pair.sent), "{:?}", pair.seen);
+    assert_eq!((pair.spare.len(), pair.pools[0].available()), (2, 256));
+    assert_eq!(pair.missed.load(Ordering::Relaxed), 0);
+    assert!(lists > 100 && wholes > 100, "{lists} lists, {wholes} taken whole");
+}
+
+#[test]
+fn lists_count_in_the_bound_of_the_ring() {
+    let mut pair = Pair::new(16);
+    assert!(pair.send(8, true) && pair.send(6, true));
+    // The ring has room for two more, and there are no more lists.
+    assert!(!pair.send(3, true));
+    assert_eq!(pair.settle(), 0);
+    assert_eq!(pair.missed.load(Ordering::Relaxed), 1);
+    while pair.take(32, true) > 0 {}
+    assert_eq!(pair.seen, (1..=16).collect::<Vec<_>>());
+    pair.settle();
+    assert!(pair.send(16, true));
+}
+
+#[test]
+fn what_a_worker_that_ends_left_of_its_lists_is_counted() {
+    let mut pair = Pair::new(64);
+    assert!(pair.send(8, true) && pair.send(5, true));
+    pair.send(3, false);
+    // Three packets of the first list, taken singly.
+    assert_eq!(pair.take(3, true), 3);
+    pair.inbox.reclaim(&mut pair.pools[1]);
+    let Pair {
+        inbox,
+        outlet,
+        pools,
+        spare,
+        ..
+    } = &mut pair;
+    let of_nobody = connect(&[], (16, 64), 1, &Arc::default(), (true, true)).1;
+    drop(std::mem::replace(inbox, of_nobody));
+    assert_eq!(outlet.settle(&mut pools[0], spare), 13);
+    assert_eq!((spare.len(), pools[0].available()), (2, 256));
+}
+
+#[test]
+fn packets_in_lists_are_discarded_and_told() {
+    let mut pair = Pair::new(64);
+    pair.send(2, false);
+    assert!(pair.send(8, true));
+    pair.send(1, false);
+    assert_eq!(pair.take(4, false), 2);
+    assert_eq!(pair.take(3, false), 3);
+    let mut lost = Vec::new();
+    assert_eq!(pair.inbox.discard(&mut |arrival, _| lost.push(arrival.0)), 6);
+    assert_eq!(lost, (6..=11).collect::<Vec<_>>());
+    pair.settle();
+    assert_eq!(pair.spare.len(), 2);
 }
