@@ -97,6 +97,8 @@ pub(super) struct Round {
     through: Vec<Masks>,
     /// Remaining packets whose frame has moved since the first function.
     moved: Masks,
+    /// Those of them that have become responses, which leave by their ingress port.
+    turned: Masks,
     /// Drop reason by slot; valid for dropped packets.
     reasons: Box<[u8]>,
     /// Current frame bounds by slot; valid for moved packets.
@@ -163,6 +165,7 @@ impl Round {
             peers: peers.collect(),
             through: vec![Masks::default(); group.slots.len() + 1],
             moved: Masks::default(),
+            turned: Masks::default(),
             reasons: vec![0; MAX_BATCH].into(),
             frames: vec![[0; 2]; MAX_BATCH].into(),
             written: vec![[0; 2]; MAX_BATCH].into(),

@@ -34,6 +34,8 @@ pub struct TurnPacket {
     pub flow: Option<FlowSlot>,
     /// `true`: a preceding function rewrote the flow.
     pub rekeyed: bool,
+    /// `true`: preceding functions of the group turned the packet into a response, which leaves by its ingress port.
+    pub turned: bool,
 }
 
 /// Verdict of a function on a packet.
@@ -45,6 +47,8 @@ pub enum TurnVerdict {
         place: [u16; 2],
         /// `true`: the function, or a preceding one, rewrote the flow.
         rekeyed: bool,
+        /// `true`: the packet has become a response, which leaves by its ingress port.
+        turned: bool,
     },
     /// The packet is dropped for this reason.
     Drop(u8),
@@ -245,7 +249,7 @@ impl<W: TurnFunction> Turns<W> {
         for i in slots(word, left) {
             let bit = 1 << (i % 64);
             let metadata = requests.metadata(i);
-            let (mut place, mut rekeyed) = (metadata.frame_range, false);
+            let (mut place, mut rekeyed, mut turned) = (metadata.frame_range, false, false);
             if moved & bit != 0
                 && let Some(in_front) = in_front
             {
@@ -254,8 +258,9 @@ impl<W: TurnFunction> Turns<W> {
                     Some(PacketResponse::Forwarded {
                         start,
                         length,
-                        rekeyed: said,
-                    }) => (place, rekeyed) = ([start, length], said),
+                        rekeyed: is_rekeyed,
+                        turned: is_turned,
+                    }) => (place, rekeyed, turned) = ([start, length], is_rekeyed, is_turned),
                     // Invalid response of the preceding function.
                     _ => {
                         left &= !bit;
@@ -274,6 +279,7 @@ impl<W: TurnFunction> Turns<W> {
                     generation: metadata.generation,
                 }),
                 rekeyed,
+                turned,
             };
             let headers = move |headers: &mut Headers| requests.headers(i, headers);
             if !function.put::<CHANGED>(&packet, headers) {
@@ -281,7 +287,12 @@ impl<W: TurnFunction> Turns<W> {
                 left &= !bit;
             } else if CHANGED && moved & bit != 0 {
                 let [start, length] = place;
-                let here = PacketResponse::Forwarded { start, length, rekeyed };
+                let here = PacketResponse::Forwarded {
+                    start,
+                    length,
+                    rekeyed,
+                    turned,
+                };
                 responses.set_response_word(i, here.encode(round));
                 moves |= bit;
             }
@@ -290,14 +301,19 @@ impl<W: TurnFunction> Turns<W> {
             let i = usize::from(at);
             let bit = 1 << (i % 64);
             let place = match made {
-                TurnVerdict::Forward { place, rekeyed } => {
-                    if place == requests.frame_range(i) && !rekeyed {
+                TurnVerdict::Forward { place, rekeyed, turned } => {
+                    if place == requests.frame_range(i) && !rekeyed && !turned {
                         moves &= !bit;
                         return;
                     }
                     moves |= bit;
                     let [start, length] = place;
-                    PacketResponse::Forwarded { start, length, rekeyed }
+                    PacketResponse::Forwarded {
+                        start,
+                        length,
+                        rekeyed,
+                        turned,
+                    }
                 }
                 TurnVerdict::Drop(reason) => {
                     left &= !bit;

@@ -71,6 +71,8 @@ pub enum PacketResponse {
         length: u16,
         /// `true`: a function changed the flow's addresses or ports, so later functions must decide again.
         rekeyed: bool,
+        /// `true`: the packet has become a response, which leaves by its ingress port.
+        turned: bool,
     },
     /// This function dropped it, with this reason number.
     Dropped(u8),
@@ -86,12 +88,19 @@ impl PacketResponse {
     /// | 16-31 | offset of the frame |
     /// | 32-47 | length of the frame |
     /// | 48 | rekeyed |
+    /// | 49 | turned |
     /// | 56-63 | lowest bits of the round |
     #[inline]
     pub fn encode(self, round: u64) -> u64 {
         let word = match self {
-            PacketResponse::Forwarded { start, length, rekeyed } => {
-                1 | u64::from(start) << 16 | u64::from(length) << 32 | u64::from(rekeyed) << 48
+            PacketResponse::Forwarded {
+                start,
+                length,
+                rekeyed,
+                turned,
+            } => {
+                let marks = u64::from(rekeyed) << 48 | u64::from(turned) << 49;
+                1 | u64::from(start) << 16 | u64::from(length) << 32 | marks
             }
             PacketResponse::Dropped(reason) => 2 | u64::from(reason) << 8,
         };
@@ -106,6 +115,7 @@ impl PacketResponse {
                 start: (word >> 16) as u16,
                 length: (word >> 32) as u16,
                 rekeyed: word >> 48 & 1 != 0,
+                turned: word >> 49 & 1 != 0,
             },
             2 => PacketResponse::Dropped((word >> 8) as u8),
             _ => return None,

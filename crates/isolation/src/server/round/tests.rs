@@ -235,6 +235,7 @@ fn what_functions_say_of_packets_is_checked() {
         start,
         length,
         rekeyed: false,
+        turned: false,
     };
     let beyond = here(BUFFER_BYTES as u16 - 63, 64);
     let dropped = PacketResponse::Dropped(0);
