@@ -7,8 +7,10 @@
 //! - A separate thread writes alerts.
 //! - Rules are reloaded while workers run.
 
+mod alert_ring;
 mod eve;
 mod function;
+mod host;
 mod kind;
 mod sources;
 mod spec;

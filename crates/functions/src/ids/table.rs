@@ -1,8 +1,11 @@
 //! State shared by all workers of a detection function.
 
+use super::alert_ring::AlertRing;
 use super::eve::Eve;
+use super::host::{SharedParts, UnwrittenAlerts};
 use super::sources::{Loaded, Sources};
 use crate::exporter::{ExportError, Exported};
+use crate::kind::IsolationContext;
 use crate::stream_pool::{StreamPool, stride};
 use std::io;
 use std::path::PathBuf;
@@ -58,6 +61,8 @@ pub struct IdsTable {
     pub(super) stream_pool: Arc<StreamPool>,
     pub(super) options: Options,
     pub(super) eve: Option<Eve>,
+    /// Alerts for the host, which writes them, and those that it could not write: in a process of an isolated function.
+    pub(super) alerts: Option<(AlertRing, UnwrittenAlerts)>,
     names: Mutex<BitNames>,
     /// Fingerprint of the first rules, and their version.
     first: (u64, u32),
@@ -88,6 +93,35 @@ impl IdsTable {
             stream_pool: Arc::new(stock),
             options: options.clone(),
             eve,
+            alerts: None,
+            names: Mutex::new(names),
+        })
+    }
+
+    /// Same as [`new`](IdsTable::new), for a process of an isolated function. The processes share streams and thresholds;
+    /// the host writes the alerts.
+    ///
+    /// # Errors
+    /// There are too many rules or streams.
+    pub(super) fn sharing(
+        loaded: &Loaded,
+        options: &Options,
+        isolation: &IsolationContext,
+    ) -> Result<IdsTable, IdsError> {
+        let mut names = BitNames::default();
+        let rules = Live::new(Arc::new(RuleSet::new(loaded.rules.to_vec(), &mut names)?));
+        let parts = SharedParts::new(options, isolation).map_err(|source| IdsError::Memory {
+            streams: options.streams,
+            source,
+        })?;
+        Ok(IdsTable {
+            first: (loaded.fingerprint(), rules.number()),
+            rules,
+            thresholds: Arc::new(parts.thresholds),
+            stream_pool: Arc::new(parts.stream_pool),
+            options: options.clone(),
+            eve: None,
+            alerts: parts.alerts,
             names: Mutex::new(names),
         })
     }

@@ -93,6 +93,7 @@ impl Reports {
         let sink = ReportFile {
             table,
             file,
+            unwritten: Arc::clone(&unwritten),
             format,
             collections: 0,
         };
@@ -131,6 +132,7 @@ impl Reports {
 struct ReportFile {
     table: Arc<UpfTable>,
     file: RecordFile,
+    unwritten: Arc<UnwrittenRecords>,
     format: ExportFormat,
     /// Collections so far.
     collections: u32,
@@ -149,6 +151,7 @@ impl ReportFile {
         }
         // Billing systems follow the file.
         self.file.flush();
+        self.table.add_unwritten(self.unwritten.take());
     }
 }
 

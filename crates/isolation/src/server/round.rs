@@ -7,6 +7,7 @@
 mod companions;
 mod flow_ends;
 mod frames;
+mod non_ip;
 mod outages;
 mod responses;
 

@@ -1,8 +1,8 @@
 //! Turns of a program: its main loop.
 
 use crate::protocol::layout::{
-    CHAIN_ENDED, COMPANION_QUERY, DRAINING, ENDED, FlowSlot, MAX_CANDIDATES, PacketMasks, PacketResponse, RequestArea,
-    ResponseArea, all_of, slots,
+    CHAIN_ENDED, COMPANION_QUERY, DRAINING, ENDED, FlowSlot, MAX_CANDIDATES, NON_IP, PacketMasks, PacketResponse,
+    RequestArea, ResponseArea, all_of, slots,
 };
 use crate::sys::sched_yield;
 use std::sync::Arc;
@@ -69,6 +69,12 @@ pub trait TurnFunction {
 
     /// Processes the batch. Calls `each` with slot and verdict of every packet, except those forwarded unchanged.
     fn run(&mut self, now: Nanos, each: impl FnMut(u16, TurnVerdict));
+
+    /// Inspects a frame that is not IP, which is alone in the batch's memory. Returns the reason if it is dropped.
+    fn inspect_non_ip(&mut self, packet: &TurnPacket) -> Option<u8> {
+        let _ = packet;
+        None
+    }
 
     /// Appends the function's companion candidates for a new flow of this key and RSS hash, from attempt `turn` on: at
     /// most [`MAX_CANDIDATES`] keys with their numbers. Returns the attempt they belong to.
@@ -185,9 +191,41 @@ impl<W: TurnFunction> Turns<W> {
         self.responses.set_candidates(turn, &self.candidates);
     }
 
+    /// Inspects a frame that is not IP.
+    #[cold]
+    fn inspect_non_ip(&mut self, round: u64) {
+        let metadata = self.requests.metadata(0);
+        let dropped = self.function.inspect_non_ip(&TurnPacket {
+            at: 0,
+            frame_range: metadata.frame_range,
+            arrival: Nanos(metadata.arrival),
+            rss_hash: metadata.rss_hash,
+            entry: metadata.entry,
+            flow: None,
+            rekeyed: false,
+            turned: false,
+        });
+        let response = dropped.map_or(0, |reason| PacketResponse::Dropped(reason).encode(round));
+        self.responses.set_response_word(0, response);
+        let left = u64::from(dropped.is_none());
+        self.responses.set_masks(0, PacketMasks { left, moved: 0 });
+        self.respond(round);
+    }
+
+    /// Publishes the round's masks, and the counters.
+    fn respond(&self, round: u64) {
+        self.responses.set_masks_round(round);
+        for (i, count) in self.function.counters().enumerate() {
+            self.responses.set_counter(i, count);
+        }
+    }
+
     fn turn(&mut self, round: u64, flags: u64) {
         if flags & COMPANION_QUERY != 0 {
             return self.answer_companion_query();
+        }
+        if flags & NON_IP != 0 {
+            return self.inspect_non_ip(round);
         }
         let Turns {
             requests,
@@ -215,10 +253,7 @@ impl<W: TurnFunction> Turns<W> {
                 Some(_) => self.process::<true>(round, count, word),
             }
         }
-        self.responses.set_masks_round(round);
-        for (i, count) in self.function.counters().enumerate() {
-            self.responses.set_counter(i, count);
-        }
+        self.respond(round);
     }
 
     /// Processes the 64 packets that a word of the [masks](ResponseArea::masks) covers, of a batch of `count`.

@@ -163,6 +163,9 @@ pub const CHAIN_ENDED: u64 = 2;
 /// `RequestArea::flags`: the round has no packets. Functions report their companion candidates for the flow of the
 /// first packet's data, from the attempt in its arrival field on.
 pub const COMPANION_QUERY: u64 = 4;
+/// `RequestArea::flags`: the round has no packets. Functions that inspect frames that are not IP inspect that of the
+/// first packet's data, and respond as for a packet that does not move.
+pub const NON_IP: u64 = 8;
 
 const ROUND: usize = 0;
 const COUNT: usize = 1;
@@ -210,7 +213,7 @@ impl RequestArea {
         self.0.load(NOW, Relaxed)
     }
 
-    /// Returns the flags: [`DRAINING`], [`CHAIN_ENDED`], [`COMPANION_QUERY`].
+    /// Returns the flags: [`DRAINING`], [`CHAIN_ENDED`], [`COMPANION_QUERY`], [`NON_IP`].
     pub fn flags(&self) -> u64 {
         self.0.load(FLAGS, Relaxed)
     }

@@ -62,7 +62,11 @@ impl Round {
             let mut all_turned = 0;
             for i in slots(word, moved) {
                 match PacketResponse::decode(slate.response_word(i), round) {
-                    Some(place @ PacketResponse::Forwarded { start, length, turned, .. }) if place.fits(*buffer_bytes) => {
+                    Some(
+                        place @ PacketResponse::Forwarded {
+                            start, length, turned, ..
+                        },
+                    ) if place.fits(*buffer_bytes) => {
                         self.frames[i] = [start, length];
                         all_turned |= u64::from(turned) << (i % 64);
                         let [from, to] = self.written[i];

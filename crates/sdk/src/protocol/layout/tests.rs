@@ -5,7 +5,12 @@ use proptest::prelude::*;
 fn any_place() -> impl Strategy<Value = PacketResponse> {
     prop_oneof![
         (any::<[u16; 2]>(), any::<[bool; 2]>()).prop_map(|([start, length], [rekeyed, turned])| {
-            PacketResponse::Forwarded { start, length, rekeyed, turned }
+            PacketResponse::Forwarded {
+                start,
+                length,
+                rekeyed,
+                turned,
+            }
         }),
         any::<u8>().prop_map(PacketResponse::Dropped),
     ]
