@@ -75,7 +75,8 @@ impl SharedCounters {
         8 * count.next_multiple_of(LINE)
     }
 
-    /// Returns the file size in bytes that one [`take_halves`](SharedCounters::take_halves) of `count` counters requires.
+    /// Returns the file size in bytes that one [`take_halves`](SharedCounters::take_halves) of `count` counters
+    /// requires.
     pub fn bytes_of_halves(count: usize) -> usize {
         SharedCounters::bytes_of(count.div_ceil(2))
     }

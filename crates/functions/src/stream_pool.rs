@@ -13,8 +13,8 @@
 //! that an exchange never fails because another instance is at work. It fails only if the buffer was reclaimed from a
 //! silent stream, or taken from a process that failed.
 //!
-//! Processes may share a pool. Each of them has the number of the buffer that it has open in a place of its own, by which
-//! its successor finds and frees it.
+//! Processes may share a pool. Each of them has the number of the buffer that it has open in a place of its own, by
+//! which its successor finds and frees it.
 
 use std::io;
 use std::ops::{Deref, DerefMut};
@@ -79,7 +79,7 @@ pub(crate) struct StreamPool {
     below: CounterArray<AtomicU32>,
     /// Number of this process among those that share the pool, from 1; 0 if they are all in one.
     owner: u64,
-    /// Buffer that this process has open, or is about to open: its successor closes it. `None` in a pool of one process.
+    /// Buffer that this process has open, or is about to open: its successor frees it. `None` in a pool of one process.
     opened: Option<CounterArray>,
 }
 
@@ -95,7 +95,8 @@ impl StreamPool {
     }
 
     /// Creates a pool as [`new`](StreamPool::new) does, for process `part` of several. All of them, and the one that
-    /// [fills](StreamPool::fill_shared) it before, use the same `shared_counters` of [this size](StreamPool::shared_bytes).
+    /// [fills](StreamPool::fill_shared) it before, use the same `shared_counters` of [this
+    /// size](StreamPool::shared_bytes).
     ///
     /// # Errors
     /// If there are too many buffers.

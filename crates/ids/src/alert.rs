@@ -150,7 +150,9 @@ mod tests {
     proptest! {
         /// A process may write any words.
         #[test]
-        fn words_are_an_alert_or_none(mut words in prop::collection::vec(any::<u64>(), Alert::WORDS), ends: [u8; 3], app in 0u8..14) {
+        fn words_are_an_alert_or_none(
+            mut words in prop::collection::vec(any::<u64>(), Alert::WORDS), ends: [u8; 3], app in 0u8..14,
+        ) {
             let [method, name, target] = ends.map(u64::from);
             if words[0] % 2 == 0 {
                 words[7] = words[7] & 3 | u64::from(app) << 8 | method << 16 | name << 24 | target << 32;

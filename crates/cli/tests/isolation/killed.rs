@@ -204,8 +204,8 @@ fn connections_outlive_a_firewalls_processes() {
     assert!(opened <= u64::from(CLIENTS) + kills, "{report}");
 }
 
-/// What belongs to all processes of a function outlives each: sessions with their usage, streams, and alerts on their way
-/// to the file.
+/// Data of all processes of a function outlives each: sessions with their usage, streams, and alerts on their way to
+/// the file.
 #[test]
 fn sessions_usage_and_alerts_survive_a_kill() {
     let _alone = alone();
@@ -216,8 +216,8 @@ fn sessions_usage_and_alerts_survive_a_kill() {
     // The access side: users are the senders.
     let functions = format!(
         "[{{ids: {{eve: {}, rules: ['alert udp any any -> any 53 (msg: \"asks\"; content: \"query\"; sid: 1;)']}}}}, \
-         {{upf: {{role: access, addresses: [192.0.2.10], profiles: {{all: {{}}}}, default: pass, usage: {{file: {}}}, sessions: \
-         [1 ue {} teid 1 peer 192.0.2.1 peerTeid 1 profile all]}}}}]",
+         {{upf: {{role: access, addresses: [192.0.2.10], profiles: {{all: {{}}}}, default: pass, usage: {{file: {}}}, \
+         sessions: [1 ue {} teid 1 peer 192.0.2.1 peerTeid 1 profile all]}}}}]",
         eve.display(),
         usage.display(),
         client(1),

@@ -94,8 +94,8 @@ fn detection_finds_in_processes_what_it_finds_in_one() {
     let traffic = folder.capture("requests.pcap", &packets);
     let eve = folder.path("eve.json");
     let rules = "['alert http any any -> any any (msg: \"split\"; flow: established,to_server; http.uri; content: \
-                 \"/attack\"; sid: 1;)', 'drop udp any any -> any 53 (msg: \"asks\"; content: \"query\"; threshold: type \
-                 limit, track by_src, count 2, seconds 600; sid: 2;)']";
+                 \"/attack\"; sid: 1;)', 'drop udp any any -> any 53 (msg: \"asks\"; content: \"query\"; \
+                 threshold: type limit, track by_src, count 2, seconds 600; sid: 2;)']";
     let functions = format!(
         "[{{name: counted, accounting: }}, {{ids: {{mode: drop, eve: {}, rules: {rules}}}}}]",
         eve.display()
@@ -159,8 +159,8 @@ fn a_user_plane_is_in_processes_what_it_is_in_one() {
     let usage = folder.path("usage.csv");
     let sessions = (1..=5).map(|n| format!("{n} ue 10.60.0.{n} teid {n} peer 192.0.2.10 peerTeid {n} profile slow"));
     let functions = format!(
-        "[{{upf: {{addresses: [192.0.2.1], profiles: {{slow: {{qfi: 9, sessionRates: {{up: 100kbps, down: 100kbps}}, usage: \
-         {{volume: 1000}}}}}}, sessions: [{}], usage: {{file: {}}}, mtu: 9000}}}}]",
+        "[{{upf: {{addresses: [192.0.2.1], profiles: {{slow: {{qfi: 9, sessionRates: {{up: 100kbps, down: 100kbps}}, \
+         usage: {{volume: 1000}}}}}}, sessions: [{}], usage: {{file: {}}}, mtu: 9000}}}}]",
         sessions.collect::<Vec<_>>().join(", "),
         usage.display()
     );
@@ -209,8 +209,8 @@ fn an_optimizer_is_in_processes_what_it_is_in_one() {
     let traffic = traffic(&folder);
     let end = |name, local, remote, more| {
         format!(
-            "{{name: {name}, wanOptimizer: {{local: 192.0.2.{local}, remote: 192.0.2.{remote}, cache: 1MiB, streams: 2, mtu: \
-             9000{more}}}}}"
+            "{{name: {name}, wanOptimizer: {{local: 192.0.2.{local}, remote: 192.0.2.{remote}, cache: 1MiB, \
+             streams: 2, mtu: 9000{more}}}}}"
         )
     };
     let functions = format!(

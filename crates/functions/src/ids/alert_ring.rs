@@ -118,7 +118,9 @@ mod tests {
     proptest! {
         /// Nothing that a process writes makes the host read without end, or anything but alerts.
         #[test]
-        fn any_words_are_read_in_bounded_time(sent in prop::collection::vec(any::<u64>(), 1..8), near: bool, word: u64) {
+        fn any_words_are_read_in_bounded_time(
+            sent in prop::collection::vec(any::<u64>(), 1..8), near: bool, word: u64,
+        ) {
             let [ring, other] = ends();
             let mut reader = AlertReader::new(other);
             ring.words.iter().step_by(3).for_each(|it| it.store(word, Relaxed));

@@ -103,7 +103,7 @@ impl Eve {
     }
 }
 
-/// Alert file with its writer thread, in the host of a function whose processes send their alerts through shared memory.
+/// Alert file with its writer thread, in the host of a function whose processes send alerts through shared memory.
 #[derive(Debug)]
 pub(super) struct SharedEve {
     file: PathBuf,

@@ -98,8 +98,8 @@ impl IdsTable {
         })
     }
 
-    /// Same as [`new`](IdsTable::new), for a process of an isolated function. The processes share streams and thresholds;
-    /// the host writes the alerts.
+    /// Same as [`new`](IdsTable::new), for a process of an isolated function. The processes share streams and
+    /// thresholds; the host writes the alerts.
     ///
     /// # Errors
     /// There are too many rules or streams.

@@ -9,6 +9,7 @@ pub(crate) mod answer;
 pub mod api;
 mod capsule;
 mod direction;
+mod due;
 mod fields;
 mod filter;
 mod function;

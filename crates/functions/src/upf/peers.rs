@@ -1,5 +1,5 @@
-//! Peers: the remote ends of tunnels, by their numbers. Each process has the outer headers; where several share a table,
-//! they share the addresses.
+//! Peers: the remote ends of tunnels, by their numbers. Each process has the outer headers; where several share a
+//! table, they share the addresses.
 
 use super::gtp::PORT;
 use super::table::{MAX_PEERS, Options, SessionError};

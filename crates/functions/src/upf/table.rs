@@ -104,7 +104,7 @@ pub(super) struct Writer {
     /// Free slots; the one free the longest is used first.
     free: VecDeque<u32>,
     pub(super) peers: HashMap<IpAddr, u16>,
-    removed: Vec<(u64, IpAddr, Usage)>,
+    pub(super) removed: Vec<(u64, IpAddr, Usage)>,
     /// `true` while a replacement of the file's sessions is prepared.
     pub(super) replacing: bool,
     /// Number of replacements so far.
@@ -131,8 +131,8 @@ pub struct UpfTable {
     peers: Peers,
     writer: Mutex<Writer>,
     /// Bitmap of sessions due for a volume report.
-    due: CounterArray,
-    numbers: CounterArray,
+    pub(super) due: CounterArray,
+    pub(super) numbers: CounterArray,
     errors: Meter,
     /// `true` if the usage of removed sessions is to be reported.
     reports: bool,
@@ -144,7 +144,7 @@ const NOW: usize = 0;
 /// Buckets that limit error indications and ICMP errors.
 const ERROR_BUCKETS: usize = 1;
 /// Reports that could not be written and that no worker has counted.
-const UNWRITTEN: usize = 3;
+pub(super) const NUMBERS_UNWRITTEN: usize = 3;
 const NUMBERS: usize = 4;
 
 impl UpfTable {
@@ -155,8 +155,8 @@ impl UpfTable {
     }
 
     /// Creates a table as [`new`](UpfTable::new) does, for one of several processes. All of them use the same
-    /// `shared_counters` of [this size](UpfTable::shared_bytes), which hold the sessions with their rates and usage. One
-    /// process, which does not process packets, sets and removes sessions.
+    /// `shared_counters` of [this size](UpfTable::shared_bytes), which hold the sessions with their rates and usage.
+    /// One process, which does not process packets, sets and removes sessions.
     pub fn sharing(
         options: Options,
         profiles: &[Profile],
@@ -498,78 +498,6 @@ impl UpfTable {
     pub fn now(&self) -> Nanos {
         Nanos(self.numbers[NOW].load(Ordering::Relaxed))
     }
-
-    /// Adds reports that could not be written, for the workers to count.
-    pub(super) fn add_unwritten(&self, lost: u64) {
-        if lost > 0 {
-            self.numbers[UNWRITTEN].fetch_add(lost, Ordering::Relaxed);
-        }
-    }
-
-    /// Returns and resets the number of reports that could not be written and that no worker has counted.
-    #[inline]
-    pub(super) fn take_unwritten(&self) -> u64 {
-        match self.numbers[UNWRITTEN].load(Ordering::Relaxed) {
-            0 => 0,
-            _ => self.numbers[UNWRITTEN].swap(0, Ordering::Relaxed),
-        }
-    }
-
-    /// Marks the session in a slot as due for a volume report.
-    #[inline]
-    pub(super) fn set_due(&self, place: u32) {
-        if let Some(word) = self.due.get(place as usize / 64) {
-            word.fetch_or(1 << (place % 64), Ordering::Relaxed);
-        }
-    }
-
-    fn clear_due(&self, place: u32) {
-        if let Some(word) = self.due.get(place as usize / 64) {
-            word.fetch_and(!(1 << (place % 64)), Ordering::Relaxed);
-        }
-    }
-
-    /// Passes sessions due for a volume report to `each`; with `times`, also those due for a time report.
-    pub(super) fn take_due(&self, times: bool, mut each: impl FnMut(ReportDue, &Record, Usage)) {
-        for (at, word) in (0u32..).zip(&*self.due) {
-            let mut bits = match word.load(Ordering::Relaxed) {
-                0 => 0,
-                _ => word.swap(0, Ordering::Relaxed),
-            };
-            while bits != 0 {
-                let place = at * 64 + bits.trailing_zeros();
-                bits &= bits - 1;
-                if let Some(record) = self.records.read(place) {
-                    each(ReportDue::Volume, &record, self.records.usage(place));
-                }
-            }
-        }
-        if times && self.profiles.iter().any(|used| used.profile.time.is_some()) {
-            let now = self.now().0;
-            for place in 0..self.records.capacity() {
-                if let Some(record) = self.records.read(place)
-                    && let Some(time) = self.profile(record.forward.profile).and_then(|p| p.time)
-                    && self.records.time_is_due(place, now, time.0)
-                {
-                    each(ReportDue::Time, &record, self.records.usage(place));
-                }
-            }
-        }
-    }
-
-    /// Takes the usage of sessions removed since the last call.
-    pub(super) fn take_removed(&self) -> Vec<(u64, IpAddr, Usage)> {
-        std::mem::take(&mut self.lock().removed)
-    }
-
-    /// Passes all sessions with their usage to `each`.
-    pub(super) fn each(&self, mut each: impl FnMut(&Record, Usage)) {
-        for place in 0..self.records.capacity() {
-            if let Some(record) = self.records.read(place) {
-                each(&record, self.records.usage(place));
-            }
-        }
-    }
 }
 
 /// Returns the pairs of rule rates that each session needs.
@@ -582,13 +510,6 @@ fn pairs(profiles: &[Profile]) -> usize {
     };
     let pairs = profiles.iter().map(limited).max().unwrap_or(0);
     pairs.min(MAX_RATES)
-}
-
-/// Trigger of a report.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ReportDue {
-    Volume,
-    Time,
 }
 
 impl Record {

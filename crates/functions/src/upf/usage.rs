@@ -1,7 +1,8 @@
 //! Usage reports of sessions. One thread writes them; workers only mark sessions as due.
 
+use super::due::ReportDue;
 use super::records::Usage;
-use super::table::{ReportDue, UpfTable};
+use super::table::UpfTable;
 use crate::accounting::ExportFormat;
 use crate::exporter::{ExportError, Exported, Exporter, RecordFile, Sink, Source, UnwrittenRecords};
 use crate::out_file::Pulse;

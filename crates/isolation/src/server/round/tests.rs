@@ -284,7 +284,13 @@ fn what_functions_say_of_packets_is_checked() {
             assert_eq!(through, [ALL, left[0], left[1]]);
             assert_eq!(round.moved[0], said[1].1.moved);
         }
-        if let (0b010, PacketResponse::Forwarded { start, length, turned, .. }) = (round.moved[0], said[1].2) {
+        if let (
+            0b010,
+            PacketResponse::Forwarded {
+                start, length, turned, ..
+            },
+        ) = (round.moved[0], said[1].2)
+        {
             assert_eq!(round.frames[1], [start, length]);
             assert_eq!(round.turned[0], u64::from(turned) << 1);
         }
