@@ -32,7 +32,8 @@ fn examples(folder: &Folder) -> Vec<PathBuf> {
         // Functions that cannot be isolated are tested below.
         let alone = [
             "- mirror:",
-            // Its caches are large; a smaller one is tested with its like.
+            // It writes a file, and caches are large: both are tested in `sharing`.
+            "- upf:",
             "- name: main-office",
             "external:",
             "state:",

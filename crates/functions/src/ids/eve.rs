@@ -3,7 +3,7 @@
 //! One thread writes the alerts of all workers. Alerts it cannot keep up with are lost and counted.
 
 use super::alert_ring::AlertReader;
-use super::host::UnwrittenAlerts;
+use super::shared::UnwrittenAlerts;
 use super::sources::Classes;
 use crate::exporter::{ExportError, Exported, Exporter, RecordFile, Sender, Sink, Source, UnwrittenRecords};
 use crate::out_file::Pulse;

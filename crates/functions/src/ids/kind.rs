@@ -1,6 +1,7 @@
 //! Kind `ids` of functions.
 
-use super::host::SharedParts;
+use super::host::AlertHost;
+use super::shared::SharedParts;
 use super::spec::IdsConfig;
 use super::{Ids, IdsTable};
 use crate::exporter::{ExportError, Exported};
@@ -60,9 +61,10 @@ impl FunctionConfig for IdsConfig {
             tracks_connections: true,
             reads_only: self.reads_only(),
             inspects_non_ip: true,
+            host: Some(Arc::new(AlertHost(self.clone()))),
             ..Requirements::default()
         };
-        SharedParts::require(self, own)
+        SharedParts::require(self.options.shared_sizes(), own)
     }
 
     fn may_stay(&self) -> bool {

@@ -12,6 +12,7 @@ mod eve;
 mod function;
 mod host;
 mod kind;
+mod shared;
 mod sources;
 mod spec;
 mod table;

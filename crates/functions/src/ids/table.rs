@@ -2,7 +2,7 @@
 
 use super::alert_ring::AlertRing;
 use super::eve::Eve;
-use super::host::{SharedParts, UnwrittenAlerts};
+use super::shared::{SharedParts, SharedSizes, UnwrittenAlerts};
 use super::sources::{Loaded, Sources};
 use crate::exporter::{ExportError, Exported};
 use crate::kind::IsolationContext;
@@ -28,6 +28,15 @@ pub struct Options {
 }
 
 impl Options {
+    /// Returns the sizes of the memory that processes of an isolated function share.
+    pub(super) fn shared_sizes(&self) -> SharedSizes {
+        SharedSizes {
+            streams: self.streams,
+            window: self.settings.window,
+            has_alerts: self.eve.is_some(),
+        }
+    }
+
     /// Returns the bytes of memory for all streams.
     pub fn stream_memory(&self) -> u64 {
         self.streams as u64 * stride(slot_bytes(self.settings.window)) as u64
@@ -110,7 +119,7 @@ impl IdsTable {
     ) -> Result<IdsTable, IdsError> {
         let mut names = BitNames::default();
         let rules = Live::new(Arc::new(RuleSet::new(loaded.rules.to_vec(), &mut names)?));
-        let parts = SharedParts::new(options, isolation).map_err(|source| IdsError::Memory {
+        let parts = SharedParts::new(options.shared_sizes(), isolation).map_err(|source| IdsError::Memory {
             streams: options.streams,
             source,
         })?;

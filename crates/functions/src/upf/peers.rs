@@ -2,7 +2,6 @@
 //! table, they share the addresses.
 
 use super::gtp::PORT;
-use super::table::{MAX_PEERS, Options, SessionError};
 use crate::ipsec::DontFragment;
 use crate::ipsec::headers::Outer;
 use std::net::IpAddr;
@@ -11,10 +10,22 @@ use std::sync::atomic::Ordering;
 use tailwater_chain::shared_counters::{CounterArray, SharedCounters};
 use tailwater_net::protocol;
 
+/// Largest number of peers over a whole run.
+pub const MAX_PEERS: usize = 16_384;
+
 /// Words of a peer's address: the IP version, and the address of IPv4, or both halves of that of IPv6.
 const ADDRESS: usize = 4;
 const V4: u64 = 4;
 const V6: u64 = 6;
+
+/// Reasons a peer is not added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NoPeer {
+    /// There is no local address of its IP version.
+    Version,
+    /// The limit is reached.
+    Full,
+}
 
 /// Addresses and outer headers of all peers.
 #[derive(Debug)]
@@ -31,15 +42,16 @@ impl Peers {
     /// Shared words.
     pub(super) const WORDS: usize = ADDRESS * MAX_PEERS;
 
-    /// Creates the list, without peers.
-    pub(super) fn new(options: &Options, shared_counters: &SharedCounters) -> Peers {
+    /// Creates the list, without peers. `own` are the local addresses, and `kept` time to live and "don't fragment" of
+    /// outer headers.
+    pub(super) fn new(own: &[IpAddr], kept: (u8, DontFragment), shared_counters: &SharedCounters) -> Peers {
         Peers {
             known: (0..MAX_PEERS).map(|_| OnceLock::new()).collect(),
             addresses: shared_counters
                 .is_of_processes()
                 .then(|| shared_counters.take(Peers::WORDS)),
-            own: options.addresses.clone(),
-            kept: (options.ttl, options.dont_fragment),
+            own: own.to_vec(),
+            kept,
         }
     }
 
@@ -48,9 +60,9 @@ impl Peers {
     }
 
     /// Adds a peer with a number that is not in use. Only one thread of one process may call it at a time.
-    pub(super) fn add(&self, number: usize, peer: IpAddr) -> Result<(), SessionError> {
-        let outer = self.outer(peer).ok_or(SessionError::Version(peer))?;
-        let free = self.known.get(number).ok_or(SessionError::Peers)?;
+    pub(super) fn add(&self, number: usize, peer: IpAddr) -> Result<(), NoPeer> {
+        let outer = self.outer(peer).ok_or(NoPeer::Version)?;
+        let free = self.known.get(number).ok_or(NoPeer::Full)?;
         let _ = free.set((peer, outer));
         if let Some(addresses) = &self.addresses {
             let (version, bits) = match peer {

@@ -1,7 +1,7 @@
 //! State shared by all workers of a user plane function: sessions, profiles and peers.
 
 use super::index::{Buckets, Index};
-use super::peers::Peers;
+use super::peers::{MAX_PEERS, NoPeer, Peers};
 use super::records::{Forward, NO_PEER, Record, Records, Usage};
 use super::session::{MAX_RATES, Profile, Role, Session};
 use crate::ipsec::DontFragment;
@@ -14,9 +14,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tailwater_api::PacketAction;
 use tailwater_chain::shared_counters::{CounterArray, SharedCounters};
 use tailwater_net::Nanos;
-
-/// Largest number of peers over a whole run.
-pub const MAX_PEERS: usize = 16_384;
 
 /// Options of a user plane function.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -202,7 +199,11 @@ impl UpfTable {
             teids: Index::new(capacity, seed, shared_counters),
             addresses: Index::new(capacity, seed, shared_counters),
             prefixes: Index::new(capacity, seed, shared_counters),
-            peers: Peers::new(&options, shared_counters),
+            peers: Peers::new(
+                &options.addresses,
+                (options.ttl, options.dont_fragment),
+                shared_counters,
+            ),
             writer: Mutex::new(Writer {
                 free: (0..capacity as u32).collect(),
                 ..Writer::default()
@@ -385,7 +386,10 @@ impl UpfTable {
             return Ok(*place);
         }
         let place = writer.peers.len();
-        self.peers.add(place, peer)?;
+        self.peers.add(place, peer).map_err(|why| match why {
+            NoPeer::Version => SessionError::Version(peer),
+            NoPeer::Full => SessionError::Peers,
+        })?;
         writer.peers.insert(peer, place as u16);
         Ok(place as u16)
     }

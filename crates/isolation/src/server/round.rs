@@ -17,7 +17,7 @@ use super::outage::Outage;
 use super::run_queue::{PassEnd, RunQueueOrder};
 use super::status::{Measured, Status, Violation};
 use super::turn_watch::nanos;
-use crate::layout::{CHAIN_ENDED, CompanionRefusal, CompanionRequest, CompanionResponse, Masks};
+use crate::layout::{CHAIN_ENDED, CompanionRefusal, CompanionRequest, CompanionResponse, Masks, NON_IP};
 use rustix::thread::sched_yield;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -353,7 +353,7 @@ impl Round {
                 self.charge(lazy, since.elapsed().max(LEAST_PAUSE));
             }
             if k == functions {
-                break spoilt.filter(|_| count > 0);
+                break spoilt.filter(|_| count > 0 || self.flags & NON_IP != 0);
             }
             if self.is_bypassed(k) {
                 self.order.skip(k);
