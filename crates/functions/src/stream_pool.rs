@@ -14,7 +14,8 @@
 //! silent stream, or taken from a process that failed.
 //!
 //! Processes may share a pool. Each of them has the number of the buffer that it has open in a place of its own, by
-//! which its successor finds and frees it.
+//! which its successor finds and frees it. One that is killed while it takes a buffer off the stack, or returns it,
+//! loses that buffer for the run: it is on no list then, and no successor can tell whether it is.
 
 use std::io;
 use std::ops::{Deref, DerefMut};
@@ -345,9 +346,7 @@ impl Window {
             self.hand = place;
             let word = self.pool.word(place).load(Ordering::Relaxed);
             // The time is part of the word: if the stream becomes active meanwhile, the exchange fails.
-            let is_idle = word & (OPEN | TAKEN) == TAKEN && is_idle(word, now);
-            // A free one that is on no list was that of a process that failed.
-            if is_idle || self.pool.owner > 0 && word & (OPEN | TAKEN) == 0 {
+            if word & (OPEN | TAKEN) == TAKEN && is_idle(word, now) {
                 let lease = self.take_from(place, word);
                 if lease.is_some() {
                     return lease;
@@ -477,7 +476,7 @@ impl StreamPoolCache {
             self.window.pool().get(self.block, &mut self.free);
         }
         match self.free.pop() {
-            Some(place) => self.window.take(place).or_else(|| self.window.take_idle(now)),
+            Some(place) => self.window.take(place),
             None => self.window.take_idle(now),
         }
     }

@@ -154,13 +154,13 @@ mod tests {
             mut words in prop::collection::vec(any::<u64>(), Alert::WORDS), ends: [u8; 3], app in 0u8..14,
         ) {
             let [method, name, target] = ends.map(u64::from);
-            if words[0] % 2 == 0 {
+            if words[0].is_multiple_of(2) {
                 words[7] = words[7] & 3 | u64::from(app) << 8 | method << 16 | name << 24 | target << 32;
             }
             let words: [u64; Alert::WORDS] = words.try_into().unwrap();
             let alert = Alert::from_words(&words);
             let fits = method <= name && name <= target && target <= 192 && app < 13;
-            if words[0] % 2 == 0 {
+            if words[0].is_multiple_of(2) {
                 prop_assert_eq!(alert.is_some(), fits);
             }
             if let Some(alert) = alert {
