@@ -10,6 +10,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use tailwater_ids::alert::Alert;
 use tailwater_sdk::protocol::layout::PacketResponse;
 use tailwater_sdk::protocol::message::{FromProgram, FromServer};
 
@@ -19,6 +20,18 @@ fuzz_target!(|bytes: &[u8]| {
     }
     if let Ok(message) = FromServer::decode(bytes) {
         assert_eq!(message.encode(), bytes);
+    }
+    // An alert of a detection function's process.
+    if let Some((bytes, _)) = bytes.split_first_chunk::<{ 8 * Alert::WORDS }>() {
+        let mut words = [0; Alert::WORDS];
+        for (word, bytes) in words.iter_mut().zip(bytes.as_chunks().0) {
+            *word = u64::from_le_bytes(*bytes);
+        }
+        if let Some(alert) = Alert::from_words(&words) {
+            assert_eq!(alert.to_words(), words);
+            let detail = &alert.detail;
+            let _ = (detail.method(), detail.name(), detail.target());
+        }
     }
     // The response of a process for a packet.
     if let Some((word, rest)) = bytes.split_first_chunk::<8>() {

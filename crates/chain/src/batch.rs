@@ -399,6 +399,7 @@ impl Batch {
             let made = TurnVerdict::Forward {
                 place: [packet.start, packet.length],
                 rekeyed: packet.is_rekeyed(),
+                turned: packet.turns_back(),
             };
             each(buffer.index() as u16, made);
         }

@@ -191,4 +191,4 @@ pub trait NetworkFunction: Send {
 }
 
 /// Maximum number of drop reasons of one function.
-pub const MAX_DROP_REASONS: usize = 17;
+pub const MAX_DROP_REASONS: usize = 18;

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tailwater_api::{Defence, IsolationMode, IsolationSpec};
 use tailwater_confine::{Confinement, ContainerRuntime, DEFAULT_MEMORY, Groups, Limits, Namespaces};
+use tailwater_dataplane::cores::available;
 use tailwater_files::InputFile;
 use tailwater_functions::classifier::ClassifierConfig;
 use tailwater_functions::external::ExternalConfig;
@@ -148,7 +149,10 @@ pub fn read_text(
 
 /// Rejects exports of confined functions.
 fn check_exports(request: &Request, spec: &ChainSpec, confined: bool) -> Result<(), CliError> {
-    let exports = |function: &&FunctionSpec| function.config.exports() && !request.excepts(&function.name);
+    let exports = |function: &&FunctionSpec| {
+        let config = &function.config;
+        config.exports() && config.requirements(0).host.is_none() && !request.excepts(&function.name)
+    };
     match spec.functions.iter().find(exports) {
         Some(writer) if confined => wrong(format!(
             "{}: {name}: export requires access to files or the network, which confined functions lack: remove it, \
@@ -180,7 +184,7 @@ fn check_what_stays(request: &Request, spec: &ChainSpec) -> Result<(), CliError>
                 "{except}: {name} is a classifier, which is never isolated: remove it"
             ));
         }
-        if function.config.in_process_only_reason().is_none() && !function.config.exports() {
+        if !function.config.may_stay() {
             return wrong(format!(
                 "{except}: expected a function with shared state or an export, which prevents isolation, found {name}"
             ));
@@ -268,7 +272,10 @@ impl Isolating {
             if program.joins.is_some() {
                 continue;
             }
-            let memory = flows + program.demands.shared_bytes as u64;
+            let demands = &program.demands;
+            // Those of all processes, at most, which each of them maps.
+            let shared = demands.shared_bytes + available().len() * demands.shared_bytes_of_process;
+            let memory = flows + shared as u64 + demands.private_bytes;
             self.confine(program, files(chain, function), memory);
         }
         Ok(programs)

@@ -388,8 +388,6 @@ fn what_cannot_be_isolated_is_refused() {
             &apart("{mirror: {to: {file: copies.pcap}}}", PROCESS),
             "trust the function with spec.isolation.except mirror",
         );
-        let wan = "{wanOptimizer: {local: 192.0.2.1, remote: 192.0.2.2, destinations: [10.2.0.0/16]}}";
-        refused(&apart(wan, PROCESS), "all its instances decode with shared caches");
         refused(
             &apart("{accounting: }", "  isolation: {mode: process, except: [nat]}\n"),
             "wrong.yaml:8:39: spec.isolation.except[0]: expected a function of the chain, found nat",

@@ -11,14 +11,18 @@
 //! acquires what that store released. So no two instances access the same bytes, whatever the flows' states hold and in
 //! whatever order instances run: correctness does not depend on the flows' owners. The owners guarantee something else,
 //! that an exchange never fails because another instance is at work. It fails only if the buffer was reclaimed from a
-//! silent stream.
+//! silent stream, or taken from a process that failed.
+//!
+//! Processes may share a pool. Each of them has the number of the buffer that it has open in a place of its own, by
+//! which its successor finds and frees it. One that is killed while it takes a buffer off the stack, or returns it,
+//! loses that buffer for the run: it is on no list then, and no successor can tell whether it is.
 
-use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use tailwater_chain::region::{CACHE_LINE, Region, prefetch};
+use tailwater_chain::region::{CACHE_LINE, Region, prefetch, write_in_order};
+use tailwater_chain::shared_counters::{CounterArray, SharedCounters};
 use tailwater_net::Nanos;
 
 /// Time after which a stream counts as silent. Its buffer is reclaimed when there is no free one.
@@ -70,10 +74,14 @@ pub(crate) struct StreamPool {
     count: u32,
     /// First free buffer in the low bits, and a counter above it that every change increments. An exchange therefore
     /// fails if the stack has changed in the meantime.
-    head: AtomicU64,
+    head: CounterArray,
     /// Next lower buffer for each buffer on the stack. Stored outside the buffers, where a walk would wait for memory
     /// at each.
-    below: Box<[AtomicU32]>,
+    below: CounterArray<AtomicU32>,
+    /// Number of this process among those that share the pool, from 1; 0 if they are all in one.
+    owner: u64,
+    /// Buffer that this process has open, or is about to open: its successor frees it. `None` in a pool of one process.
+    opened: Option<CounterArray>,
 }
 
 impl StreamPool {
@@ -82,20 +90,100 @@ impl StreamPool {
     /// # Errors
     /// If the kernel cannot map that much memory, or if there are too many buffers.
     pub(crate) fn new(count: usize, bytes: usize) -> io::Result<StreamPool> {
+        let stock = StreamPool::with_shared_counters((count, bytes), [0, 0], &SharedCounters::of_this_process())?;
+        stock.fill();
+        Ok(stock)
+    }
+
+    /// Creates a pool as [`new`](StreamPool::new) does, for process `part` of several. All of them, and the one that
+    /// [fills](StreamPool::fill_shared) it before, use the same `shared_counters` of [this
+    /// size](StreamPool::shared_bytes).
+    ///
+    /// # Errors
+    /// If there are too many buffers.
+    pub(crate) fn sharing(
+        shape: (usize, usize),
+        [part, of]: [u16; 2],
+        shared_counters: &SharedCounters,
+    ) -> io::Result<StreamPool> {
+        StreamPool::with_shared_counters(shape, [part + 1, of], shared_counters)
+    }
+
+    /// Returns the bytes of state shared by `of` processes.
+    pub(crate) fn shared_bytes((count, bytes): (usize, usize), of: usize) -> usize {
+        let words = 2 * SharedCounters::bytes_of(1) + SharedCounters::bytes_of_halves(count + 1);
+        words + of * SharedCounters::bytes_of(1) + SharedCounters::bytes_of_region(count * stride(bytes))
+    }
+
+    fn with_shared_counters(
+        (count, bytes): (usize, usize),
+        [owner, of]: [u16; 2],
+        shared_counters: &SharedCounters,
+    ) -> io::Result<StreamPool> {
         if count >> PLACE_BITS != 0 {
             return Err(io::Error::other(format!("{count} buffers are too many")));
         }
-        let stock = StreamPool {
-            number: RandomState::new().hash_one(count) as u32,
-            region: Region::zeroed(count * stride(bytes))?,
+        let number = shared_counters.take_seed() as u32;
+        let head = shared_counters.take(1);
+        let below = shared_counters.take_halves(count + 1);
+        let opened: Vec<_> = (1..=of).map(|_| shared_counters.take(1)).collect();
+        let own = opened.into_iter().zip(1..).find(|(_, number)| *number == owner);
+        let region = match shared_counters.take_region(count * stride(bytes))? {
+            Some(region) => region,
+            None => Region::zeroed(count * stride(bytes))?,
+        };
+        Ok(StreamPool {
+            number,
+            region,
             bytes,
             count: count as u32,
-            head: AtomicU64::new(0),
-            below: (0..=count).map(|_| AtomicU32::new(NONE)).collect(),
+            head,
+            below: below.ok_or(io::ErrorKind::OutOfMemory)?,
+            owner: owner.into(),
+            opened: own.map(|(opened, _)| opened),
+        })
+    }
+
+    /// Makes all buffers of a pool of `of` processes free, before the first of them has it.
+    ///
+    /// # Errors
+    /// If there are too many buffers.
+    pub(crate) fn fill_shared(shape: (usize, usize), of: u16, shared_counters: &SharedCounters) -> io::Result<()> {
+        StreamPool::with_shared_counters(shape, [0, of], shared_counters).map(|pool| pool.fill())
+    }
+
+    /// Makes all buffers free. Called once, before the pool is used.
+    fn fill(&self) {
+        let all: Vec<u32> = (1..=self.count).collect();
+        self.put(&all);
+    }
+
+    /// Records the buffer that this process is about to open, or [`NONE`] after it is closed.
+    #[inline]
+    fn set_opened(&self, place: u32) {
+        if let Some(opened) = &self.opened {
+            opened[0].store(place.into(), Ordering::Relaxed);
+            // A process that takes over sees this before the buffer's word.
+            write_in_order();
+        }
+    }
+
+    /// Frees the buffer that a process before this one, which has failed, had open. Its stream loses it.
+    pub(crate) fn recover(&self) {
+        let Some(opened) = &self.opened else {
+            return;
         };
-        let all: Vec<u32> = (1..=stock.count).collect();
-        stock.put(&all);
-        Ok(stock)
+        let place = opened[0].load(Ordering::Relaxed) as u32;
+        if !(1..=self.count).contains(&place) {
+            return;
+        }
+        let word = self.word(place).load(Ordering::Acquire);
+        // It may have been another one's.
+        if word & OPEN != 0 && word >> TIME_SHIFT == self.owner {
+            self.word(place).store(word & GENERATION, Ordering::Release);
+            self.put(&[place]);
+        }
+        self.set_opened(NONE);
     }
 
     /// Number of buffers.
@@ -143,7 +231,7 @@ impl StreamPool {
     /// Pops up to `most` free buffers off the stack.
     pub(crate) fn get(&self, most: usize, places: &mut Vec<u32>) {
         let before = places.len();
-        let mut head = self.head.load(Ordering::Acquire);
+        let mut head = self.head[0].load(Ordering::Acquire);
         loop {
             let mut place = head as u32;
             // If others change the stack meanwhile, this walk covers valid indices, and the exchange fails.
@@ -170,7 +258,7 @@ impl StreamPool {
         for pair in places.windows(2) {
             self.below[pair[0] as usize].store(pair[1], Ordering::Relaxed);
         }
-        let mut head = self.head.load(Ordering::Acquire);
+        let mut head = self.head[0].load(Ordering::Acquire);
         loop {
             self.below[last as usize].store(head as u32, Ordering::Relaxed);
             match self.exchange(head, places[0]) {
@@ -183,14 +271,13 @@ impl StreamPool {
     #[inline]
     fn exchange(&self, head: u64, first: u32) -> Result<u64, u64> {
         let changed = (head >> 32).wrapping_add(1) << 32 | u64::from(first);
-        self.head
-            .compare_exchange_weak(head, changed, Ordering::AcqRel, Ordering::Acquire)
+        self.head[0].compare_exchange_weak(head, changed, Ordering::AcqRel, Ordering::Acquire)
     }
 
     /// Number of free buffers on the stack.
     #[cfg(test)]
     pub(crate) fn free(&self) -> usize {
-        let mut place = self.head.load(Ordering::Acquire) as u32;
+        let mut place = self.head[0].load(Ordering::Acquire) as u32;
         let mut count = 0;
         while place != NONE {
             count += 1;
@@ -283,14 +370,16 @@ impl Window {
     fn make_open(&mut self, place: u32, word: u64, generation: u64) -> bool {
         // Any other open buffer would stay open for ever.
         assert!(!self.is_open(), "one buffer at a time");
+        self.pool.set_opened(place);
         let opened = self.pool.word(place).compare_exchange(
             word,
-            generation | OPEN | TAKEN,
+            generation | OPEN | TAKEN | self.pool.owner << TIME_SHIFT,
             Ordering::Acquire,
             Ordering::Relaxed,
         );
-        if opened.is_ok() {
-            (self.open, self.offset) = (place, self.pool.offset(place));
+        match opened {
+            Ok(_) => (self.open, self.offset) = (place, self.pool.offset(place)),
+            Err(_) => self.pool.set_opened(NONE),
         }
         opened.is_ok()
     }
@@ -316,6 +405,7 @@ impl Window {
         let word = self.pool.word(place);
         let generation = word.load(Ordering::Relaxed) & GENERATION;
         word.store(generation | state, Ordering::Release);
+        self.pool.set_opened(NONE);
         Some(place)
     }
 
@@ -360,8 +450,12 @@ pub(crate) struct StreamPoolCache {
 impl StreamPoolCache {
     /// Creates the cache. Nothing is allocated after this.
     pub(crate) fn new(stock: Arc<StreamPool>) -> StreamPoolCache {
-        // Free buffers cached in one instance are unavailable to others, so none of a small pool are cached.
-        let hoard = (stock.count() / 128).min(64);
+        // Free buffers cached in one instance are unavailable to others, so none of a small pool are cached, nor of one
+        // that outlives the instance's process.
+        let hoard = match stock.owner {
+            0 => (stock.count() / 128).min(64),
+            _ => 0,
+        };
         StreamPoolCache {
             free: Vec::with_capacity(hoard + 1),
             hoard,

@@ -4,7 +4,9 @@
 //! accessed only when a rule has matched. In a full set the count with the earliest start is evicted.
 
 use crate::rule::{Threshold, ThresholdKind, Track};
+use std::fmt::Debug;
 use std::net::IpAddr;
+use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tailwater_net::{FlowKey, Nanos};
 
@@ -27,25 +29,36 @@ pub(crate) enum ThresholdDecision {
     WithAlert,
 }
 
-/// Set of an associative table.
-#[derive(Debug, Default)]
-#[repr(align(64))]
-struct Set([AtomicU64; WAYS]);
+/// Words of counts, which may be memory that processes share.
+pub trait CountWords: Deref<Target = [AtomicU64]> + Debug + Send + Sync {}
+
+impl<T: Deref<Target = [AtomicU64]> + Debug + Send + Sync> CountWords for T {}
 
 /// Match counts of all rules.
 #[derive(Debug)]
 pub struct Thresholds {
-    sets: Box<[Set]>,
+    words: Box<dyn CountWords>,
     seed: u64,
 }
 
 impl Thresholds {
     /// Creates the table; the secret `seed` determines which counts share a set.
     pub fn new(seed: u64) -> Thresholds {
-        Thresholds {
-            sets: (0..SETS).map(|_| Set::default()).collect(),
-            seed,
-        }
+        let words: Box<[AtomicU64]> = (0..Thresholds::WORDS).map(|_| AtomicU64::new(0)).collect();
+        Thresholds::with_words(words, seed)
+    }
+
+    /// Number of words of a table.
+    pub const WORDS: usize = SETS * WAYS;
+
+    /// Creates the table in these words, [`WORDS`](Thresholds::WORDS) of zeros, best in whole cache lines.
+    ///
+    /// # Panics
+    /// If there are fewer.
+    pub fn with_words(words: impl CountWords + 'static, seed: u64) -> Thresholds {
+        assert!(words.len() >= Thresholds::WORDS, "words of the whole table");
+        let words = Box::new(words);
+        Thresholds { words, seed }
     }
 
     /// Counts a match.
@@ -73,7 +86,8 @@ impl Thresholds {
             _ => FlowKey::default(),
         };
         let hash = key.hash(self.seed ^ rule.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        let Set(words) = &self.sets[hash as usize & (SETS - 1)];
+        let set = hash as usize & (SETS - 1);
+        let words = &self.words[set * WAYS..][..WAYS];
         // The highest bit marks a word in use.
         let print = (hash >> (COUNT_BITS + TIME_BITS) | 1 << 23) << (COUNT_BITS + TIME_BITS);
         let seconds = (now.0 / 1_000_000_000) & TIME;

@@ -355,6 +355,7 @@ fn here(start: usize, length: usize) -> PacketResponse {
         start: start as u16,
         length: length as u16,
         rekeyed: false,
+        turned: false,
     }
 }
 

@@ -290,6 +290,7 @@ impl Raw {
             start,
             length,
             rekeyed: false,
+            turned: false,
         };
         let PacketMasks { left, moved } = self.came(0);
         let count = self.board.count();

@@ -132,7 +132,8 @@ impl<W: TurnFunction> Side<W> {
                 let at = usize::from(packet.at) * BUFFER_BYTES + usize::from(start);
                 self.packets.read(at, &mut frame);
                 let (place, rekeyed) = (packet.frame_range, packet.rekeyed);
-                (Some(TurnVerdict::Forward { place, rekeyed }), frame)
+                let turned = packet.turned;
+                (Some(TurnVerdict::Forward { place, rekeyed, turned }), frame)
             });
         }
         all
@@ -215,6 +216,7 @@ fn compare(function: &str, config: &str, sent_elsewhere: bool) -> BTreeMap<Strin
                     generation: births[flow],
                 }),
                 rekeyed: std::mem::take(&mut rekeyed[flow]),
+                turned: false,
             };
             packets.push(Sent {
                 packet,
@@ -311,6 +313,7 @@ fn packets_allocate_nothing() {
                         generation: birth,
                     }),
                     rekeyed: birth % 3 == 0,
+                    turned: false,
                 };
                 assert!(work.put::<true>(&packet, |headers| headers.key = key));
             }

@@ -160,6 +160,7 @@ impl Process {
                 rss_hash: 0,
                 flow: Some(FlowSlot { flow, generation }),
                 rekeyed,
+                turned: false,
             };
             let known = |headers: &mut Headers| *headers = parse(&frame).unwrap();
             assert!(self.work.put::<false>(&packet, known));

@@ -188,6 +188,7 @@ impl Packet {
         let [start, length] = packet.frame_range;
         let rekeyed = if packet.rekeyed { Marks::REKEYED } else { 0 };
         let reversed = if reversed { Marks::REVERSED } else { 0 };
+        let turned = if packet.turned { Marks::TURNED } else { 0 };
         Packet {
             arrival: packet.arrival,
             rss_hash: packet.rss_hash,
@@ -197,7 +198,7 @@ impl Packet {
             flow,
             path: START,
             segment: 0,
-            marks: Marks(rekeyed | reversed),
+            marks: Marks(rekeyed | reversed | turned),
             number: packet.at,
             rest: 0,
             start,

@@ -3,14 +3,14 @@
 use super::Chain;
 use super::segment::Layout;
 use super::snapshotter::Snapshotter;
-use crate::batch::{Batch, MAX_BATCH, Packet};
+use crate::batch::{Batch, MAX_BATCH, Packet, Verdict};
 use crate::buffer::{Buffer, BufferMemory};
 use crate::chain::input::InputPolicy;
 use crate::flow_table::{Companions, FlowIndex, FlowTableReplica};
 use crate::function::{CompanionCandidates, FlowStates, NetworkFunction, UNSEEN};
 use std::ops::Range;
 use tailwater_api::PacketAction;
-use tailwater_net::parse::Headers;
+use tailwater_net::parse::{Headers, parse};
 use tailwater_net::{FlowKey, Nanos};
 use tailwater_sdk::host::find_headers;
 use tailwater_sdk::program::{TurnFunction, TurnPacket, TurnVerdict};
@@ -212,6 +212,28 @@ impl TurnFunction for IsolatedChain {
         self.reflect();
         self.batch.take_all(each);
         self.next = 0;
+    }
+
+    fn inspect_non_ip(&mut self, packet: &TurnPacket) -> Option<u8> {
+        let buffer = Buffer::from_parts(packet.at.into(), self.batch.memory().pool());
+        let nowhere = (FlowIndex::NONE, false);
+        let put = self.batch.put(buffer, packet, nowhere, |frame, headers| {
+            parse(frame).is_ok_and(|parsed| {
+                *headers = parsed;
+                true
+            })
+        });
+        let mut dropped = None;
+        if put {
+            let (packet, frame) = self.batch.packet_mut(0);
+            let mut stages = self.chain.stages.iter_mut();
+            dropped = stages.find_map(|stage| match stage.function.inspect_non_ip(packet, frame) {
+                Verdict::Drop(reason) => Some(reason),
+                _ => None,
+            });
+        }
+        self.batch.take_all(|_, _| {});
+        dropped
     }
 
     /// Ends a flow.

@@ -203,3 +203,51 @@ fn connections_outlive_a_firewalls_processes() {
     let opened = reason(&report, "firewall/opened");
     assert!(opened <= u64::from(CLIENTS) + kills, "{report}");
 }
+
+/// Data of all processes of a function outlives each: sessions with their usage, streams, and alerts on their way to
+/// the file.
+#[test]
+fn sessions_usage_and_alerts_survive_a_kill() {
+    let _alone = alone();
+    let folder = Folder::new();
+    const PACKETS: u32 = 15_000;
+    let traffic = numbered(&folder, PACKETS);
+    let [eve, usage] = ["eve.json", "usage.csv"].map(|name| folder.path(name));
+    // The access side: users are the senders.
+    let functions = format!(
+        "[{{ids: {{eve: {}, rules: ['alert udp any any -> any 53 (msg: \"asks\"; content: \"query\"; sid: 1;)']}}}}, \
+         {{upf: {{role: access, addresses: [192.0.2.10], profiles: {{all: {{}}}}, default: pass, usage: {{file: {}}}, \
+         sessions: [1 ue {} teid 1 peer 192.0.2.1 peerTeid 1 profile all]}}}}]",
+        eve.display(),
+        usage.display(),
+        client(1),
+    );
+    let chain = folder.spec("kept.yaml", &functions, "  flows: {capacity: 32768}\n");
+    let (report, sent) = run_killing(&chain, &traffic, &[0, 1]);
+    let lines = std::fs::read_to_string(&eve).unwrap().lines().count() as u64;
+    let [alerts, unwritten] = ["alerts", "alerts-unwritten"].map(|name| reason(&report, &format!("ids/{name}")));
+    // A process that is killed may have sent alerts of a batch that it has yet to count.
+    assert!(
+        lines + unwritten >= alerts && lines <= u64::from(PACKETS),
+        "{lines}: {report}"
+    );
+    assert!(lines + unwritten >= sent.len() as u64, "{lines}: {report}");
+    let text = std::fs::read_to_string(&usage).unwrap();
+    let last: Vec<_> = text.lines().filter(|line| line.contains(",end,")).collect();
+    let [last] = last[..] else {
+        panic!("{text}");
+    };
+    let packets: u64 = last.rsplit(',').nth(1).unwrap().parse().unwrap();
+    let through_tunnel = sent
+        .iter()
+        .filter(|frame| key(frame).destination_port() == 2152)
+        .count() as u64;
+    assert!(
+        (through_tunnel..=u64::from(PACKETS) / 250).contains(&packets),
+        "{last}: {report}"
+    );
+    assert!(
+        through_tunnel > 0 && reason(&report, "upf/encapsulated") > 0,
+        "{report}"
+    );
+}

@@ -19,6 +19,7 @@ mod refused;
 mod same;
 #[path = "../../../state/tests/server/mod.rs"]
 mod server;
+mod sharing;
 mod state;
 mod thief;
 

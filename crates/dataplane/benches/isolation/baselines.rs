@@ -317,6 +317,7 @@ pub fn function(arguments: &[String]) -> io::Result<()> {
                     rss_hash: 0,
                     flow: None,
                     rekeyed: false,
+                    turned: false,
                 };
                 assert!(alone.put::<true>(&packet, |_| ()), "an IP packet");
             }

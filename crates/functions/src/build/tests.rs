@@ -1,6 +1,7 @@
 use super::*;
 use crate::upf::UpfTable;
 use std::path::Path;
+use tailwater_chain::rig::unlinked_file;
 use tailwater_chain::shared_counters::SharedCounters;
 
 fn spec(functions: &str) -> ChainSpec {
@@ -97,14 +98,22 @@ fn user_planes_are_tunnels_ends_and_share_their_sessions() {
     let error = error.err().unwrap().to_string();
     let expected = "function accounting keeps state per flow and cannot follow upf";
     assert!(error.starts_with(expected), "{error}");
-    let surroundings = IsolationContext {
+    // In processes of their own they share the sessions that the host sets.
+    let isolated = spec(&format!("[{upf}]"));
+    let requirements = isolated.functions[0].config.requirements(1);
+    let file = unlinked_file(requirements.shared_bytes);
+    let shared_counters = || SharedCounters::in_file(&file).unwrap();
+    let host = requirements.host.unwrap().start(&shared_counters(), 2).unwrap();
+    let own = |shared_counters| IsolationContext {
         rss: RssHasher::default(),
-        part: [0, 1],
-        shared_counters: SharedCounters::of_this_process(),
+        part: [0, 2],
+        shared_counters,
         capacity: 1,
     };
-    let alone = build_isolated(&spec(&format!("[{upf}]")).functions[0], surroundings);
-    assert!(matches!(alone, Err(BuildError::Shares { .. })));
+    for shared_counters in [shared_counters(), SharedCounters::of_this_process()] {
+        assert!(build_isolated(&isolated.functions[0], own(shared_counters)).is_ok());
+    }
+    assert!(host.finish().unwrap().is_empty());
 }
 
 #[test]

@@ -5,7 +5,6 @@ use super::options::{HalfOpen, Options, Timeouts};
 use super::rule_set::{RuleSet, RuleSetError};
 use super::rules::{Action, Rule, Zone};
 use super::shared_tables::{Connections, Datagrams};
-use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tailwater_chain::function::Lifetimes;
@@ -113,12 +112,7 @@ impl FirewallTable {
         capacity: usize,
         shared_counters: &SharedCounters,
     ) -> Result<FirewallTable, RuleSetError> {
-        let seed = &shared_counters.take(1)[0];
-        let drawn = RandomState::new().hash_one(capacity).max(1);
-        let seed = match seed.compare_exchange(0, drawn, Ordering::Relaxed, Ordering::Relaxed) {
-            Ok(_) => drawn,
-            Err(there) => there,
-        };
+        let seed = shared_counters.take_seed();
         FirewallTable::with_shared_counters(rules, options, (capacity, seed), shared_counters)
     }
 

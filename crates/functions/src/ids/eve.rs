@@ -2,10 +2,13 @@
 //!
 //! One thread writes the alerts of all workers. Alerts it cannot keep up with are lost and counted.
 
+use super::alert_ring::AlertReader;
+use super::shared::UnwrittenAlerts;
 use super::sources::Classes;
 use crate::exporter::{ExportError, Exported, Exporter, RecordFile, Sender, Sink, Source, UnwrittenRecords};
 use crate::out_file::Pulse;
 use serde_json::{Map, Value, json};
+use std::convert::Infallible;
 use std::io::{self, Write};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -44,14 +47,8 @@ impl Eve {
         let pulse = Pulse::default();
         let unwritten = Arc::default();
         let file = RecordFile::create(path, "", &pulse, Arc::clone(&unwritten)).map_err(ExportError::write(path))?;
-        let editions: Editions = Arc::new(Mutex::new(vec![(1, rules)]));
-        let since = SystemTime::now().duration_since(UNIX_EPOCH);
-        let fields = EventFields {
-            editions: Arc::clone(&editions),
-            known: None,
-            classes,
-            origin: Nanos(since.map_or(0, |since| since.as_nanos() as u64)),
-        };
+        let fields = EventFields::new(rules, classes);
+        let editions = Arc::clone(&fields.editions);
         let exporter = Exporter::start(AlertFile { file, fields }, pulse);
         Ok(Eve {
             file: path.to_owned(),
@@ -106,6 +103,99 @@ impl Eve {
     }
 }
 
+/// Alert file with its writer thread, in the host of a function whose processes send alerts through shared memory.
+#[derive(Debug)]
+pub(super) struct SharedEve {
+    file: PathBuf,
+    exporter: Exporter<SharedAlertFile>,
+    unwritten: Arc<UnwrittenRecords>,
+}
+
+impl SharedEve {
+    /// Creates the file and starts the thread that writes it. `sources` are the processes' rings; alerts that are not
+    /// written are counted beside them.
+    ///
+    /// # Errors
+    /// The file or the thread cannot be created.
+    pub(super) fn create(
+        path: &Path,
+        (rules, classes): (Arc<RuleSet>, Classes),
+        (rings, uncounted): (Vec<AlertReader>, UnwrittenAlerts),
+    ) -> Result<SharedEve, ExportError> {
+        let pulse = Pulse::default();
+        let unwritten = Arc::default();
+        let file = RecordFile::create(path, "", &pulse, Arc::clone(&unwritten)).map_err(ExportError::write(path))?;
+        let fields = EventFields::new(rules, classes);
+        let sink = SharedAlertFile {
+            alerts: AlertFile { file, fields },
+            rings,
+            unwritten: Arc::clone(&unwritten),
+            uncounted,
+        };
+        let exporter = Exporter::start(sink, pulse).map_err(ExportError::write(path))?;
+        Ok(SharedEve {
+            file: path.to_owned(),
+            exporter,
+            unwritten,
+        })
+    }
+
+    /// Waits until all alerts are written or the file is found to hang.
+    pub(super) fn finish(&self) -> Result<Option<Exported>, ExportError> {
+        let Some(written) = self.exporter.finish() else {
+            return Ok(None);
+        };
+        let lost = self.unwritten.lost();
+        let records = written.map_err(ExportError::unwritten(&self.file, lost))?;
+        let file = self.file.clone();
+        Ok(Some(Exported { file, records }))
+    }
+}
+
+/// Alerts of several processes as lines of JSON.
+#[derive(Debug)]
+struct SharedAlertFile {
+    alerts: AlertFile,
+    rings: Vec<AlertReader>,
+    unwritten: Arc<UnwrittenRecords>,
+    uncounted: UnwrittenAlerts,
+}
+
+impl SharedAlertFile {
+    fn write_alerts(&mut self) {
+        let alerts = &mut self.alerts;
+        for ring in &mut self.rings {
+            ring.take_all(|alert| alerts.put(alert, &mut ()));
+        }
+        self.alerts.file.flush();
+        self.uncounted.add(self.unwritten.take());
+    }
+}
+
+impl Sink for SharedAlertFile {
+    type Record = Infallible;
+    type PerSender = ();
+
+    const THREAD: &'static str = "alerts";
+    // No process wakes the thread.
+    const POLL_INTERVAL: Duration = Duration::from_millis(5);
+    const RECORDS_PER_POLL: usize = 0;
+
+    fn put(&mut self, record: &Infallible, _sender: &mut ()) {
+        match *record {}
+    }
+
+    fn on_idle(&mut self, _sources: &[Source<Self>]) -> ControlFlow<()> {
+        self.write_alerts();
+        ControlFlow::Continue(())
+    }
+
+    fn finish(mut self, _sources: &[Source<Self>], _abandoned: bool) -> io::Result<u64> {
+        self.write_alerts();
+        self.alerts.file.finish()
+    }
+}
+
 /// Alerts as lines of JSON.
 #[derive(Debug)]
 pub(super) struct AlertFile {
@@ -149,6 +239,16 @@ struct EventFields {
 }
 
 impl EventFields {
+    fn new(rules: Arc<RuleSet>, classes: Classes) -> EventFields {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        EventFields {
+            editions: Arc::new(Mutex::new(vec![(1, rules)])),
+            known: None,
+            classes,
+            origin: Nanos(since.map_or(0, |since| since.as_nanos() as u64)),
+        }
+    }
+
     fn rules(&mut self, number: u32) -> Option<Arc<RuleSet>> {
         if let Some((known, rules)) = &self.known
             && *known == number

@@ -80,6 +80,8 @@ pub struct Ids {
     sender: Option<Sender<AlertFile>>,
     /// Alerts sent.
     sent: u64,
+    /// `true` once there was a packet: no other process has this one's part of the streams any more.
+    has_begun: bool,
     counters: [u64; COUNTERS],
 }
 
@@ -95,6 +97,7 @@ impl Ids {
             slots: BufferPoolSlots(StreamPoolCache::new(Arc::clone(&table.stream_pool))),
             sender: table.eve.as_ref().map(Eve::sender),
             sent: 0,
+            has_begun: false,
             counters: [0; COUNTERS],
             table,
         }
@@ -103,6 +106,10 @@ impl Ids {
     /// Switches to the latest rules.
     #[inline]
     fn refresh_rules(&mut self) {
+        if !self.has_begun {
+            self.has_begun = true;
+            self.slots.0.pool().recover();
+        }
         self.table.rules.refresh(&mut self.cached_rules);
         if self.cached_rules.number != self.inspector.version() {
             let rules = Arc::clone(&self.cached_rules.value);
@@ -117,11 +124,18 @@ impl Ids {
         if let Some(eve) = &self.table.eve {
             self.counters[COUNTERS - 1] += eve.take_unwritten();
         }
+        if let Some((_, unwritten)) = &self.table.alerts {
+            self.counters[COUNTERS - 1] += unwritten.take();
+        }
     }
 
     /// Passes the last packet's alerts to the writer thread; counts those that find no room.
     #[cold]
     fn send_alerts(&mut self) {
+        if let Some((ring, _)) = &self.table.alerts {
+            let lost = self.inspector.alerts().iter().filter(|alert| !ring.send(alert));
+            self.counters[COUNTERS - 1] += lost.count() as u64;
+        }
         let Some(sender) = &mut self.sender else {
             return;
         };

@@ -1,11 +1,13 @@
 //! Kind `ids` of functions.
 
+use super::host::AlertHost;
+use super::shared::SharedParts;
 use super::spec::IdsConfig;
 use super::{Ids, IdsTable};
 use crate::exporter::{ExportError, Exported};
 use crate::kind::{
-    BuildContext, ConfigUpdate, FunctionConfig, FunctionError, FunctionFactory, FunctionKind, PreparedUpdate,
-    SharedTable, UpdateError, count,
+    BuildContext, ConfigUpdate, FunctionConfig, FunctionError, FunctionFactory, FunctionKind, IsolationContext,
+    PreparedUpdate, Requirements, SharedTable, UpdateError, count,
 };
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -33,8 +35,40 @@ impl FunctionConfig for IdsConfig {
         true
     }
 
-    fn in_process_only_reason(&self) -> Option<&'static str> {
-        Some("its stream buffers and its alert file belong to one process")
+    fn reads_only(&self) -> bool {
+        true
+    }
+
+    fn build_isolated(
+        &self,
+        context: &BuildContext<'_>,
+        isolation: &IsolationContext,
+    ) -> Result<Box<dyn FunctionFactory>, FunctionError> {
+        let table = match isolation.shared_counters.is_of_processes() {
+            true => IdsTable::sharing(&self.loaded, &self.options, isolation)?,
+            // Tried out without packets.
+            false => {
+                let mut options = self.options.clone();
+                options.eve = None;
+                IdsTable::new((&self.sources, &self.loaded), &options, context.seed)?
+            }
+        };
+        Ok(Box::new(IdsFactory { table: Arc::new(table) }))
+    }
+
+    fn requirements(&self, _capacity: usize) -> Requirements {
+        let own = Requirements {
+            tracks_connections: true,
+            reads_only: self.reads_only(),
+            inspects_non_ip: true,
+            host: Some(Arc::new(AlertHost(self.clone()))),
+            ..Requirements::default()
+        };
+        SharedParts::require(self.options.shared_sizes(), own)
+    }
+
+    fn may_stay(&self) -> bool {
+        true
     }
 
     fn outputs(&self) -> Vec<(&'static str, PathBuf)> {

@@ -7,9 +7,12 @@
 //! - A separate thread writes alerts.
 //! - Rules are reloaded while workers run.
 
+mod alert_ring;
 mod eve;
 mod function;
+mod host;
 mod kind;
+mod shared;
 mod sources;
 mod spec;
 mod table;

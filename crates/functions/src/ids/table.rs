@@ -1,8 +1,11 @@
 //! State shared by all workers of a detection function.
 
+use super::alert_ring::AlertRing;
 use super::eve::Eve;
+use super::shared::{SharedParts, SharedSizes, UnwrittenAlerts};
 use super::sources::{Loaded, Sources};
 use crate::exporter::{ExportError, Exported};
+use crate::kind::IsolationContext;
 use crate::stream_pool::{StreamPool, stride};
 use std::io;
 use std::path::PathBuf;
@@ -25,6 +28,15 @@ pub struct Options {
 }
 
 impl Options {
+    /// Returns the sizes of the memory that processes of an isolated function share.
+    pub(super) fn shared_sizes(&self) -> SharedSizes {
+        SharedSizes {
+            streams: self.streams,
+            window: self.settings.window,
+            has_alerts: self.eve.is_some(),
+        }
+    }
+
     /// Returns the bytes of memory for all streams.
     pub fn stream_memory(&self) -> u64 {
         self.streams as u64 * stride(slot_bytes(self.settings.window)) as u64
@@ -58,6 +70,8 @@ pub struct IdsTable {
     pub(super) stream_pool: Arc<StreamPool>,
     pub(super) options: Options,
     pub(super) eve: Option<Eve>,
+    /// Alerts for the host, which writes them, and those that it could not write: in a process of an isolated function.
+    pub(super) alerts: Option<(AlertRing, UnwrittenAlerts)>,
     names: Mutex<BitNames>,
     /// Fingerprint of the first rules, and their version.
     first: (u64, u32),
@@ -88,6 +102,35 @@ impl IdsTable {
             stream_pool: Arc::new(stock),
             options: options.clone(),
             eve,
+            alerts: None,
+            names: Mutex::new(names),
+        })
+    }
+
+    /// Same as [`new`](IdsTable::new), for a process of an isolated function. The processes share streams and
+    /// thresholds; the host writes the alerts.
+    ///
+    /// # Errors
+    /// There are too many rules or streams.
+    pub(super) fn sharing(
+        loaded: &Loaded,
+        options: &Options,
+        isolation: &IsolationContext,
+    ) -> Result<IdsTable, IdsError> {
+        let mut names = BitNames::default();
+        let rules = Live::new(Arc::new(RuleSet::new(loaded.rules.to_vec(), &mut names)?));
+        let parts = SharedParts::new(options.shared_sizes(), isolation).map_err(|source| IdsError::Memory {
+            streams: options.streams,
+            source,
+        })?;
+        Ok(IdsTable {
+            first: (loaded.fingerprint(), rules.number()),
+            rules,
+            thresholds: Arc::new(parts.thresholds),
+            stream_pool: Arc::new(parts.stream_pool),
+            options: options.clone(),
+            eve: None,
+            alerts: parts.alerts,
             names: Mutex::new(names),
         })
     }

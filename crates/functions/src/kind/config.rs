@@ -1,6 +1,7 @@
 //! Checked configuration of a function.
 
 use super::factory::{BuildContext, FunctionError, FunctionFactory, IsolationContext};
+use super::host::HostPart;
 use crate::library::{Code, ForeignFunction};
 use std::any::Any;
 use std::fmt::{self, Debug};
@@ -89,6 +90,11 @@ pub trait FunctionConfig: ConfigObject {
         false
     }
 
+    /// Returns `true` if a user may keep it in the host's process although it can be isolated.
+    fn may_stay(&self) -> bool {
+        self.in_process_only_reason().is_some() || self.exports()
+    }
+
     /// Returns the files that it writes or renames files to, and a socket that it creates, each with the field that
     /// names it.
     fn outputs(&self) -> Vec<(&'static str, PathBuf)> {
@@ -96,7 +102,8 @@ pub trait FunctionConfig: ConfigObject {
     }
 
     /// Returns `true` if it exports data by files or connections of its own. An isolated function may have no such
-    /// access, and each of several processes would write its own output.
+    /// access, and each of several processes would write its own output, unless its [part in the
+    /// host](Requirements::host) does.
     fn exports(&self) -> bool {
         !self.outputs().is_empty()
     }
@@ -217,6 +224,14 @@ impl Debug for AnyConfig {
 pub struct Requirements {
     /// Size of the [`SharedCounters`](tailwater_chain::shared_counters::SharedCounters) of its processes, in bytes.
     pub shared_bytes: usize,
+    /// Size of the counters that each of its processes adds to these, in bytes.
+    pub shared_bytes_of_process: usize,
+    /// Memory of each of its processes that its configuration asks for, beyond that of rules and tables, in bytes.
+    pub private_bytes: u64,
+    /// Its part in the host, if it has one.
+    pub host: Option<Arc<dyn HostPart>>,
+    /// `true` if it inspects [packets that are not IP](tailwater_chain::function::NetworkFunction::inspect_non_ip).
+    pub inspects_non_ip: bool,
     /// `true` if [packets of one flow can leave in
     /// several](tailwater_chain::function::FunctionProperties::mixes_flows).
     pub mixes_flows: bool,

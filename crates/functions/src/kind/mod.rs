@@ -11,12 +11,14 @@
 mod config;
 mod context;
 mod factory;
+mod host;
 mod lists;
 mod update;
 
 pub use config::{AnyConfig, ConfigObject, FunctionConfig, Requirements};
 pub use context::Context;
 pub use factory::{BuildContext, FunctionError, FunctionFactory, IsolationContext, SharedTable};
+pub use host::{HostPart, HostServices};
 pub(crate) use lists::{ALLOW_EMPTY, ALLOW_EMPTY_RULES, allows_empty, check_not_empty};
 pub(crate) use update::count;
 pub use update::{ConfigUpdate, PreparedUpdate, UpdateError};

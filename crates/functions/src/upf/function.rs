@@ -104,7 +104,7 @@ impl Upf {
             && may_wait
         {
             services.end_reports();
-            self.hands.counts[USAGE_UNWRITTEN] += unwritten.take();
+            self.hands.counts[USAGE_UNWRITTEN] += self.table.take_unwritten();
         }
     }
 }
@@ -171,16 +171,9 @@ impl NetworkFunction for Upf {
     }
 
     fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {
-        let Upf {
-            table,
-            services,
-            work,
-            hands,
-        } = self;
+        let Upf { table, work, hands, .. } = self;
         let table = &**table;
-        if let Some(unwritten) = services.as_ref().and_then(|services| services.unwritten()) {
-            hands.counts[USAGE_UNWRITTEN] += unwritten.take();
-        }
+        hands.counts[USAGE_UNWRITTEN] += table.take_unwritten();
         if let Some(packet) = batch.last() {
             table.set_now(packet.arrival);
         }

@@ -4,14 +4,15 @@
 //! removed, without waiting. Each key has two candidate buckets of one cache line, and goes to the emptier one. The
 //! index is filled to at most half, where a bucket of eight practically never overflows.
 
-use super::lines::{Line, WORDS, lines};
+use super::lines::{Lines, WORDS};
 use std::sync::atomic::Ordering;
 use tailwater_chain::region::prefetch;
+use tailwater_chain::shared_counters::SharedCounters;
 
 /// Index from keys to slots. Results are candidates that must be compared with the key: entries hold only a tag of it.
 #[derive(Debug)]
 pub(super) struct Index {
-    buckets: Box<[Line]>,
+    buckets: Lines,
     mask: u32,
     seed: u64,
 }
@@ -24,12 +25,21 @@ pub(super) struct Buckets {
 }
 
 impl Index {
+    /// Returns the number of buckets for `capacity` keys: at most half full, and at least two.
+    fn buckets(capacity: usize) -> usize {
+        (capacity * 2).div_ceil(WORDS).next_power_of_two().max(2)
+    }
+
+    /// Returns the bytes of counters for `capacity` keys.
+    pub(super) fn shared_bytes(capacity: usize) -> usize {
+        Lines::shared_bytes(Index::buckets(capacity))
+    }
+
     /// Creates an index for `capacity` keys.
-    pub(super) fn new(capacity: usize, seed: u64) -> Index {
-        // At most half full, and at least two buckets.
-        let buckets = (capacity * 2).div_ceil(WORDS).next_power_of_two().max(2);
+    pub(super) fn new(capacity: usize, seed: u64, shared_counters: &SharedCounters) -> Index {
+        let buckets = Index::buckets(capacity);
         Index {
-            buckets: lines(buckets),
+            buckets: Lines::new(buckets, shared_counters),
             mask: buckets as u32 - 1,
             seed,
         }
@@ -70,7 +80,7 @@ impl Index {
     pub(super) fn find(&self, buckets: Buckets) -> impl Iterator<Item = u32> + '_ {
         let lines = buckets.at.into_iter();
         let lines = lines.filter_map(|at| self.buckets.get(at as usize));
-        let entries = lines.flat_map(|line| &line.0);
+        let entries = lines.flatten();
         entries.filter_map(move |entry| {
             // The slot's record has its own generation, which guards its contents.
             let entry = entry.load(Ordering::Acquire);
@@ -83,11 +93,11 @@ impl Index {
     pub(super) fn insert(&self, key: u64, place: u32) -> bool {
         let Buckets { tag, at } = self.buckets_of(key);
         let used = |at: &u32| {
-            let entries = self.buckets[*at as usize].0.iter();
+            let entries = self.buckets.line(*at as usize).iter();
             entries.filter(|entry| entry.load(Ordering::Relaxed) != 0).count()
         };
         let emptier = if used(&at[0]) <= used(&at[1]) { at[0] } else { at[1] };
-        let mut entries = self.buckets[emptier as usize].0.iter();
+        let mut entries = self.buckets.line(emptier as usize).iter();
         let Some(free) = entries.find(|entry| entry.load(Ordering::Relaxed) == 0) else {
             return false;
         };
@@ -100,7 +110,7 @@ impl Index {
     pub(super) fn remove(&self, key: u64, place: u32) {
         let Buckets { tag, at } = self.buckets_of(key);
         let whole = u64::from(tag) << 32 | u64::from(place + 1);
-        let entries = at.iter().flat_map(|at| &self.buckets[*at as usize].0);
+        let entries = at.iter().flat_map(|at| self.buckets.line(*at as usize));
         for entry in entries {
             if entry.load(Ordering::Relaxed) == whole {
                 entry.store(0, Ordering::Release);
@@ -110,7 +120,7 @@ impl Index {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        size_of_val(&*self.buckets)
+        self.buckets.bytes()
     }
 }
 
@@ -126,7 +136,7 @@ mod tests {
         let patterns: [fn(u64) -> u64; 3] = [|i| i, |i| i << 32, |i| i << 16 | i >> 8 << 48];
         for (seed, pattern) in patterns.into_iter().enumerate() {
             for capacity in [1, 2, 3, 8, 100, 4096, 100_000, 1 << 17] {
-                let index = Index::new(capacity, seed as u64);
+                let index = Index::new(capacity, seed as u64, &SharedCounters::of_this_process());
                 for i in 0..capacity as u32 {
                     assert!(index.insert(pattern(i.into()), i), "{i} of {capacity}");
                 }
@@ -142,7 +152,7 @@ mod tests {
     proptest! {
         #[test]
         fn it_is_a_map(steps in prop::collection::vec((any::<bool>(), 0u64..200), 1..600)) {
-            let (index, mut map) = (Index::new(200, 5), HashMap::new());
+            let (index, mut map) = (Index::new(200, 5, &SharedCounters::of_this_process()), HashMap::new());
             for (place, (add, key)) in steps.into_iter().enumerate() {
                 if add && !map.contains_key(&key) {
                     prop_assert!(index.insert(key, place as u32));

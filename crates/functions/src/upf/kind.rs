@@ -1,11 +1,12 @@
 //! Kind `upf` of functions.
 
+use super::host::{SessionHost, shared_table};
 use super::spec::UpfConfig;
 use super::{Services, Upf, UpfTable};
 use crate::exporter::{ExportError, Exported};
 use crate::kind::{
-    BuildContext, ConfigUpdate, FunctionConfig, FunctionError, FunctionFactory, FunctionKind, PreparedUpdate,
-    Requirements, SharedTable, UpdateError, count,
+    BuildContext, ConfigUpdate, FunctionConfig, FunctionError, FunctionFactory, FunctionKind, IsolationContext,
+    PreparedUpdate, Requirements, SharedTable, UpdateError, count,
 };
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -30,15 +31,34 @@ impl FunctionConfig for UpfConfig {
         Ok(Box::new(UpfFactory { table, services }))
     }
 
+    fn build_isolated(
+        &self,
+        context: &BuildContext<'_>,
+        isolation: &IsolationContext,
+    ) -> Result<Box<dyn FunctionFactory>, FunctionError> {
+        let shared_counters = &isolation.shared_counters;
+        if shared_counters.is_of_processes() {
+            let table = Arc::new(shared_table(self, shared_counters));
+            let services = Arc::default();
+            return Ok(Box::new(UpfFactory { table, services }));
+        }
+        // Tried out without packets: the sessions are checked.
+        let mut config = self.clone();
+        config.remove_exports();
+        config.build(context)
+    }
+
     fn requirements(&self, _capacity: usize) -> Requirements {
         Requirements {
+            shared_bytes: UpfTable::shared_bytes(&self.options, &self.profiles),
+            host: Some(Arc::new(SessionHost(self.clone()))),
             mixes_flows: true,
             ..Requirements::default()
         }
     }
 
-    fn in_process_only_reason(&self) -> Option<&'static str> {
-        Some("all its instances share the rates and counters of its sessions")
+    fn may_stay(&self) -> bool {
+        true
     }
 
     fn outputs(&self) -> Vec<(&'static str, PathBuf)> {

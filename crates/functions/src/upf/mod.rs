@@ -9,14 +9,17 @@ pub(crate) mod answer;
 pub mod api;
 mod capsule;
 mod direction;
+mod due;
 mod fields;
 mod filter;
 mod function;
 pub mod gtp;
+mod host;
 mod index;
 mod kind;
 pub mod language;
 mod lines;
+mod peers;
 mod reasons;
 mod records;
 mod replace;
@@ -30,6 +33,7 @@ pub use direction::LinkDirection;
 pub use filter::{FilterError, Flows, parse as parse_flows};
 pub use function::Upf;
 pub use kind::KIND;
+pub use peers::MAX_PEERS;
 pub use records::Usage;
 pub use replace::{AppliedSessions, Prepared};
 pub use services::{Services, UpfError, start};
@@ -37,7 +41,7 @@ pub use session::{
     MAX_ADDRESSES, MAX_PROFILES, MAX_RATES, MAX_RULES, MAX_SESSIONS, Profile, Role, Rule, Session, Treatment, Tunnel,
 };
 pub use spec::UpfConfig;
-pub use table::{MAX_PEERS, Options, Owner, SessionChange, SessionError, UpfTable};
+pub use table::{Options, Owner, SessionChange, SessionError, UpfTable};
 
 #[cfg(test)]
 mod tests;

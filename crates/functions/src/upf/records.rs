@@ -5,11 +5,12 @@
 //! generation shows whether the session existed throughout a read; one removed meanwhile counts as absent.
 
 use super::direction::LinkDirection;
-use super::lines::{Line, WORDS, lines};
+use super::lines::{Line, Lines};
 use super::session::{Session, Tunnel};
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use tailwater_chain::region::prefetch;
+use tailwater_chain::shared_counters::{CounterArray, SharedCounters};
 
 // Words of the first line: identity and forwarding.
 /// Odd while the slot holds a session.
@@ -95,26 +96,31 @@ impl Usage {
 /// Records of all sessions.
 #[derive(Debug)]
 pub(super) struct Records {
-    decided: Box<[Line]>,
-    counted: Box<[Line]>,
+    decided: Lines,
+    counted: Lines,
     /// Buckets of rules' rates: `pairs` pairs per session.
-    rates: Box<[AtomicU64]>,
+    rates: CounterArray,
     pairs: usize,
 }
 
 impl Records {
-    /// Allocates `capacity` records, each with `pairs` pairs of rule rates.
-    pub(super) fn new(capacity: usize, pairs: usize) -> Records {
+    /// Takes `capacity` records, each with `pairs` pairs of rule rates, from the counters.
+    pub(super) fn new(capacity: usize, pairs: usize, shared_counters: &SharedCounters) -> Records {
         Records {
-            decided: lines(capacity),
-            counted: lines(capacity),
-            rates: (0..capacity * pairs * 2).map(|_| AtomicU64::new(0)).collect(),
+            decided: Lines::new(capacity, shared_counters),
+            counted: Lines::new(capacity, shared_counters),
+            rates: shared_counters.take(capacity * pairs * 2),
             pairs,
         }
     }
 
+    /// Returns the bytes of counters for `capacity` records.
+    pub(super) fn shared_bytes(capacity: usize, pairs: usize) -> usize {
+        2 * Lines::shared_bytes(capacity) + SharedCounters::bytes_of(capacity * pairs * 2)
+    }
+
     pub(super) fn bytes(&self) -> usize {
-        size_of_val(&*self.decided) + size_of_val(&*self.counted) + size_of_val(&*self.rates)
+        self.decided.bytes() + self.counted.bytes() + size_of_val(&*self.rates)
     }
 
     pub(super) fn capacity(&self) -> u32 {
@@ -132,19 +138,19 @@ impl Records {
     }
 
     #[inline]
-    fn decided(&self, index: u32) -> &[AtomicU64; WORDS] {
-        &self.decided[index as usize].0
+    fn decided(&self, index: u32) -> &Line {
+        self.decided.line(index as usize)
     }
 
     #[inline]
-    fn counted(&self, index: u32) -> &[AtomicU64; WORDS] {
-        &self.counted[index as usize].0
+    fn counted(&self, index: u32) -> &Line {
+        self.counted.line(index as usize)
     }
 
     /// Reads the session in a slot, if there is one.
     #[inline]
     pub(super) fn read(&self, index: u32) -> Option<Record> {
-        let words = &self.decided.get(index as usize)?.0;
+        let words = self.decided.get(index as usize)?;
         let generation = words[GENERATION].load(Ordering::Acquire);
         if generation & 1 == 0 {
             return None;
@@ -195,7 +201,7 @@ impl Records {
         ] {
             words[at].store(word, Ordering::Relaxed);
         }
-        words[GENERATION].store(generation + 1, Ordering::Release);
+        words[GENERATION].store(generation.wrapping_add(1), Ordering::Release);
     }
 
     /// Changes a session's forwarding state.
@@ -206,7 +212,9 @@ impl Records {
     /// Removes a session.
     pub(super) fn remove(&self, index: u32) {
         let generation = &self.decided(index)[GENERATION];
-        generation.store(generation.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        // Any number, if a process wrote it.
+        let next = generation.load(Ordering::Relaxed).wrapping_add(1);
+        generation.store(next, Ordering::Relaxed);
         // Orders the generation before any write of the slot's next session.
         fence(Ordering::Release);
     }
@@ -294,7 +302,7 @@ mod tests {
     /// Sessions are created and removed in one slot: a reader always sees one session's values together.
     #[test]
     fn nobody_reads_half_of_a_session() {
-        let records = Records::new(1, 1);
+        let records = Records::new(1, 1, &SharedCounters::of_this_process());
         let session = |number: u32| Session {
             id: number.into(),
             address: Some(Ipv4Addr::from_bits(number)),
@@ -350,7 +358,7 @@ mod tests {
 
     #[test]
     fn volume_is_due_once_for_each_threshold() {
-        let records = Records::new(2, 0);
+        let records = Records::new(2, 0, &SharedCounters::of_this_process());
         let mut due = 0;
         for packet in 0..1000 {
             let direction = if packet % 3 == 0 {

@@ -1,8 +1,9 @@
 //! Replacement of all sessions of a file: adds new ones, changes others, removes missing ones. Sessions with other
 //! owners remain.
 
+use super::peers::MAX_PEERS;
 use super::session::Session;
-use super::table::{MAX_PEERS, Owner, SessionError, UpfTable};
+use super::table::{Owner, SessionError, UpfTable};
 use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::Arc;

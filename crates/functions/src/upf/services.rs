@@ -51,7 +51,13 @@ pub fn start(config: &UpfConfig, seed: u64) -> Result<(Arc<UpfTable>, Services),
     let reports = config.usage.is_some();
     let options = config.options.clone();
     let table = Arc::new(UpfTable::new(options, &config.profiles, reports, seed));
-    let refused = match UpfTable::prepare(&table, &config.sessions) {
+    let services = start_with(config, &table)?;
+    Ok((table, services))
+}
+
+/// Sets the configured sessions of a table without any, and starts its threads.
+pub(super) fn start_with(config: &UpfConfig, table: &Arc<UpfTable>) -> Result<Services, UpfError> {
+    let refused = match UpfTable::prepare(table, &config.sessions) {
         Ok(sessions) => sessions.put().left_out.into_iter().next(),
         Err(refused) => {
             let mut refused = refused.into_iter();
@@ -64,20 +70,19 @@ pub fn start(config: &UpfConfig, seed: u64) -> Result<(Arc<UpfTable>, Services),
     let reports = config
         .usage
         .as_ref()
-        .map(|usage| Reports::start(Arc::clone(&table), &usage.file, usage.format));
+        .map(|usage| Reports::start(Arc::clone(table), &usage.file, usage.format));
     let reports = reports.transpose()?;
     let api = config.api.as_ref().map(|path| {
-        Api::start(Arc::clone(&table), path).map_err(|source| UpfError::Api {
+        Api::start(Arc::clone(table), path).map_err(|source| UpfError::Api {
             path: path.clone(),
             source,
         })
     });
-    let services = Services {
+    Ok(Services {
         api: Mutex::new(api.transpose()?),
         unwritten: reports.as_ref().map(|reports| Arc::clone(reports.unwritten())),
         reports: Mutex::new(reports),
-    };
-    Ok((table, services))
+    })
 }
 
 impl Services {

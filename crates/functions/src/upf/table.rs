@@ -1,7 +1,7 @@
 //! State shared by all workers of a user plane function: sessions, profiles and peers.
 
-use super::gtp::PORT;
 use super::index::{Buckets, Index};
+use super::peers::{MAX_PEERS, NoPeer, Peers};
 use super::records::{Forward, NO_PEER, Record, Records, Usage};
 use super::session::{MAX_RATES, Profile, Role, Session};
 use crate::ipsec::DontFragment;
@@ -10,12 +10,10 @@ use crate::policer::{Meter, Rate};
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use tailwater_api::PacketAction;
-use tailwater_net::{Nanos, protocol};
-
-/// Largest number of peers over a whole run.
-pub const MAX_PEERS: usize = 16_384;
+use tailwater_chain::shared_counters::{CounterArray, SharedCounters};
+use tailwater_net::Nanos;
 
 /// Options of a user plane function.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -103,7 +101,7 @@ pub(super) struct Writer {
     /// Free slots; the one free the longest is used first.
     free: VecDeque<u32>,
     pub(super) peers: HashMap<IpAddr, u16>,
-    removed: Vec<(u64, IpAddr, Usage)>,
+    pub(super) removed: Vec<(u64, IpAddr, Usage)>,
     /// `true` while a replacement of the file's sessions is prepared.
     pub(super) replacing: bool,
     /// Number of replacements so far.
@@ -127,22 +125,60 @@ pub struct UpfTable {
     teids: Index,
     addresses: Index,
     prefixes: Index,
-    peers: Box<[OnceLock<(IpAddr, Outer)>]>,
+    peers: Peers,
     writer: Mutex<Writer>,
     /// Bitmap of sessions due for a volume report.
-    due: Box<[AtomicU64]>,
-    /// Time of the last batch.
-    now: AtomicU64,
+    pub(super) due: CounterArray,
+    pub(super) numbers: CounterArray,
     errors: Meter,
-    /// Buckets that limit error indications and ICMP errors.
-    pub(super) error_buckets: [AtomicU64; 2],
     /// `true` if the usage of removed sessions is to be reported.
     reports: bool,
 }
 
+// Indices of the table's numbers.
+/// Time of the last batch.
+const NOW: usize = 0;
+/// Buckets that limit error indications and ICMP errors.
+const ERROR_BUCKETS: usize = 1;
+/// Reports that could not be written and that no worker has counted.
+pub(super) const NUMBERS_UNWRITTEN: usize = 3;
+const NUMBERS: usize = 4;
+
 impl UpfTable {
     /// Creates a table without sessions. `seed` keys the hashes; `reports` keeps the usage of removed sessions.
     pub fn new(options: Options, profiles: &[Profile], reports: bool, seed: u64) -> UpfTable {
+        let shared_counters = SharedCounters::of_this_process();
+        UpfTable::with_shared_counters(options, profiles, (reports, seed), &shared_counters)
+    }
+
+    /// Creates a table as [`new`](UpfTable::new) does, for one of several processes. All of them use the same
+    /// `shared_counters` of [this size](UpfTable::shared_bytes), which hold the sessions with their rates and usage.
+    /// One process, which does not process packets, sets and removes sessions.
+    pub fn sharing(
+        options: Options,
+        profiles: &[Profile],
+        reports: bool,
+        shared_counters: &SharedCounters,
+    ) -> UpfTable {
+        let seed = shared_counters.take_seed();
+        UpfTable::with_shared_counters(options, profiles, (reports, seed), shared_counters)
+    }
+
+    /// Returns the bytes of state shared by processes.
+    pub fn shared_bytes(options: &Options, profiles: &[Profile]) -> usize {
+        let capacity = options.capacity;
+        let others = [1, Peers::WORDS, capacity.div_ceil(64), NUMBERS];
+        Records::shared_bytes(capacity, pairs(profiles))
+            + 3 * Index::shared_bytes(capacity)
+            + others.map(SharedCounters::bytes_of).iter().sum::<usize>()
+    }
+
+    fn with_shared_counters(
+        options: Options,
+        profiles: &[Profile],
+        (reports, seed): (bool, u64),
+        shared_counters: &SharedCounters,
+    ) -> UpfTable {
         let capacity = options.capacity;
         let used = |profile: &Profile| {
             let mut next = 0;
@@ -156,29 +192,25 @@ impl UpfTable {
                 profile: profile.clone(),
             }
         };
-        let limited = |profile: &Profile| {
-            let treatments = profile.treatments();
-            treatments
-                .filter(|treatment| treatment.rates.iter().any(Option::is_some))
-                .count()
-        };
-        let pairs = profiles.iter().map(limited).max().unwrap_or(0);
         let errors = options.errors_per_second.max(1);
         UpfTable {
             profiles: profiles.iter().map(used).collect(),
-            records: Records::new(capacity, pairs.min(MAX_RATES)),
-            teids: Index::new(capacity, seed),
-            addresses: Index::new(capacity, seed),
-            prefixes: Index::new(capacity, seed),
-            peers: (0..MAX_PEERS).map(|_| OnceLock::new()).collect(),
+            records: Records::new(capacity, pairs(profiles), shared_counters),
+            teids: Index::new(capacity, seed, shared_counters),
+            addresses: Index::new(capacity, seed, shared_counters),
+            prefixes: Index::new(capacity, seed, shared_counters),
+            peers: Peers::new(
+                &options.addresses,
+                (options.ttl, options.dont_fragment),
+                shared_counters,
+            ),
             writer: Mutex::new(Writer {
                 free: (0..capacity as u32).collect(),
                 ..Writer::default()
             }),
-            due: (0..capacity.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
-            now: AtomicU64::new(0),
+            due: shared_counters.take(capacity.div_ceil(64)),
+            numbers: shared_counters.take(NUMBERS),
             errors: Meter::new(Rate::Packets(errors), errors),
-            error_buckets: Default::default(),
             reports,
             options,
         }
@@ -213,7 +245,7 @@ impl UpfTable {
     pub fn memory_bytes(&self) -> usize {
         let indices = [&self.teids, &self.addresses, &self.prefixes];
         let indices: usize = indices.iter().map(|index| index.bytes()).sum();
-        self.records.bytes() + indices + size_of_val(&*self.peers) + size_of_val(&*self.due)
+        self.records.bytes() + indices + self.peers.bytes() + size_of_val(&*self.due)
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Writer> {
@@ -299,7 +331,7 @@ impl UpfTable {
     fn add(&self, writer: &mut Writer, session: &Session, forward: Forward, owner: Owner) -> Result<(), SessionError> {
         let full = || SessionError::Full(self.options.capacity);
         let place = writer.free.pop_front().ok_or_else(full)?;
-        let now = self.now.load(Ordering::Relaxed);
+        let now = self.numbers[NOW].load(Ordering::Relaxed);
         // A report due for the slot's previous session does not concern this one.
         self.clear_due(place);
         self.records.create(place, session, forward, now);
@@ -353,14 +385,11 @@ impl UpfTable {
         if let Some(place) = writer.peers.get(&peer) {
             return Ok(*place);
         }
-        let mut own = self.options.addresses.iter();
-        let own = own.find(|own| own.is_ipv4() == peer.is_ipv4());
-        let own = *own.ok_or(SessionError::Version(peer))?;
         let place = writer.peers.len();
-        let free = self.peers.get(place).ok_or(SessionError::Peers)?;
-        let kept = (self.options.ttl, None, self.options.dont_fragment);
-        let outer = Outer::between([own, peer], Some([PORT; 2]), protocol::UDP, kept);
-        let _ = free.set((peer, outer));
+        self.peers.add(place, peer).map_err(|why| match why {
+            NoPeer::Version => SessionError::Version(peer),
+            NoPeer::Full => SessionError::Peers,
+        })?;
         writer.peers.insert(peer, place as u16);
         Ok(place as u16)
     }
@@ -368,7 +397,7 @@ impl UpfTable {
     /// Returns the outer header to the peer with this index.
     #[inline]
     pub(super) fn outer(&self, peer: u16) -> Option<&Outer> {
-        Some(&self.peers.get(usize::from(peer))?.get()?.1)
+        self.peers.get(peer).map(|(_, outer)| outer)
     }
 
     /// Returns a session and its usage by number.
@@ -380,7 +409,7 @@ impl UpfTable {
     }
 
     fn described(&self, record: &Record) -> Session {
-        record.session(|place| Some(self.peers.get(usize::from(place))?.get()?.0))
+        record.session(|place| Some(self.peers.get(place)?.0))
     }
 
     /// Returns `true` if the address is local.
@@ -457,85 +486,34 @@ impl UpfTable {
     /// Returns `true` if the rate permits one more error of this kind: 0 for indications, 1 for ICMP.
     #[inline]
     pub(super) fn may_send_error(&self, kind: usize, now: Nanos) -> bool {
-        self.options.errors_per_second > 0 && take(&self.errors, &self.error_buckets[kind], now, 1)
+        self.options.errors_per_second > 0 && take(&self.errors, &self.numbers[ERROR_BUCKETS + kind], now, 1)
     }
 
     /// Updates the clock with a batch's time.
     #[inline]
     pub(super) fn set_now(&self, now: Nanos) {
         // Written about once a millisecond only, since all workers share the cache line.
-        if now.0 >> 20 != self.now.load(Ordering::Relaxed) >> 20 {
-            self.now.store(now.0, Ordering::Relaxed);
+        if now.0 >> 20 != self.numbers[NOW].load(Ordering::Relaxed) >> 20 {
+            self.numbers[NOW].store(now.0, Ordering::Relaxed);
         }
     }
 
     /// Returns the time of the last batch, since the run's start.
     pub fn now(&self) -> Nanos {
-        Nanos(self.now.load(Ordering::Relaxed))
-    }
-
-    /// Marks the session in a slot as due for a volume report.
-    #[inline]
-    pub(super) fn set_due(&self, place: u32) {
-        if let Some(word) = self.due.get(place as usize / 64) {
-            word.fetch_or(1 << (place % 64), Ordering::Relaxed);
-        }
-    }
-
-    fn clear_due(&self, place: u32) {
-        if let Some(word) = self.due.get(place as usize / 64) {
-            word.fetch_and(!(1 << (place % 64)), Ordering::Relaxed);
-        }
-    }
-
-    /// Passes sessions due for a volume report to `each`; with `times`, also those due for a time report.
-    pub(super) fn take_due(&self, times: bool, mut each: impl FnMut(ReportDue, &Record, Usage)) {
-        for (at, word) in (0u32..).zip(&self.due) {
-            let mut bits = match word.load(Ordering::Relaxed) {
-                0 => 0,
-                _ => word.swap(0, Ordering::Relaxed),
-            };
-            while bits != 0 {
-                let place = at * 64 + bits.trailing_zeros();
-                bits &= bits - 1;
-                if let Some(record) = self.records.read(place) {
-                    each(ReportDue::Volume, &record, self.records.usage(place));
-                }
-            }
-        }
-        if times && self.profiles.iter().any(|used| used.profile.time.is_some()) {
-            let now = self.now().0;
-            for place in 0..self.records.capacity() {
-                if let Some(record) = self.records.read(place)
-                    && let Some(time) = self.profile(record.forward.profile).and_then(|p| p.time)
-                    && self.records.time_is_due(place, now, time.0)
-                {
-                    each(ReportDue::Time, &record, self.records.usage(place));
-                }
-            }
-        }
-    }
-
-    /// Takes the usage of sessions removed since the last call.
-    pub(super) fn take_removed(&self) -> Vec<(u64, IpAddr, Usage)> {
-        std::mem::take(&mut self.lock().removed)
-    }
-
-    /// Passes all sessions with their usage to `each`.
-    pub(super) fn each(&self, mut each: impl FnMut(&Record, Usage)) {
-        for place in 0..self.records.capacity() {
-            if let Some(record) = self.records.read(place) {
-                each(&record, self.records.usage(place));
-            }
-        }
+        Nanos(self.numbers[NOW].load(Ordering::Relaxed))
     }
 }
 
-/// Trigger of a report.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ReportDue {
-    Volume,
-    Time,
+/// Returns the pairs of rule rates that each session needs.
+fn pairs(profiles: &[Profile]) -> usize {
+    let limited = |profile: &Profile| {
+        let treatments = profile.treatments();
+        treatments
+            .filter(|treatment| treatment.rates.iter().any(Option::is_some))
+            .count()
+    };
+    let pairs = profiles.iter().map(limited).max().unwrap_or(0);
+    pairs.min(MAX_RATES)
 }
 
 impl Record {

@@ -1,7 +1,8 @@
 //! Usage reports of sessions. One thread writes them; workers only mark sessions as due.
 
+use super::due::ReportDue;
 use super::records::Usage;
-use super::table::{ReportDue, UpfTable};
+use super::table::UpfTable;
 use crate::accounting::ExportFormat;
 use crate::exporter::{ExportError, Exported, Exporter, RecordFile, Sink, Source, UnwrittenRecords};
 use crate::out_file::Pulse;
@@ -93,6 +94,7 @@ impl Reports {
         let sink = ReportFile {
             table,
             file,
+            unwritten: Arc::clone(&unwritten),
             format,
             collections: 0,
         };
@@ -131,6 +133,7 @@ impl Reports {
 struct ReportFile {
     table: Arc<UpfTable>,
     file: RecordFile,
+    unwritten: Arc<UnwrittenRecords>,
     format: ExportFormat,
     /// Collections so far.
     collections: u32,
@@ -149,6 +152,7 @@ impl ReportFile {
         }
         // Billing systems follow the file.
         self.file.flush();
+        self.table.add_unwritten(self.unwritten.take());
     }
 }
 

@@ -3,8 +3,8 @@
 use super::checksum::checksum;
 use super::header::{Content, MAX_RANGES};
 use super::{LINE, lines_of};
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use tailwater_chain::shared_counters::{CounterArray, SharedCounters};
 
 /// 64-bit words per line.
 const WORDS: usize = LINE / 8;
@@ -14,15 +14,19 @@ const WORDS: usize = LINE / 8;
 /// Several cores may use it without a lock. Normally a stream's packets reach one core at a time, in order. If two
 /// cores have some concurrently, one may read a line the other writes; the checksum detects that.
 pub(super) struct Decoder {
-    words: Box<[AtomicU64]>,
+    words: CounterArray,
     /// Per slot, the epoch, and in the low half the line stored; 0 if empty, as epochs are not 0.
-    lines: Box<[AtomicU64]>,
-    /// Current epoch, and the line it started with here.
-    epoch: AtomicU64,
-    /// Previous epoch, whose packets may still be in flight, and the number received in a row since the last packet of
-    /// the current epoch.
-    before: AtomicU64,
+    lines: CounterArray,
+    epochs: CounterArray,
 }
+
+// Indices of a decoder's epochs.
+/// Current epoch, and the line it started with here.
+const EPOCH: usize = 0;
+/// Previous epoch, whose packets may still be in flight, and the number received in a row since the last packet of the
+/// current epoch.
+const BEFORE: usize = 1;
+const EPOCHS: usize = 2;
 
 /// After this many packets of the previous epoch in a row, they are not late: by chance an encoder has reused its
 /// number.
@@ -64,15 +68,22 @@ fn tag(epoch: u32, line: u32) -> u64 {
 }
 
 impl Decoder {
-    /// Allocates a cache of `bytes`, a power of two and at least one line. Returns `None` without enough memory.
-    pub(super) fn new(bytes: u64) -> Option<Decoder> {
+    /// Takes a cache of `bytes`, a power of two and at least one line, from the counters. Returns `None` without enough
+    /// memory.
+    pub(super) fn new(bytes: u64, shared_counters: &SharedCounters) -> Option<Decoder> {
         let count = bytes as usize / LINE;
         Some(Decoder {
-            words: bytemuck::allocation::try_zeroed_slice_box(count * WORDS).ok()?,
-            lines: bytemuck::allocation::try_zeroed_slice_box(count).ok()?,
-            epoch: AtomicU64::new(0),
-            before: AtomicU64::new(0),
+            words: shared_counters.try_take(count * WORDS)?,
+            lines: shared_counters.try_take(count)?,
+            epochs: shared_counters.take(EPOCHS),
         })
+    }
+
+    /// Returns the bytes of counters for a cache of `bytes`.
+    pub(super) fn shared_bytes(bytes: u64) -> usize {
+        let count = bytes as usize / LINE;
+        let taken = [count * WORDS, count, EPOCHS];
+        taken.map(SharedCounters::bytes_of).iter().sum()
     }
 
     /// Returns the number of lines of the cache.
@@ -82,7 +93,7 @@ impl Decoder {
 
     /// Returns the first line of an epoch that may be in the cache.
     pub(super) fn since(&self, epoch: u32) -> u32 {
-        let present = self.epoch.load(Relaxed);
+        let present = self.epochs[EPOCH].load(Relaxed);
         match present >> 32 == u64::from(epoch) {
             true => present as u32,
             false => 1,
@@ -91,21 +102,21 @@ impl Decoder {
 
     /// Records the arrival of a packet. Returns `false` if it is a late one of the previous epoch.
     fn arrive(&self, epoch: u32, line: u32) -> bool {
-        let present = self.epoch.load(Relaxed);
-        let before = self.before.load(Relaxed);
+        let present = self.epochs[EPOCH].load(Relaxed);
+        let before = self.epochs[BEFORE].load(Relaxed);
         if present >> 32 == u64::from(epoch) {
             if before as u32 != 0 {
-                self.before.store(tag((before >> 32) as u32, 0), Relaxed);
+                self.epochs[BEFORE].store(tag((before >> 32) as u32, 0), Relaxed);
             }
             return true;
         }
         if before >> 32 == u64::from(epoch) && before & u64::from(u32::MAX) < MOST_LATE {
-            self.before.store(before + 1, Relaxed);
+            self.epochs[BEFORE].store(before + 1, Relaxed);
             return false;
         }
         // Two cores doing this concurrently store the same values, except the line, of which the later one is safe.
-        self.before.store(present >> 32 << 32, Relaxed);
-        self.epoch.store(tag(epoch, line), Relaxed);
+        self.epochs[BEFORE].store(present >> 32 << 32, Relaxed);
+        self.epochs[EPOCH].store(tag(epoch, line), Relaxed);
         true
     }
 
@@ -183,7 +194,7 @@ impl Decoder {
             let there = self.lines[place].load(Relaxed);
             let later = match there >> 32 == u64::from(epoch) {
                 true => there as u32 >= line,
-                false => !present && there >> 32 == self.epoch.load(Relaxed) >> 32,
+                false => !present && there >> 32 == self.epochs[EPOCH].load(Relaxed) >> 32,
             };
             if later {
                 continue;

@@ -6,8 +6,9 @@ use super::sampling::Fingerprints;
 use super::text::{common_prefix, common_suffix};
 use super::{LINE, MAX_CONTENT, WINDOW, lines_of};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use tailwater_chain::batch::MAX_BATCH;
+use tailwater_chain::shared_counters::{CounterArray, SharedCounters};
 
 /// Line number of an empty slot: lines are numbered from 1.
 const NONE: u32 = 0;
@@ -22,41 +23,46 @@ pub(super) const MOST_OF_BATCH: u32 = (2 * MAX_BATCH * MAX_CONTENT.div_ceil(LINE
 /// State shared by an encoder and the instance that receives its requests, on any core. No ordering is required.
 pub(super) struct Outbound {
     /// Per cache slot, the line stored that may be referred to.
-    lines: Box<[AtomicU32]>,
-    epoch: AtomicU32,
-    /// Epoch that must end.
-    ended: AtomicU32,
-    /// Epoch, and in the low half its first line that may be referred to.
-    floor: AtomicU64,
-    /// Capacity of the remote cache, in lines.
-    remote_lines: AtomicU32,
+    lines: CounterArray<AtomicU32>,
+    numbers: CounterArray,
 }
 
+// Indices of an outbound stream's numbers.
+const EPOCH: usize = 0;
+/// Epoch that must end.
+const ENDED: usize = 1;
+/// Epoch, and in the low half its first line that may be referred to.
+const FLOOR: usize = 2;
+/// Capacity of the remote cache, in lines.
+const REMOTE_LINES: usize = 3;
+const NUMBERS: usize = 4;
+
 impl Outbound {
-    /// Allocates the state for a cache of `bytes`. Returns `None` without enough memory.
-    pub(super) fn new(bytes: u64) -> Option<Outbound> {
-        let count = bytes as usize / LINE;
+    /// Takes the state for a cache of `bytes` from the counters. Returns `None` without enough memory.
+    pub(super) fn new(bytes: u64, shared_counters: &SharedCounters) -> Option<Outbound> {
         Some(Outbound {
-            lines: bytemuck::allocation::try_zeroed_slice_box(count).ok()?,
-            epoch: AtomicU32::new(0),
-            ended: AtomicU32::new(0),
-            floor: AtomicU64::new(0),
-            remote_lines: AtomicU32::new(count as u32),
+            lines: shared_counters.take_halves(bytes as usize / LINE)?,
+            numbers: shared_counters.take(NUMBERS),
         })
+    }
+
+    /// Returns the bytes of counters for a cache of `bytes`.
+    pub(super) fn shared_bytes(bytes: u64) -> usize {
+        SharedCounters::bytes_of_halves(bytes as usize / LINE) + SharedCounters::bytes_of(NUMBERS)
     }
 
     /// Applies a request of the remote end. Returns `false` if its epoch is not the current one.
     pub(super) fn apply_request(&self, request: &Request<'_>) -> bool {
-        let epoch = self.epoch.load(Relaxed);
+        let epoch = self.numbers[EPOCH].load(Relaxed) as u32;
         if request.epoch != epoch {
             return false;
         }
         if request.reset {
-            self.ended.store(epoch, Relaxed);
+            self.numbers[ENDED].store(epoch.into(), Relaxed);
         }
-        self.remote_lines.store(request.lines, Relaxed);
+        self.numbers[REMOTE_LINES].store(request.lines.into(), Relaxed);
         let floor = u64::from(epoch) << 32 | u64::from(request.since);
-        let _ = self.floor.fetch_update(Relaxed, Relaxed, |before| {
+        let _ = self.numbers[FLOOR].fetch_update(Relaxed, Relaxed, |before| {
             (before >> 32 != floor >> 32 || before < floor).then_some(floor)
         });
         for [first, count] in request.ranges() {
@@ -99,12 +105,13 @@ pub(super) struct Encoder {
 }
 
 impl Encoder {
-    /// Creates an encoder with first epoch `epoch`, for a cache of `outbound`'s size.
-    pub(super) fn new(outbound: Arc<Outbound>, fingerprints: Fingerprints, epoch: u32) -> Encoder {
+    /// Creates an encoder for a cache of `outbound`'s size. It encodes nothing before its first epoch
+    /// [begins](Encoder::begin): until then another process may use the stream.
+    pub(super) fn new(outbound: Arc<Outbound>, fingerprints: Fingerprints) -> Encoder {
         let bytes = outbound.lines.len() * LINE;
         // Twice the slots that fingerprints need: few are overwritten before their windows are.
         let slots = (2 * bytes / usize::from(fingerprints.period)).next_power_of_two();
-        let mut encoder = Encoder {
+        Encoder {
             bytes: vec![0; bytes].into(),
             table: vec![0; slots].into(),
             shift: u64::BITS - slots.trailing_zeros(),
@@ -112,22 +119,26 @@ impl Encoder {
             regions: Vec::with_capacity(MAX_REGIONS),
             outbound,
             fingerprints,
-            epoch,
+            epoch: 0,
             next: 1,
             floor: 1,
             reach: 0,
-        };
-        encoder.begin(epoch);
-        encoder
+        }
+    }
+
+    /// Returns the bytes of an encoder with a cache of this size, without those of its stream.
+    pub(super) fn bytes(cache: u64, fingerprints: Fingerprints) -> u64 {
+        let slots = (2 * cache / u64::from(fingerprints.period)).next_power_of_two();
+        cache + slots * size_of::<u32>() as u64
     }
 
     /// Starts an epoch. Slots of earlier epochs need no clearing: a line's slot follows from its number, so an old line
     /// is overwritten before its number is reached again.
     pub(super) fn begin(&mut self, epoch: u32) {
         (self.epoch, self.next) = (epoch, 1);
-        self.outbound.epoch.store(epoch, Relaxed);
-        let lines = self.outbound.lines.len() as u32;
-        self.outbound.remote_lines.store(lines, Relaxed);
+        let numbers = &self.outbound.numbers;
+        numbers[EPOCH].store(epoch.into(), Relaxed);
+        numbers[REMOTE_LINES].store(self.outbound.lines.len() as u64, Relaxed);
     }
 
     /// Continues at a much later line.
@@ -136,17 +147,22 @@ impl Encoder {
         self.next = line;
     }
 
-    /// Applies requests, once per batch. Returns `true` if a new epoch must [begin](Encoder::begin).
+    /// Applies requests, once per batch. Returns `true` if a new epoch must [begin](Encoder::begin), as before the first
+    /// one.
     pub(super) fn refresh(&mut self) -> bool {
+        if self.epoch == 0 {
+            return true;
+        }
         let count = self.outbound.lines.len() as u32;
-        let floor = self.outbound.floor.load(Relaxed);
+        let numbers = &self.outbound.numbers;
+        let floor = numbers[FLOOR].load(Relaxed);
         self.floor = match floor >> 32 == u64::from(self.epoch) {
             true => (floor as u32).max(1),
             false => 1,
         };
-        let lines = self.outbound.remote_lines.load(Relaxed).min(count);
+        let lines = (numbers[REMOTE_LINES].load(Relaxed) as u32).min(count);
         self.reach = lines - lines.div_ceil(GUARD).min(lines);
-        self.outbound.ended.load(Relaxed) == self.epoch || u32::MAX - self.next < MOST_OF_BATCH
+        numbers[ENDED].load(Relaxed) == u64::from(self.epoch) || u32::MAX - self.next < MOST_OF_BATCH
     }
 
     /// Finds repeated regions of the content; fingerprints start at byte `from`. Returns the bytes

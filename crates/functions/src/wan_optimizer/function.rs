@@ -83,7 +83,7 @@ impl WanOptimizer {
         let encoder = table.lease().map(|lease| {
             let outbound = Arc::clone(table.outbound(lease.stream));
             let fingerprints = table.options().fingerprints;
-            let encoder = Encoder::new(outbound, fingerprints, table.new_epoch());
+            let encoder = Encoder::new(outbound, fingerprints);
             (encoder, lease)
         });
         WanOptimizer {

@@ -3,8 +3,8 @@
 use super::spec::WanOptimizerConfig;
 use super::{WanOptimizer, WanTable};
 use crate::kind::{
-    BuildContext, ConfigUpdate, FunctionConfig, FunctionError, FunctionFactory, FunctionKind, PreparedUpdate,
-    Requirements, UpdateError, count,
+    BuildContext, ConfigUpdate, FunctionConfig, FunctionError, FunctionFactory, FunctionKind, IsolationContext,
+    PreparedUpdate, Requirements, UpdateError, count,
 };
 use std::sync::Arc;
 use tailwater_chain::function::NetworkFunction;
@@ -27,15 +27,28 @@ impl FunctionConfig for WanOptimizerConfig {
         Ok(Box::new(WanOptimizerFactory { table: Arc::new(table) }))
     }
 
+    fn build_isolated(
+        &self,
+        _context: &BuildContext<'_>,
+        isolation: &IsolationContext,
+    ) -> Result<Box<dyn FunctionFactory>, FunctionError> {
+        let (options, destinations) = (self.options.clone(), self.destinations.clone());
+        let [part, _] = isolation.part;
+        let table = WanTable::sharing(options, destinations, part, &isolation.shared_counters)?;
+        Ok(Box::new(WanOptimizerFactory { table: Arc::new(table) }))
+    }
+
+    fn may_stay(&self) -> bool {
+        true
+    }
+
     fn requirements(&self, _capacity: usize) -> Requirements {
         Requirements {
+            shared_bytes: WanTable::shared_bytes(&self.options),
+            private_bytes: WanTable::private_bytes(&self.options),
             mixes_flows: true,
             ..Requirements::default()
         }
-    }
-
-    fn in_process_only_reason(&self) -> Option<&'static str> {
-        Some("all its instances decode with shared caches")
     }
 }
 

@@ -1,7 +1,7 @@
 //! State shared by all instances: tunnel headers, decoder caches, and requests to the encoders.
 
 use super::decoder::Decoder;
-use super::encoder::Outbound;
+use super::encoder::{Encoder, Outbound};
 use super::sampling::Fingerprints;
 use crate::ipsec::DontFragment;
 use crate::ipsec::headers::Outer;
@@ -12,6 +12,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use tailwater_chain::live::Live;
+use tailwater_chain::shared_counters::SharedCounters;
 use tailwater_net::{FlowKey, protocol};
 
 /// Largest number of streams per end.
@@ -68,6 +69,8 @@ pub struct WanTable {
     inbound: Box<[Decoder]>,
     /// Bitmap of leased streams.
     leased: AtomicU64,
+    /// The stream of each instance, for a process that has one instance; `None` if there is none left for it.
+    own_stream: Option<Option<usize>>,
     /// Source of epoch numbers.
     seed: RandomState,
     epochs: AtomicU64,
@@ -88,6 +91,46 @@ impl WanTable {
     /// # Errors
     /// There is not enough memory for the caches.
     pub fn new(options: Options, destinations: Vec<IpNet>) -> Result<WanTable, NoMemory> {
+        let shared_counters = SharedCounters::of_this_process();
+        WanTable::with_shared_counters(options, destinations, &shared_counters)
+    }
+
+    /// Creates an end as [`new`](WanTable::new) does, for process `part` of several. All of them use the same
+    /// `shared_counters` of [this size](WanTable::shared_bytes), which hold the decoders' caches and the requests to the
+    /// encoders. Each process encodes the stream of its number, and continues with a new epoch in the place of a failed
+    /// one.
+    ///
+    /// # Errors
+    /// There is not enough memory.
+    pub fn sharing(
+        options: Options,
+        destinations: Vec<IpNet>,
+        part: u16,
+        shared_counters: &SharedCounters,
+    ) -> Result<WanTable, NoMemory> {
+        let stream = (part < options.streams.into()).then_some(part.into());
+        let table = WanTable::with_shared_counters(options, destinations, shared_counters)?;
+        Ok(WanTable {
+            own_stream: Some(stream),
+            ..table
+        })
+    }
+
+    /// Returns the bytes of state shared by processes.
+    pub fn shared_bytes(options: &Options) -> usize {
+        usize::from(options.streams) * (Outbound::shared_bytes(options.cache) + Decoder::shared_bytes(options.cache))
+    }
+
+    /// Returns the bytes of an instance's own memory.
+    pub fn private_bytes(options: &Options) -> u64 {
+        Encoder::bytes(options.cache, options.fingerprints)
+    }
+
+    fn with_shared_counters(
+        options: Options,
+        destinations: Vec<IpNet>,
+        shared_counters: &SharedCounters,
+    ) -> Result<WanTable, NoMemory> {
         let no_memory = || NoMemory {
             streams: options.streams,
             bytes: options.cache,
@@ -99,10 +142,10 @@ impl WanTable {
         };
         let streams = 0..options.streams;
         let outbound = streams.clone().map(|_| {
-            let outbound = Outbound::new(options.cache).ok_or_else(no_memory)?;
+            let outbound = Outbound::new(options.cache, shared_counters).ok_or_else(no_memory)?;
             Ok(Arc::new(outbound))
         });
-        let inbound = streams.map(|_| Decoder::new(options.cache).ok_or_else(no_memory));
+        let inbound = streams.map(|_| Decoder::new(options.cache, shared_counters).ok_or_else(no_memory));
         Ok(WanTable {
             outers: options.ports().map(outer).collect(),
             outbound: outbound.collect::<Result<_, _>>()?,
@@ -110,6 +153,7 @@ impl WanTable {
             options,
             destinations: Live::new(destinations),
             leased: AtomicU64::new(0),
+            own_stream: None,
             seed: RandomState::new(),
             epochs: AtomicU64::new(0),
         })
@@ -127,6 +171,10 @@ impl WanTable {
 
     /// Leases a free stream until the lease is dropped.
     pub(super) fn lease(self: &Arc<Self>) -> Option<Lease> {
+        if let Some(own) = self.own_stream {
+            let table = Arc::clone(self);
+            return own.map(|stream| Lease { table, stream });
+        }
         let take = |leased: u64| {
             let free = leased.trailing_ones();
             (free < u32::from(self.options.streams)).then(|| leased | 1 << free)

@@ -54,7 +54,9 @@ use standard_error::StandardError;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 use tailwater_chain::function::NetworkFunction;
-use tailwater_functions::build::check_apart;
+use tailwater_chain::shared_counters::SharedCounters;
+use tailwater_functions::build::{BuildError, check_apart};
+use tailwater_functions::kind::HostServices;
 use tailwater_net::Nanos;
 use tailwater_sdk::program::ProcessPart;
 use watchdog::Watchdog;
@@ -65,6 +67,8 @@ pub struct Isolation {
     groups: Vec<Group>,
     /// Present after [`attach`](Isolation::attach).
     watch: Option<Watchdog>,
+    /// Parts of functions in this process, with the functions' names.
+    hosts: Vec<Host>,
 }
 
 impl Isolation {
@@ -78,8 +82,9 @@ impl Isolation {
         let of = cores.len() as u16;
         let until = Instant::now() + config.patience;
         // All at once, with one standby process per function.
-        let shared = config.programs.iter().map(shared_by_processes);
+        let shared = config.programs.iter().map(|program| shared_by_processes(program, of));
         let shared: Vec<_> = shared.collect::<Result<_, _>>()?;
+        let (shared, hosts): (Vec<_>, Vec<_>) = shared.into_iter().unzip();
         let launch = |index| {
             let part = ProcessPart { index, of };
             let programs = config.programs.iter().zip(&shared);
@@ -128,6 +133,7 @@ impl Isolation {
             config,
             groups,
             watch: None,
+            hosts: hosts.into_iter().flatten().collect(),
         })
     }
 
@@ -204,6 +210,11 @@ impl Isolation {
     pub fn finish(mut self) -> IsolationReport {
         let watch = self.watch.take();
         let mut report = watch.map_or_else(IsolationReport::default, Watchdog::finish);
+        for (function, host) in std::mem::take(&mut self.hosts) {
+            if let Err(error) = host.finish() {
+                report.failures.push(format!("{function}: {error}"));
+            }
+        }
         // With trusted functions there is nothing to defend this process against.
         if !self.config.limits_server && !report.without.contains(&"all") {
             report.without.push("server");
@@ -213,18 +224,37 @@ impl Isolation {
     }
 }
 
-/// Creates the descriptors that all processes of a function share.
-fn shared_by_processes(program: &Program) -> Result<SharedByProcesses, IsolationError> {
-    let counters = match program.demands.shared_bytes {
+/// Part of a function in this process, with the function's name.
+type Host = (String, Arc<dyn HostServices>);
+
+/// Creates the descriptors that all `of` processes of a function share, and starts its part in this process, if it has
+/// one.
+fn shared_by_processes(program: &Program, of: u16) -> Result<(SharedByProcesses, Option<Host>), IsolationError> {
+    let demands = &program.demands;
+    let counters = match demands.shared_bytes + usize::from(of) * demands.shared_bytes_of_process {
         0 => Ok(None),
         bytes => filled("tailwater-commons", bytes).map(|file| Some(Arc::new(file))),
     };
+    let counters = counters.map_err(IsolationError::Memory)?;
+    let host = match (&demands.host, &counters) {
+        (Some(host), Some(file)) => {
+            let counters = SharedCounters::in_file(file).map_err(IsolationError::Memory)?;
+            let function = program.function.clone();
+            let started = host.start(&counters, of).map_err(|source| BuildError::Function {
+                function: function.clone(),
+                source,
+            })?;
+            Some((function, started))
+        }
+        _ => None,
+    };
     let errors = StandardError::new(&program.function).map_err(IsolationError::StandardError)?;
-    Ok(SharedByProcesses {
-        counters: counters.map_err(IsolationError::Memory)?,
+    let shared = SharedByProcesses {
+        counters,
         errors: Arc::new(errors),
         socket: join_socket(program)?,
-    })
+    };
+    Ok((shared, host))
 }
 
 /// Gives up the rights that this process does not need once a run is set up, in all of its threads and for all programs

@@ -114,13 +114,14 @@ impl Program {
                     ..Program::of_code(&function.name, &code, &foreign.config, own)
                 };
             }
+            let demands = function.config.requirements(capacity);
             Program {
                 function: function.name.clone(),
                 launch: own.with([place.to_string().into()]),
                 config: configuration(function, capacity),
                 confined: None,
-                demands: function.config.requirements(capacity),
-                single_instance: function.config.exports(),
+                single_instance: function.config.exports() && demands.host.is_none(),
+                demands,
                 on_failure: function.on_failure,
                 joins: None,
             }

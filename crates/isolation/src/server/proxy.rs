@@ -34,6 +34,8 @@ pub(super) struct ProxyFunction {
     properties: FunctionProperties,
     /// `true` for the first proxy if any function of the chain requires the ends of flows.
     wants_flow_ends: bool,
+    /// `true` if this function inspects frames that are not IP.
+    inspects_non_ip: bool,
     /// `None` if this function's state cannot be stored externally.
     durable: Option<ProxyState>,
     piece_bytes: usize,
@@ -87,6 +89,7 @@ pub(super) fn all(
                 ..FunctionProperties::default()
             },
             wants_flow_ends: k == 0 && wants_flow_ends,
+            inspects_non_ip: seat.program.demands.inspects_non_ip,
             durable: ProxyState::of(k, description, round),
             piece_bytes: description.piece_bytes as usize,
             round: Arc::clone(round),
@@ -165,6 +168,17 @@ impl NetworkFunction for ProxyFunction {
             }
         });
         Verdict::Forward
+    }
+
+    fn inspect_non_ip(&mut self, packet: &Packet, frame: &[u8]) -> Verdict {
+        let mut verdict = Verdict::Forward;
+        if self.inspects_non_ip {
+            self.with_round(|k, round, counts| {
+                verdict = round.inspect_non_ip(k, packet, frame);
+                round.read_notes(k, counts);
+            });
+        }
+        verdict
     }
 
     fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {

@@ -7,6 +7,7 @@
 mod companions;
 mod flow_ends;
 mod frames;
+mod non_ip;
 mod outages;
 mod responses;
 
@@ -16,7 +17,7 @@ use super::outage::Outage;
 use super::run_queue::{PassEnd, RunQueueOrder};
 use super::status::{Measured, Status, Violation};
 use super::turn_watch::nanos;
-use crate::layout::{CHAIN_ENDED, CompanionRefusal, CompanionRequest, CompanionResponse, Masks};
+use crate::layout::{CHAIN_ENDED, CompanionRefusal, CompanionRequest, CompanionResponse, Masks, NON_IP};
 use rustix::thread::sched_yield;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -97,6 +98,8 @@ pub(super) struct Round {
     through: Vec<Masks>,
     /// Remaining packets whose frame has moved since the first function.
     moved: Masks,
+    /// Those of them that have become responses, which leave by their ingress port.
+    turned: Masks,
     /// Drop reason by slot; valid for dropped packets.
     reasons: Box<[u8]>,
     /// Current frame bounds by slot; valid for moved packets.
@@ -163,6 +166,7 @@ impl Round {
             peers: peers.collect(),
             through: vec![Masks::default(); group.slots.len() + 1],
             moved: Masks::default(),
+            turned: Masks::default(),
             reasons: vec![0; MAX_BATCH].into(),
             frames: vec![[0; 2]; MAX_BATCH].into(),
             written: vec![[0; 2]; MAX_BATCH].into(),
@@ -349,7 +353,7 @@ impl Round {
                 self.charge(lazy, since.elapsed().max(LEAST_PAUSE));
             }
             if k == functions {
-                break spoilt.filter(|_| count > 0);
+                break spoilt.filter(|_| count > 0 || self.flags & NON_IP != 0);
             }
             if self.is_bypassed(k) {
                 self.order.skip(k);

@@ -110,6 +110,8 @@ struct ReceivedFrame {
     length: u16,
     /// `true`: a preceding function rewrote the flow.
     rekeyed: bool,
+    /// `true`: a preceding function turned it into a response.
+    turned: bool,
 }
 
 /// Flow of a packet, for a stateful function.
@@ -229,6 +231,7 @@ impl Instance {
             start,
             length,
             rekeyed: packet.rekeyed,
+            turned: packet.turned,
         };
         let place = self.buffers.place(packet.at, packet.frame_range);
         let flow = packet.flow.map(|flow| flow.flow);
@@ -269,7 +272,8 @@ impl Instance {
             Some(flows) => flows.take_pending(self.of_flows[i].flow),
             None => known.rekeyed,
         };
-        TurnVerdict::Forward { place, rekeyed }
+        let turned = known.turned;
+        TurnVerdict::Forward { place, rekeyed, turned }
     }
 }
 
@@ -347,7 +351,8 @@ impl TurnFunction for Instance {
                         continue;
                     }
                     let place = [known.start, known.length];
-                    TurnVerdict::Forward { place, rekeyed }
+                    let turned = known.turned;
+                    TurnVerdict::Forward { place, rekeyed, turned }
                 }
                 abi::FORWARD => self.moved(i),
                 reason => TurnVerdict::Drop(reason - 1),

@@ -1,8 +1,8 @@
 //! Turns of a program: its main loop.
 
 use crate::protocol::layout::{
-    CHAIN_ENDED, COMPANION_QUERY, DRAINING, ENDED, FlowSlot, MAX_CANDIDATES, PacketMasks, PacketResponse, RequestArea,
-    ResponseArea, all_of, slots,
+    CHAIN_ENDED, COMPANION_QUERY, DRAINING, ENDED, FlowSlot, MAX_CANDIDATES, NON_IP, PacketMasks, PacketResponse,
+    RequestArea, ResponseArea, all_of, slots,
 };
 use crate::sys::sched_yield;
 use std::sync::Arc;
@@ -34,6 +34,8 @@ pub struct TurnPacket {
     pub flow: Option<FlowSlot>,
     /// `true`: a preceding function rewrote the flow.
     pub rekeyed: bool,
+    /// `true`: preceding functions of the group turned the packet into a response, which leaves by its ingress port.
+    pub turned: bool,
 }
 
 /// Verdict of a function on a packet.
@@ -45,6 +47,8 @@ pub enum TurnVerdict {
         place: [u16; 2],
         /// `true`: the function, or a preceding one, rewrote the flow.
         rekeyed: bool,
+        /// `true`: the packet has become a response, which leaves by its ingress port.
+        turned: bool,
     },
     /// The packet is dropped for this reason.
     Drop(u8),
@@ -65,6 +69,12 @@ pub trait TurnFunction {
 
     /// Processes the batch. Calls `each` with slot and verdict of every packet, except those forwarded unchanged.
     fn run(&mut self, now: Nanos, each: impl FnMut(u16, TurnVerdict));
+
+    /// Inspects a frame that is not IP, which is alone in the batch's memory. Returns the reason if it is dropped.
+    fn inspect_non_ip(&mut self, packet: &TurnPacket) -> Option<u8> {
+        let _ = packet;
+        None
+    }
 
     /// Appends the function's companion candidates for a new flow of this key and RSS hash, from attempt `turn` on: at
     /// most [`MAX_CANDIDATES`] keys with their numbers. Returns the attempt they belong to.
@@ -181,9 +191,41 @@ impl<W: TurnFunction> Turns<W> {
         self.responses.set_candidates(turn, &self.candidates);
     }
 
+    /// Inspects a frame that is not IP.
+    #[cold]
+    fn inspect_non_ip(&mut self, round: u64) {
+        let metadata = self.requests.metadata(0);
+        let dropped = self.function.inspect_non_ip(&TurnPacket {
+            at: 0,
+            frame_range: metadata.frame_range,
+            arrival: Nanos(metadata.arrival),
+            rss_hash: metadata.rss_hash,
+            entry: metadata.entry,
+            flow: None,
+            rekeyed: false,
+            turned: false,
+        });
+        let response = dropped.map_or(0, |reason| PacketResponse::Dropped(reason).encode(round));
+        self.responses.set_response_word(0, response);
+        let left = u64::from(dropped.is_none());
+        self.responses.set_masks(0, PacketMasks { left, moved: 0 });
+        self.respond(round);
+    }
+
+    /// Publishes the round's masks, and the counters.
+    fn respond(&self, round: u64) {
+        self.responses.set_masks_round(round);
+        for (i, count) in self.function.counters().enumerate() {
+            self.responses.set_counter(i, count);
+        }
+    }
+
     fn turn(&mut self, round: u64, flags: u64) {
         if flags & COMPANION_QUERY != 0 {
             return self.answer_companion_query();
+        }
+        if flags & NON_IP != 0 {
+            return self.inspect_non_ip(round);
         }
         let Turns {
             requests,
@@ -211,10 +253,7 @@ impl<W: TurnFunction> Turns<W> {
                 Some(_) => self.process::<true>(round, count, word),
             }
         }
-        self.responses.set_masks_round(round);
-        for (i, count) in self.function.counters().enumerate() {
-            self.responses.set_counter(i, count);
-        }
+        self.respond(round);
     }
 
     /// Processes the 64 packets that a word of the [masks](ResponseArea::masks) covers, of a batch of `count`.
@@ -245,7 +284,7 @@ impl<W: TurnFunction> Turns<W> {
         for i in slots(word, left) {
             let bit = 1 << (i % 64);
             let metadata = requests.metadata(i);
-            let (mut place, mut rekeyed) = (metadata.frame_range, false);
+            let (mut place, mut rekeyed, mut turned) = (metadata.frame_range, false, false);
             if moved & bit != 0
                 && let Some(in_front) = in_front
             {
@@ -254,8 +293,9 @@ impl<W: TurnFunction> Turns<W> {
                     Some(PacketResponse::Forwarded {
                         start,
                         length,
-                        rekeyed: said,
-                    }) => (place, rekeyed) = ([start, length], said),
+                        rekeyed: is_rekeyed,
+                        turned: is_turned,
+                    }) => (place, rekeyed, turned) = ([start, length], is_rekeyed, is_turned),
                     // Invalid response of the preceding function.
                     _ => {
                         left &= !bit;
@@ -274,6 +314,7 @@ impl<W: TurnFunction> Turns<W> {
                     generation: metadata.generation,
                 }),
                 rekeyed,
+                turned,
             };
             let headers = move |headers: &mut Headers| requests.headers(i, headers);
             if !function.put::<CHANGED>(&packet, headers) {
@@ -281,7 +322,12 @@ impl<W: TurnFunction> Turns<W> {
                 left &= !bit;
             } else if CHANGED && moved & bit != 0 {
                 let [start, length] = place;
-                let here = PacketResponse::Forwarded { start, length, rekeyed };
+                let here = PacketResponse::Forwarded {
+                    start,
+                    length,
+                    rekeyed,
+                    turned,
+                };
                 responses.set_response_word(i, here.encode(round));
                 moves |= bit;
             }
@@ -290,14 +336,19 @@ impl<W: TurnFunction> Turns<W> {
             let i = usize::from(at);
             let bit = 1 << (i % 64);
             let place = match made {
-                TurnVerdict::Forward { place, rekeyed } => {
-                    if place == requests.frame_range(i) && !rekeyed {
+                TurnVerdict::Forward { place, rekeyed, turned } => {
+                    if place == requests.frame_range(i) && !rekeyed && !turned {
                         moves &= !bit;
                         return;
                     }
                     moves |= bit;
                     let [start, length] = place;
-                    PacketResponse::Forwarded { start, length, rekeyed }
+                    PacketResponse::Forwarded {
+                        start,
+                        length,
+                        rekeyed,
+                        turned,
+                    }
                 }
                 TurnVerdict::Drop(reason) => {
                     left &= !bit;

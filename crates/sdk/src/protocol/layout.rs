@@ -71,6 +71,8 @@ pub enum PacketResponse {
         length: u16,
         /// `true`: a function changed the flow's addresses or ports, so later functions must decide again.
         rekeyed: bool,
+        /// `true`: the packet has become a response, which leaves by its ingress port.
+        turned: bool,
     },
     /// This function dropped it, with this reason number.
     Dropped(u8),
@@ -86,12 +88,19 @@ impl PacketResponse {
     /// | 16-31 | offset of the frame |
     /// | 32-47 | length of the frame |
     /// | 48 | rekeyed |
+    /// | 49 | turned |
     /// | 56-63 | lowest bits of the round |
     #[inline]
     pub fn encode(self, round: u64) -> u64 {
         let word = match self {
-            PacketResponse::Forwarded { start, length, rekeyed } => {
-                1 | u64::from(start) << 16 | u64::from(length) << 32 | u64::from(rekeyed) << 48
+            PacketResponse::Forwarded {
+                start,
+                length,
+                rekeyed,
+                turned,
+            } => {
+                let marks = u64::from(rekeyed) << 48 | u64::from(turned) << 49;
+                1 | u64::from(start) << 16 | u64::from(length) << 32 | marks
             }
             PacketResponse::Dropped(reason) => 2 | u64::from(reason) << 8,
         };
@@ -106,6 +115,7 @@ impl PacketResponse {
                 start: (word >> 16) as u16,
                 length: (word >> 32) as u16,
                 rekeyed: word >> 48 & 1 != 0,
+                turned: word >> 49 & 1 != 0,
             },
             2 => PacketResponse::Dropped((word >> 8) as u8),
             _ => return None,
@@ -153,6 +163,9 @@ pub const CHAIN_ENDED: u64 = 2;
 /// `RequestArea::flags`: the round has no packets. Functions report their companion candidates for the flow of the
 /// first packet's data, from the attempt in its arrival field on.
 pub const COMPANION_QUERY: u64 = 4;
+/// `RequestArea::flags`: the round has no packets. Functions that inspect frames that are not IP inspect that of the
+/// first packet's data, and respond as for a packet that does not move.
+pub const NON_IP: u64 = 8;
 
 const ROUND: usize = 0;
 const COUNT: usize = 1;
@@ -200,7 +213,7 @@ impl RequestArea {
         self.0.load(NOW, Relaxed)
     }
 
-    /// Returns the flags: [`DRAINING`], [`CHAIN_ENDED`], [`COMPANION_QUERY`].
+    /// Returns the flags: [`DRAINING`], [`CHAIN_ENDED`], [`COMPANION_QUERY`], [`NON_IP`].
     pub fn flags(&self) -> u64 {
         self.0.load(FLAGS, Relaxed)
     }

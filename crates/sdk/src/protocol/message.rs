@@ -62,7 +62,7 @@ pub struct Description {
 }
 
 /// Maximum number of drop reasons.
-pub const MOST_REASONS: usize = 16;
+pub const MOST_REASONS: usize = 17;
 
 /// Message of a program.
 #[derive(Clone, Debug, PartialEq, Eq)]

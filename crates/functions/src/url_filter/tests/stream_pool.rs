@@ -2,8 +2,9 @@
 
 use super::super::reassembly::Pool;
 use super::*;
-use crate::stream_pool::{Lease, SILENT, StreamPool};
+use crate::stream_pool::{Lease, SILENT, StreamPool, StreamPoolCache};
 use std::sync::mpsc::sync_channel;
+use tailwater_chain::shared_counters::SharedCounters;
 
 const SIZE: usize = 1024;
 const NOW: Nanos = Nanos::from_secs(100);
@@ -164,4 +165,40 @@ fn too_much_memory_is_an_error() {
         },
     );
     assert!(matches!(error, Err(TableError::Buffers { streams, .. }) if streams == 1 << 20));
+}
+
+/// The successor of a process that was killed while it had a buffer open frees it; other processes' buffers stay.
+#[test]
+fn the_buffer_of_a_killed_process_is_free_again() {
+    const COUNT: usize = 8;
+    let shape = (COUNT, SIZE);
+    let file = tailwater_chain::rig::unlinked_file(StreamPool::shared_bytes(shape, 2));
+    let counters = || SharedCounters::in_file(&file).unwrap();
+    StreamPool::fill_shared(shape, 2, &counters()).unwrap();
+    let process = |part| {
+        let pool = StreamPool::sharing(shape, [part, 2], &counters()).unwrap();
+        StreamPoolCache::new(Arc::new(pool))
+    };
+    let (mut first, mut second) = (process(0), process(1));
+    let kept = first.take(NOW).unwrap();
+    first.bytes_mut().unwrap().fill(7);
+    first.close(NOW);
+    let other = second.take(NOW).unwrap();
+    let lost = first.take(NOW).unwrap();
+    // Killed: nothing is dropped.
+    std::mem::forget(first);
+    let mut successor = process(0);
+    assert_eq!(successor.pool().free(), COUNT - 3);
+    successor.pool().recover();
+    assert_eq!(successor.pool().free(), COUNT - 2);
+    assert!(!successor.open(lost));
+    // Streams continue, also in another process.
+    assert!(successor.open(kept) && successor.bytes().unwrap().iter().all(|byte| *byte == 7));
+    successor.release();
+    assert!(!successor.open(other), "open in another process");
+    second.close(NOW);
+    assert!(successor.open(other));
+    successor.release();
+    drop((second, successor));
+    assert_eq!(process(1).pool().free(), COUNT);
 }

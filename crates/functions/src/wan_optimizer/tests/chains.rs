@@ -1,7 +1,7 @@
 //! Tests with whole packets through chains: both ends as functions, their messages, and packets they leave unchanged.
 
 use super::Chance;
-use crate::build::{BuildError, ChainBuilder, IsolationContext, build_isolated};
+use crate::build::{ChainBuilder, IsolationContext, build_isolated};
 use crate::spec::ChainSpec;
 use crate::wan_optimizer::WanOptimizerConfig;
 use crate::wan_optimizer::header::{ENTRY, HEADER};
@@ -9,6 +9,7 @@ use std::path::Path;
 use tailwater_chain::batch::Batch;
 use tailwater_chain::buffer::BufferPool;
 use tailwater_chain::chain::{Chain, Outcome};
+use tailwater_chain::rig::{INPUT, unlinked_file};
 use tailwater_chain::shared_counters::SharedCounters;
 use tailwater_net::builder::{FrameBuilder, fragment};
 use tailwater_net::checksum::{Checksum, verify_network, verify_transport};
@@ -56,9 +57,13 @@ impl End {
     }
 
     fn of(builder: &mut ChainBuilder) -> End {
+        End::of_chain(builder.instance(|_| true))
+    }
+
+    fn of_chain(chain: Chain) -> End {
         let pool = BufferPool::new(32, 2048).unwrap();
         End {
-            chain: builder.instance(|_| true),
+            chain,
             batch: Batch::new(&pool, 32),
             pool,
             offered: 0,
@@ -374,17 +379,47 @@ fn fragments_of_the_tunnels_packets_and_wrong_lengths_are_dropped() {
     assert_eq!(far.pass(&sent), client(b"what is cut"));
 }
 
+/// Processes that share memory are one end: a request that reaches one of them is heeded by the encoder of another.
 #[test]
-fn it_is_a_tunnels_end_and_not_by_itself() {
+fn processes_are_one_end_together() {
     let spec = spec(V4, BEHIND);
-    let surroundings = IsolationContext {
-        rss: RssHasher::default(),
-        part: [0, 1],
-        shared_counters: SharedCounters::of_this_process(),
-        capacity: 0,
+    let requirements = spec.functions[0].config.requirements(0);
+    let file = unlinked_file(requirements.shared_bytes);
+    let process = |part| {
+        let context = IsolationContext {
+            rss: RssHasher::default(),
+            part: [part, 2],
+            shared_counters: SharedCounters::in_file(&file).unwrap(),
+            capacity: 0,
+        };
+        let (function, _) = build_isolated(&spec.functions[0], context).unwrap();
+        End::of_chain(Chain::new(vec![("wanOptimizer".to_owned(), function)], None, INPUT))
     };
-    let alone = build_isolated(&spec.functions[0], surroundings);
-    assert!(matches!(alone, Err(BuildError::Shares { .. })));
+    // The standby process of the first one changes nothing before its turn.
+    let (mut near, mut other, standby) = (process(0), process(1), process(0));
+    let mut far = End::new([V4[1], V4[0]], "");
+    let text = client(&[7; 400]);
+    assert_eq!(far.pass(&near.pass(&text)), text);
+    // A packet that refers to one that got lost comes back as a request, which the other process gets.
+    let lost = client(&(0..=255).collect::<Vec<u8>>());
+    near.pass(&lost);
+    let (request, back) = far.run(&near.pass(&lost)).unwrap();
+    assert!(back);
+    assert!(other.run(&request).is_none());
+    assert_eq!((other.count("request"), far.count("missing")), (1, 1));
+    assert_eq!(far.pass(&near.pass(&lost)), lost);
+    assert_eq!(far.count("missing"), 1);
+    // A successor continues with an epoch of its own.
+    drop(near);
+    let mut near = standby;
+    assert_eq!(far.pass(&near.pass(&lost)), lost);
+    assert_eq!(far.pass(&near.pass(&lost)), lost);
+    assert_eq!(far.count("damaged"), 0);
+}
+
+#[test]
+fn a_tunnels_end_mixes_flows() {
+    let spec = spec(V4, BEHIND);
     let mut with_nat = spec.clone();
     with_nat.functions.extend(
         ChainSpec::parse(

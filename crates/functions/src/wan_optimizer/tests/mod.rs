@@ -11,6 +11,7 @@ use super::encoder::{Encoder, Outbound};
 use super::header::{self, Content, Message, Request};
 use super::{Fingerprints, LEAST_CACHE, MAX_CONTENT, Sampling};
 use std::sync::Arc;
+use tailwater_chain::shared_counters::SharedCounters;
 
 const PERIOD_32: Fingerprints = Fingerprints {
     sampling: Sampling::SampleByte,
@@ -66,8 +67,10 @@ pub(super) struct Near {
 
 impl Near {
     pub(super) fn new(cache: u64, fingerprints: Fingerprints, epoch: u32) -> Near {
-        let outbound = Arc::new(Outbound::new(cache).unwrap());
-        let mut encoder = Encoder::new(Arc::clone(&outbound), fingerprints, epoch);
+        let outbound = Arc::new(Outbound::new(cache, &SharedCounters::of_this_process()).unwrap());
+        let mut encoder = Encoder::new(Arc::clone(&outbound), fingerprints);
+        assert!(encoder.refresh());
+        encoder.begin(epoch);
         assert!(!encoder.refresh());
         Near {
             encoder,
@@ -105,7 +108,7 @@ pub(super) struct Far {
 impl Far {
     pub(super) fn new(cache: u64) -> Far {
         Far {
-            decoder: Decoder::new(cache).unwrap(),
+            decoder: Decoder::new(cache, &SharedCounters::of_this_process()).unwrap(),
             missing: Missing::new(),
             out: vec![0; MAX_CONTENT],
         }

@@ -76,6 +76,9 @@ impl Round {
                     packets.read(i * buffer_bytes + place[0], frame);
                 });
                 let (packet, frame) = batch.packet_mut(i);
+                if self.turned[word] & bit != 0 {
+                    packet.turn_back();
+                }
                 let is_fit = match self.followed {
                     true => find_headers(frame, &mut packet.headers),
                     false => parse_plain_v4(frame).is_some() || is_ip(frame),

@@ -9,7 +9,7 @@ impl Round {
     /// Reads the verdicts of the first `functions` functions. Returns the first one whose response is invalid.
     pub(super) fn read_verdicts(&mut self, count: usize, functions: usize) -> Option<usize> {
         self.through[0] = std::array::from_fn(|word| all_of(count, word));
-        self.moved = Masks::default();
+        (self.moved, self.turned) = (Masks::default(), Masks::default());
         for k in 0..functions {
             if !self.read_response(k, count) {
                 return Some(k);
@@ -59,10 +59,16 @@ impl Round {
                     self.written[i] = [0, *buffer_bytes as u32];
                 }
             }
+            let mut all_turned = 0;
             for i in slots(word, moved) {
                 match PacketResponse::decode(slate.response_word(i), round) {
-                    Some(place @ PacketResponse::Forwarded { start, length, .. }) if place.fits(*buffer_bytes) => {
+                    Some(
+                        place @ PacketResponse::Forwarded {
+                            start, length, turned, ..
+                        },
+                    ) if place.fits(*buffer_bytes) => {
                         self.frames[i] = [start, length];
+                        all_turned |= u64::from(turned) << (i % 64);
                         let [from, to] = self.written[i];
                         let (start, end) = (u32::from(start), u32::from(start) + u32::from(length));
                         self.written[i] = [from.min(start), to.max(end)];
@@ -70,7 +76,7 @@ impl Round {
                     _ => return false,
                 }
             }
-            (self.through[k + 1][word], self.moved[word]) = (left, moved);
+            (self.through[k + 1][word], self.moved[word], self.turned[word]) = (left, moved, all_turned);
         }
         true
     }

@@ -235,6 +235,13 @@ fn what_functions_say_of_packets_is_checked() {
         start,
         length,
         rekeyed: false,
+        turned: false,
+    };
+    let back = PacketResponse::Forwarded {
+        start: 64,
+        length: 70,
+        rekeyed: false,
+        turned: true,
     };
     let beyond = here(BUFFER_BYTES as u16 - 63, 64);
     let dropped = PacketResponse::Dropped(0);
@@ -246,6 +253,9 @@ fn what_functions_say_of_packets_is_checked() {
         ([without_1, (ROUND, masks(0b101, 0), dropped)], None),
         ([going_on, without_1], None),
         ([moved_1(here(0, 64)), moved_1(here(64, 70))], None),
+        // A response leaves by its ingress port, unless a function behind turns it again.
+        ([going_on, moved_1(back)], None),
+        ([moved_1(back), moved_1(here(0, 64))], None),
         // The second function may move a packet back that the first one moved.
         ([moved_1(here(0, 64)), going_on], None),
         // An unknown packet is forwarded, or one that the first function dropped.
@@ -274,8 +284,15 @@ fn what_functions_say_of_packets_is_checked() {
             assert_eq!(through, [ALL, left[0], left[1]]);
             assert_eq!(round.moved[0], said[1].1.moved);
         }
-        if let (0b010, PacketResponse::Forwarded { start, length, .. }) = (round.moved[0], said[1].2) {
+        if let (
+            0b010,
+            PacketResponse::Forwarded {
+                start, length, turned, ..
+            },
+        ) = (round.moved[0], said[1].2)
+        {
             assert_eq!(round.frames[1], [start, length]);
+            assert_eq!(round.turned[0], u64::from(turned) << 1);
         }
     }
     // A verdict of the previous round is invalid.

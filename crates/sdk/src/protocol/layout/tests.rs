@@ -4,8 +4,14 @@ use proptest::prelude::*;
 
 fn any_place() -> impl Strategy<Value = PacketResponse> {
     prop_oneof![
-        (any::<u16>(), any::<u16>(), any::<bool>())
-            .prop_map(|(start, length, rekeyed)| { PacketResponse::Forwarded { start, length, rekeyed } }),
+        (any::<[u16; 2]>(), any::<[bool; 2]>()).prop_map(|([start, length], [rekeyed, turned])| {
+            PacketResponse::Forwarded {
+                start,
+                length,
+                rekeyed,
+                turned,
+            }
+        }),
         any::<u8>().prop_map(PacketResponse::Dropped),
     ]
 }
@@ -27,7 +33,7 @@ proptest! {
 
     #[test]
     fn no_frame_reaches_beyond_its_buffer(start: u16, length: u16, bytes in 0usize..70_000) {
-        let place = PacketResponse::Forwarded { start, length, rekeyed: false };
+        let place = PacketResponse::Forwarded { start, length, rekeyed: false, turned: false };
         let inside = length > 0 && usize::from(start) + usize::from(length) <= bytes;
         prop_assert_eq!(place.fits(bytes), inside);
     }
