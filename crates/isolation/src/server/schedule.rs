@@ -97,6 +97,15 @@ pub(super) fn hold(processes: impl Iterator<Item = u32>) -> io::Result<bool> {
     set_all(processes, |process| set_priority(process, PRIORITY - 1))
 }
 
+/// Gives the core of these processes back to ordinary programs: they get it only while no other program wants it, even
+/// if they never sleep. Returns `false` if real-time priority, from which they come and to which they return, is not
+/// permitted; they then stay ordinary ones.
+pub(super) fn rest(processes: impl Iterator<Item = u32>) -> io::Result<bool> {
+    set_all(processes, |process| {
+        set_priority(process, PRIORITY - 1).and_then(|()| set_policy(process, libc::SCHED_IDLE, 0))
+    })
+}
+
 /// Changes the priority of these processes by `set`. Returns `false` if that is not permitted.
 fn set_all(processes: impl Iterator<Item = u32>, set: impl Fn(u32) -> io::Result<()>) -> io::Result<bool> {
     for process in processes {
