@@ -138,8 +138,7 @@ impl Isolated {
         all.for_each(|process| signal(process, Signal::KILL));
     }
 
-    /// Processes pinned to a core that the chain does not share with the server's other threads, with their scheduling
-    /// policies.
+    /// Processes that take turns on a core, with their scheduling policies. Those that wait for that are ordinary ones.
     pub fn on_core(&self, core: usize) -> Vec<(Pid, String)> {
         let file = self.file.0.to_str().unwrap();
         let pinned = format!("Cpus_allowed_list:\t{core}\n");
@@ -148,7 +147,7 @@ impl Isolated {
             command.contains(PROCESS) && command.contains(file) && read(*id, "status").contains(&pinned)
         });
         let found = found.filter_map(|id| Some((Pid::from_raw(id)?, policy(&read(id, "stat"))?)));
-        found.collect()
+        found.filter(|(_, policy)| policy == FIFO || policy == IDLE).collect()
     }
 
     /// Processes that take turns, or those that wait for that.

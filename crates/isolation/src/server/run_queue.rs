@@ -211,10 +211,8 @@ impl RunQueueOrder {
             core.leave(&self.status);
         }
         self.forget();
-        self.status.with_processes(|processes| {
-            // One that has ended will be detected by the watchdog, and no other failure is possible here.
-            let _ = schedule::rest(processes.iter().copied().filter(|process| *process != 0));
-        });
+        self.status
+            .with_processes(|processes| processes.iter().for_each(|process| schedule::give_core_back(*process)));
     }
 
     /// Returns `true` if the worker has slept since the order was restored, so that functions may have run meanwhile.
