@@ -39,7 +39,7 @@ use crate::flow_table::{EndedFlows, FlowCounters, FlowTable, Partition};
 use crate::function::{FlowStates, StateSlot};
 use crate::packet_traces::{PacketTraces, TracedFunction};
 use external_state::ExternalState;
-use flow_callbacks::report_flow_ends;
+use flow_callbacks::{before_flows_move, report_flow_ends};
 use forks::SplitPool;
 use predecessor::Predecessor;
 use segment::Segment;
@@ -98,11 +98,7 @@ impl Chain {
     pub fn release(&mut self, bucket: u16) -> Option<Partition> {
         self.claim_bucket(bucket);
         let table = self.table.as_mut()?;
-        for stage in &mut self.stages {
-            if let Some(flow_ends) = stage.function.flow_ends() {
-                flow_ends.before_flows_move();
-            }
-        }
+        before_flows_move(&mut self.stages);
         table.release(bucket)
     }
 
@@ -128,6 +124,13 @@ impl Chain {
     pub fn awaits_process(&self) -> bool {
         let mut remote = self.stages.iter().filter_map(|stage| stage.function.remote());
         remote.any(|function| function.awaits_process())
+    }
+
+    /// Gives the core of isolated functions back to ordinary programs, before the thread of an auxiliary core sleeps.
+    #[inline]
+    pub fn before_sleep(&self) {
+        let remote = self.stages.iter().filter_map(|stage| stage.function.remote());
+        remote.for_each(|function| function.before_sleep());
     }
 
     /// Returns `true` if the chain looks flows up.

@@ -105,15 +105,13 @@ impl CliError {
     /// disk were not full, or if no signal had come.
     pub fn exit_code(&self) -> ExitCode {
         let run = |error: &RunError| {
-            use RunError::{
-                Build, Core, External, IsolatedWithOffloading, Isolation, Open, State, StateWithOffloading,
-            };
+            use RunError::{Build, Core, External, IsolatedOnOneCore, Isolation, Open, State, StateWithOffloading};
             matches!(
                 error,
                 Build(_)
                     | Core(_)
                     | External { .. }
-                    | IsolatedWithOffloading
+                    | IsolatedOnOneCore { .. }
                     | Isolation(
                         IsolationError::Refused { .. } | IsolationError::NotAFunction { .. } | IsolationError::Build(_)
                     )

@@ -54,8 +54,7 @@ fn execute(plan: Plan) -> Result<ExitCode, CliError> {
     let clock = Clock::start();
     // First of the slow steps, since a port may be missing.
     let opened = Opened::new(loaded, &run, &clock)?;
-    let spec = run.spec();
-    let profile = mappers::profile(&plan.mapping, &plan.chain, spec, opened.trace(), &stop)?;
+    let profile = mappers::profile(&plan.mapping, &plan.chain, &run, opened.trace(), &stop)?;
     let mappers = Mappers::new(&plan.mapping, &run, &profile, plan.outputs.record.as_deref())?;
     let run = run.with_mappers(mappers.scaling, mappers.server)?;
     let ran = run_and_show(&run, opened, clock, endpoint, &stop)?;

@@ -2,14 +2,15 @@
 //!
 //! Consecutive functions share a round. The chain is cut at external functions, and at functions that stay in the
 //! worker's process, such as classifiers. Packets of a branch make rounds of their own. Each such row of functions has
-//! its own rounds and processes, all on the worker's core. Between the rows the worker sends packets out and receives
+//! its own rounds and processes, all on the worker's core. A worker on an auxiliary core has processes of its own there,
+//! which share the flows' state with those of the dedicated cores, and rest while the worker sleeps. Between the rows the worker sends packets out and receives
 //! returned ones, or runs the functions that stayed.
 
 use tailwater_chain::chain::Chain;
 use tailwater_chain::function::NetworkFunction;
 use tailwater_functions::build::{BuildError, ChainBuilder};
 use tailwater_functions::spec::{ChainSpec, FunctionSpec};
-use tailwater_isolation::server::{Isolation, IsolationConfig, IsolationError, IsolationReport, SharedCore};
+use tailwater_isolation::server::{Isolation, IsolationConfig, IsolationError, IsolationReport, WorkerCore};
 use tailwater_net::Nanos;
 use tailwater_net::toeplitz::RssHasher;
 
@@ -18,19 +19,20 @@ pub(crate) struct Isolated {
     /// For each part, its rows of functions that share a round.
     parts: Vec<Vec<Isolation>>,
     capacity: usize,
+    /// Number of workers on dedicated cores. Those on auxiliary cores follow.
+    dedicated: usize,
 }
 
 impl Isolated {
-    /// Starts the programs of these parts' functions for workers on these cores, and waits until they are configured. A
-    /// `shared` core is that of all workers.
+    /// Starts the programs of these parts' functions for workers on these cores, dedicated ones first, and waits until
+    /// they are configured.
     ///
     /// # Errors
     /// See [`Isolation::start`].
     pub(crate) fn start(
         config: &IsolationConfig,
         parts: &[ChainSpec],
-        cores: &[usize],
-        shared: Option<&SharedCore>,
+        cores: &[WorkerCore],
     ) -> Result<Isolated, IsolationError> {
         let program = |function: &FunctionSpec| {
             let mut programs = config.programs.iter();
@@ -46,7 +48,6 @@ impl Isolated {
                 connections,
                 followed: row.followed,
                 passed_by: row.passed_by,
-                shared_core: shared.cloned(),
                 ..config.clone()
             });
             rows.collect()
@@ -67,6 +68,7 @@ impl Isolated {
                 })
                 .collect::<Result<_, _>>()?,
             capacity,
+            dedicated: cores.iter().filter(|core| !core.is_auxiliary).count(),
         })
     }
 
@@ -110,12 +112,17 @@ impl Isolated {
         worker: u16,
         owns: impl Fn(u16) -> bool,
     ) -> Chain {
-        builder.instance_of(self.functions(part, worker), owns)
+        builder.instance_of(self.functions(part, worker.into()), owns)
     }
 
-    fn functions(&self, part: usize, worker: u16) -> Vec<(String, Box<dyn NetworkFunction>)> {
+    /// Functions of the chain of auxiliary core `auxiliary`, of an attached part that is the whole chain.
+    pub(crate) fn auxiliary_functions(&self, auxiliary: usize) -> Vec<(String, Box<dyn NetworkFunction>)> {
+        self.functions(0, self.dedicated + auxiliary)
+    }
+
+    fn functions(&self, part: usize, worker: usize) -> Vec<(String, Box<dyn NetworkFunction>)> {
         let together = self.parts[part].iter();
-        let functions = together.flat_map(|together| together.functions(worker.into()));
+        let functions = together.flat_map(|together| together.functions(worker));
         functions.collect()
     }
 

@@ -90,9 +90,14 @@ pub fn run_hosted(
     }
     // Until all processes of the functions have ended, which is before this returns.
     let real_time = match (&config.isolation, &config.cores[..]) {
-        (Some(_), [core]) => Some(host.real_time(*core).ok_or(RunError::NoAnswer { core: *core })?),
+        (Some(_), [_]) => {
+            let auxiliary = config.scaling.as_ref().map_or(&[][..], |scaling| &scaling.auxiliary);
+            let cores = config.cores.iter().chain(auxiliary);
+            let raised = cores.map(|core| host.real_time(*core).ok_or(RunError::NoAnswer { core: *core }));
+            raised.collect::<Result<Vec<_>, _>>()?
+        }
         (Some(_), _) => return Err(RunError::IsolatedOnSeveralCores),
-        (None, _) => None,
+        (None, _) => Vec::new(),
     };
     let on_host = OnHost {
         host,
@@ -100,7 +105,7 @@ pub fn run_hosted(
         only: only_fed.then(|| port.slot()),
         ends: port.ends().clone(),
         succession: port.succession().cloned(),
-        shared_core: real_time.as_ref().map(|core| core.shared().clone()),
+        real_time: &real_time,
     };
     on_port(plan, port, host.clock().clone(), control, Some(on_host))
 }

@@ -359,6 +359,16 @@ impl ChainBuilder {
     /// With `lent_buckets`, packets arrive that were not looked up, too. While this instance has one, every other
     /// instance that holds its bucket has [lent](Chain::lend) it. Earlier uses of the bucket happened before.
     pub unsafe fn auxiliary_instance(&self, lent_buckets: bool) -> Chain {
+        // SAFETY: guaranteed by the caller.
+        unsafe { self.auxiliary_instance_of(Vec::new(), lent_buckets) }
+    }
+
+    /// Same as [`auxiliary_instance`](ChainBuilder::auxiliary_instance), with these functions, which were created
+    /// elsewhere.
+    ///
+    /// # Safety
+    /// Same as [`auxiliary_instance`](ChainBuilder::auxiliary_instance).
+    pub unsafe fn auxiliary_instance_of(&self, others: Named, lent_buckets: bool) -> Chain {
         let table = self.flows.as_ref();
         let table = table.map(|(table, _)| match lent_buckets {
             // SAFETY: guaranteed by the caller.
@@ -366,12 +376,7 @@ impl ChainBuilder {
             // SAFETY: guaranteed by the caller.
             false => unsafe { table.for_migrated_flows() },
         });
-        self.branching(Chain::with_cuts(
-            self.instances(Vec::new()),
-            table,
-            self.input,
-            self.cuts,
-        ))
+        self.branching(Chain::with_cuts(self.instances(others), table, self.input, self.cuts))
     }
 }
 

@@ -43,7 +43,7 @@ fn run(programs: Vec<Program>) -> IsolationReport {
         config.patience = Duration::from_secs(600);
         let cores = rustix::thread::sched_getaffinity(None).unwrap();
         let core = (0..1024).rfind(|core| cores.is_set(*core)).unwrap();
-        let mut isolation = Isolation::start(config, &[core]).unwrap();
+        let mut isolation = Isolation::start(config, &[core.into()]).unwrap();
         let mut pool = BufferPool::new(64, 2048).unwrap();
         let buffer_bytes = pool.memory().buffer_bytes();
         isolation.attach(buffer_bytes, None, None).unwrap();

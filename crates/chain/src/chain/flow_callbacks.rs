@@ -24,6 +24,15 @@ pub(super) fn run_timers(stages: &mut [Stage], table: &mut FlowTable, flow: Flow
     }
 }
 
+/// Lets the functions complete pending work for flows that have ended: another instance may soon use their indices.
+pub(super) fn before_flows_move(stages: &mut [Stage]) {
+    for stage in stages {
+        if let Some(flow_ends) = stage.function.flow_ends() {
+            flow_ends.before_flows_move();
+        }
+    }
+}
+
 /// Reports the flows that have left the table to the functions.
 #[inline]
 pub(super) fn report_flow_ends(stages: &mut [Stage], ends: &mut EndedFlows) {

@@ -1,7 +1,7 @@
 //! Flows whose packets other cores process.
 
 use super::Chain;
-use super::flow_callbacks::EXPIRE_BUDGET;
+use super::flow_callbacks::{EXPIRE_BUDGET, before_flows_move};
 use crate::batch::{Batch, Packet};
 use crate::flow_table::FlowIndex;
 use tailwater_net::Nanos;
@@ -61,6 +61,13 @@ impl Chain {
         if let Some(table) = &mut self.table {
             table.lend(bucket);
         }
+    }
+
+    /// Completes pending work for flows that have ended, before another core may use their indices in the flow table:
+    /// this instance is about to send it packets, or the packets that it had from it back.
+    #[inline]
+    pub fn before_flows_move(&mut self) {
+        before_flows_move(&mut self.stages);
     }
 
     /// Takes a lent bucket back: none of its packets is on another core any more.

@@ -39,11 +39,7 @@ impl Chain {
         // It may have succeeded another one a moment ago.
         self.claim_all();
         self.take_all_back();
-        for stage in &mut self.stages {
-            if let Some(flow_ends) = stage.function.flow_ends() {
-                flow_ends.before_flows_move();
-            }
-        }
+        self.before_flows_move();
         DividedChain {
             is_plain: self.is_plain(),
             table: self.table.take(),

@@ -130,6 +130,9 @@ pub trait RemoteFunction {
     /// any case.
     fn awaits_process(&self) -> bool;
 
+    /// Called before the thread of an auxiliary core sleeps, between two batches: ordinary programs get the core.
+    fn before_sleep(&self);
+
     /// Size in bytes of the part of its state that can be stored externally.
     fn piece_bytes(&self) -> usize;
 

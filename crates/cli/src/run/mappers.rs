@@ -80,9 +80,10 @@ impl Mappers {
 /// policy's core mapper lets them help each other; `None` if there is neither.
 fn scaling(mapping: &Mapping, run: &RunPlan, profile: &CapacityProfile) -> Result<Option<ScalingConfig>, CliError> {
     let spec = run.spec();
-    // Neither state in Redis nor isolated functions can be offloaded.
-    let can_offload = spec.state.is_none() && run.config().isolation.is_none();
-    let dedicated_help = mapping.moves_buckets() && mapping.policy.scales() && can_offload;
+    // State in Redis cannot be offloaded. Isolated functions have dispatchers only where there are auxiliary cores.
+    let can_help = run.config().isolation.is_none() || !mapping.auxiliary.is_empty();
+    let can_help = can_help && spec.state.is_none();
+    let dedicated_help = mapping.moves_buckets() && mapping.policy.scales() && can_help;
     if mapping.auxiliary.is_empty() && !dedicated_help {
         return Ok(None);
     }
@@ -98,21 +99,24 @@ fn scaling(mapping: &Mapping, run: &RunPlan, profile: &CapacityProfile) -> Resul
 }
 
 /// Returns the profile for a run's policy: the named one, or the one beside the chain's file, or one that is measured
-/// now.
+/// now. Both of the latter are of functions in one process, so offloading of isolated ones uses an empty profile
+/// instead, from which the mapper learns.
 ///
 /// # Errors
 /// Training fails or is stopped.
 pub fn profile(
     mapping: &Mapping,
     chain: &Path,
-    spec: &ChainSpec,
+    run: &RunPlan,
     traffic: Option<&Trace>,
     stop: &AtomicBool,
 ) -> Result<CapacityProfile, CliError> {
+    let spec = run.spec();
     if let Some(profile) = &mapping.profile {
         return Ok(profile.clone());
     }
-    if !mapping.needs_profile() {
+    let learns = run.config().isolation.is_some() && mapping.is_offloading();
+    if learns || !mapping.needs_profile() {
         return Ok(CapacityProfile::default());
     }
     let by_rates = mapping.policy_by_rates();

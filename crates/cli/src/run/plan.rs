@@ -75,7 +75,7 @@ pub fn plan(args: &RunArgs) -> Result<Plan, CliError> {
     };
     let outputs = Outputs::new(args, &spec, traffic)?;
     if let Some(isolation) = &isolation {
-        isolation::check_cores(isolation, &mapping.dedicated)?;
+        isolation::check_cores(isolation, &spec, &mapping)?;
     }
     let config = RunConfig {
         nic: nic(args),

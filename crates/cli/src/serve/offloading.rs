@@ -29,10 +29,16 @@ pub fn policy(spec: &ServerSpec) -> Result<Policy, CliError> {
     })
 }
 
-/// Returns the factory of the chains' mappers. A chain's profile is the one beside its file, if it is there.
+/// Returns the factory of the chains' mappers. A chain's profile is the one beside its file, if it is there and the
+/// functions are not isolated.
 pub fn offloading(policy: Policy) -> MakeOffloading {
-    Box::new(move |spec: &ChainSpec| {
+    Box::new(move |spec: &ChainSpec, is_isolated: bool| {
+        // A profile is of functions in one process. Tailwater's mapper learns the costs of others.
+        if is_isolated && policy != Policy::Tailwater {
+            return Ok(None);
+        }
         let file = spec.source.file();
+        let file = file.filter(|_| !is_isolated);
         let profile = file.and_then(|file| profiles::found(file, spec, None));
         if profile.is_none() && policy == Policy::NetBlaze {
             let chain = file.map_or("CHAIN.yaml".to_owned(), |file| file.display().to_string());
@@ -77,9 +83,12 @@ mod tests {
         let text = "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {name: c}\n\
                     spec: {slo: {latency: 200us}, functions: [{accounting: {}}]}";
         let spec = ChainSpec::parse(text, "c", Path::new(".")).unwrap();
-        assert!(offloading(Policy::Tailwater)(&spec).unwrap().is_some());
-        assert!(offloading(Policy::Static)(&spec).unwrap().is_none());
-        let error = offloading(Policy::NetBlaze)(&spec).map(drop).unwrap_err();
+        assert!(offloading(Policy::Tailwater)(&spec, false).unwrap().is_some());
+        assert!(offloading(Policy::Static)(&spec, false).unwrap().is_none());
+        // None is measured of isolated functions.
+        assert!(offloading(Policy::Tailwater)(&spec, true).unwrap().is_some());
+        assert!(offloading(Policy::NetBlaze)(&spec, true).unwrap().is_none());
+        let error = offloading(Policy::NetBlaze)(&spec, false).map(drop).unwrap_err();
         assert!(error.contains("tailwater profile capacity"), "{error}");
     }
 }

@@ -93,8 +93,6 @@ fn what_cannot_be_isolated_is_refused() {
     assert_refused(&refused.output().unwrap(), "function counted keeps state per flow");
     let except = "--isolation-except";
     assert_refused(&run(&[&"run", &chain, &except, &"accounting"]), "requires --isolation");
-    let handed_over = run(&[&"run", &chain, &"--isolation", &"process", &"--auxiliary", &"0"]);
-    assert_refused(&handed_over, "cannot be used with");
     let alone = run(&[&"function-process", &chain, &"0"]);
     assert_eq!(alone.status.code(), Some(2));
     assert!(text(&alone.stderr).contains("started by"), "{}", text(&alone.stderr));

@@ -5,6 +5,7 @@
 //! chain's worker its turns.
 
 use super::mailbox::Orders;
+use super::real_time::ThreadPriority;
 use crate::clock::Clock;
 use crate::panics::catch_panic;
 use crate::scaling::auxiliary::{AuxiliaryTurn, AuxiliaryWorker, LONGEST_SLEEP};
@@ -14,16 +15,22 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
+use std::time::Duration;
 use tailwater_handover::park::Sleeper;
 use tailwater_net::Nanos;
 
 /// Time that workers get to end once the core is to stop.
 const LONGEST_STOP: Nanos = Nanos::from_secs(2);
 
+/// Interval at which the loop looks for a process that packets wait for, if there is nothing else to do.
+const WAIT_INTERVAL: Duration = Duration::from_micros(50);
+
 /// Order to an auxiliary core.
 pub(super) enum AuxiliaryOrder {
     /// Give a chain's worker its turns.
     Run(Box<HostedAuxiliary>),
+    /// Run at the real-time priority of isolated functions, for one more of their chains or for one less.
+    RealTime { raise: bool, done: Sender<()> },
     /// End once all workers have ended.
     Stop,
 }
@@ -32,6 +39,7 @@ impl fmt::Debug for AuxiliaryOrder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             AuxiliaryOrder::Run(_) => "Run",
+            AuxiliaryOrder::RealTime { .. } => "RealTime",
             AuxiliaryOrder::Stop => "Stop",
         })
     }
@@ -118,20 +126,26 @@ impl AuxiliaryLoop {
 
     /// Runs until it is to stop and all workers have ended, or the time for that is over.
     pub(super) fn run(mut self) {
+        let mut priority = ThreadPriority::default();
         loop {
             while let Some(order) = self.orders.next() {
                 match order {
                     AuxiliaryOrder::Run(worker) => self.workers.push(*worker),
+                    AuxiliaryOrder::RealTime { raise, done } => priority.change(raise, &done),
                     AuxiliaryOrder::Stop => self.stop_at = self.stop_at.or(Some(self.clock.now() + LONGEST_STOP)),
                 }
             }
-            let mut worked = Nanos::ZERO;
+            let (mut worked, mut waits) = (Nanos::ZERO, false);
             self.workers.retain_mut(|worker| match worker.turn() {
                 AuxiliaryTurn::Worked([began, end]) => {
                     worked += end.saturating_sub(began);
                     true
                 }
                 AuxiliaryTurn::Idle => true,
+                AuxiliaryTurn::Waits => {
+                    waits = true;
+                    true
+                }
                 AuxiliaryTurn::Over => false,
             });
             if worked > Nanos::ZERO {
@@ -143,6 +157,11 @@ impl AuxiliaryLoop {
                 && (self.workers.is_empty() || self.clock.now() > at)
             {
                 return;
+            }
+            if waits {
+                // The process that is awaited may need the core to start.
+                std::thread::sleep(WAIT_INTERVAL);
+                continue;
             }
             self.sleep();
         }

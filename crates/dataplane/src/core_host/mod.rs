@@ -26,7 +26,8 @@ use crate::worker::hosted::{Feeds, Hosted};
 use auxiliary_core::{AuxiliaryLoop, AuxiliaryOrder, HostedAuxiliary};
 use core_loop::CoreLoop;
 use mailbox::{Mailbox, Order, Orders, mailbox};
-use real_time::RealTimeCore;
+use real_time::CoreThread;
+pub(crate) use real_time::RealTimeCore;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, channel};
@@ -253,8 +254,13 @@ impl CoreHost {
     /// Gives a core's thread real-time priority, if that is permitted, for functions in processes of their own. Returns
     /// `None` if there is no such core, or its thread does not answer.
     pub(crate) fn real_time(&self, core: usize) -> Option<RealTimeCore> {
-        let core = self.cores.iter().find(|own| own.number == core)?;
-        RealTimeCore::raise(core.mailbox.clone(), core.shared.clone())
+        if let Some(own) = self.cores.iter().find(|own| own.number == core) {
+            let thread = CoreThread::Dedicated(own.mailbox.clone());
+            return RealTimeCore::raise(core, thread, own.shared.clone());
+        }
+        let (own, waker) = self.auxiliary.iter().find(|(own, _)| own.number == core)?;
+        let thread = CoreThread::Auxiliary(own.mailbox.clone(), waker.clone());
+        RealTimeCore::raise(core, thread, own.shared.clone())
     }
 
     /// Same as [`open_port`](Self::open_port), for a port in which packets wait until it is

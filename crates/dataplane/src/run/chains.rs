@@ -12,7 +12,7 @@ use tailwater_chain::flow_table::{FlowCounters, FlowTableMemory};
 use tailwater_functions::accounting::ExportError;
 use tailwater_functions::build::{ChainBuilder, KeptFunction, Reconfigure};
 use tailwater_functions::spec::ChainSpec;
-use tailwater_isolation::server::{IsolationReport, SharedCore};
+use tailwater_isolation::server::{IsolationReport, WorkerCore};
 use tailwater_net::Nanos;
 
 /// Factory of the instances.
@@ -34,18 +34,18 @@ pub(super) struct Instances {
 }
 
 impl ChainFactory {
-    /// Starts the processes of isolated functions, on a core that chains may share. `origin` is the start of the run's
-    /// clock, in wall-clock time.
+    /// Starts the processes of isolated functions on these cores, dedicated ones first. `origin` is the start of the
+    /// run's clock, in wall-clock time.
     pub(super) fn new(
         spec: &ChainSpec,
-        (config, shared): (&RunConfig, Option<&SharedCore>),
+        (config, cores): (&RunConfig, &[WorkerCore]),
         cuts: Cuts,
         origin: Nanos,
         kept: &[KeptFunction],
     ) -> Result<ChainFactory, RunError> {
         let parts = spec.parts();
         let isolation = config.isolation.as_ref();
-        let isolation = isolation.map(|isolation| Isolated::start(isolation, &parts, &config.cores, shared));
+        let isolation = isolation.map(|isolation| Isolated::start(isolation, &parts, cores));
         let isolation = isolation.transpose()?;
         let rss = spec.rss();
         let makers = parts.iter().enumerate().map(|(number, part)| match &isolation {
@@ -121,13 +121,18 @@ impl ChainFactory {
         Ok(Instances { chains, behind })
     }
 
-    /// Creates an instance for an auxiliary core.
+    /// Creates an instance for the auxiliary core of this index, after those of the workers.
     ///
     /// # Safety
     /// See [`ChainBuilder::auxiliary_instance`].
-    pub(super) unsafe fn auxiliary_instance(&self, lent_buckets: bool) -> Chain {
+    pub(super) unsafe fn auxiliary_instance(&self, index: usize, lent_buckets: bool) -> Chain {
+        let isolation = self.isolation.as_ref();
+        let others = isolation.map(|isolation| isolation.auxiliary_functions(index));
         // SAFETY: guaranteed by the caller.
-        unsafe { self.front.auxiliary_instance(lent_buckets) }
+        unsafe {
+            self.front
+                .auxiliary_instance_of(others.unwrap_or_default(), lent_buckets)
+        }
     }
 
     /// Flow table counters of all workers' chains, and of those `left` to successors.

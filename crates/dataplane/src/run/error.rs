@@ -20,9 +20,14 @@ pub enum RunError {
     /// Functions cannot be isolated.
     #[error(transparent)]
     Isolation(#[from] IsolationError),
-    /// Offloading of flows and isolation of functions exclude each other.
-    #[error("isolated functions share their worker's core: their flows cannot be offloaded to auxiliary cores")]
-    IsolatedWithOffloading,
+    /// An isolated function that cannot run on several cores would run on auxiliary ones.
+    #[error("isolated function {function} cannot run on auxiliary cores: {reason}")]
+    IsolatedOnOneCore {
+        /// Name of the function.
+        function: String,
+        /// The reason.
+        reason: &'static str,
+    },
     /// Isolated functions of a chain on several cores that it shares with other chains.
     #[error("isolated functions beside other chains run on one core, found several")]
     IsolatedOnSeveralCores,

@@ -32,7 +32,7 @@ pub struct RunConfig {
     /// Migration of RSS buckets between `cores`. With one core there is no destination, and without pacing no time at
     /// which to move: buckets stay.
     pub server: Option<ServerConfig>,
-    /// Isolation of functions in separate processes. `None` runs them in this one. Incompatible with `scaling`.
+    /// Isolation of functions in separate processes, on dedicated and auxiliary cores. `None` runs them in this one.
     pub isolation: Option<IsolationConfig>,
 }
 
@@ -115,10 +115,15 @@ fn check(spec: &ChainSpec, config: &RunConfig) -> Result<(), RunError> {
     if spec.state.is_some() && config.scaling.is_some() {
         return Err(RunError::StateWithOffloading);
     }
-    if config.isolation.is_some() && config.scaling.is_some() {
-        return Err(RunError::IsolatedWithOffloading);
+    let is_offloading = config.scaling.as_ref().is_some_and(|it| !it.auxiliary.is_empty());
+    let isolation = config.isolation.as_ref().filter(|_| is_offloading);
+    match isolation.and_then(|isolation| isolation.bound_to_one_core(spec)) {
+        Some((function, reason)) => Err(RunError::IsolatedOnOneCore {
+            function: function.to_owned(),
+            reason,
+        }),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// Rejects external functions where flows move between cores: each core has its own ports, and packets are outside.
@@ -147,6 +152,7 @@ mod tests {
     use std::path::Path;
     use std::sync::Arc;
     use tailwater_handover::park::Mode;
+    use tailwater_isolation::server::{Launch, Program};
     use tailwater_policy::core::CoreMapper;
     use tailwater_policy::server::ServerMapper;
 
@@ -178,8 +184,15 @@ mod tests {
             let state = "  state: {redis: {socket: /redis.sock}}\n";
             spec("{nat: {external: [203.0.113.0/28]}}", state)
         };
+        // Another isolated function of the chain is no obstacle.
+        let guarded = || spec("{accounting: }, {dnsGuard: {limits: {responses: 20}}}", "");
+        let launch = Launch {
+            program: "tailwater".into(),
+            arguments: Vec::new(),
+        };
+        let programs = Program::of_chain(&guarded(), &launch);
         let isolated = RunConfig {
-            isolation: Some(IsolationConfig::new(Vec::new(), Nanos::from_millis(1))),
+            isolation: Some(IsolationConfig::new(programs, Nanos::from_millis(1))),
             ..offloading()
         };
         let rows = [
@@ -200,9 +213,10 @@ mod tests {
             ),
             (stored(), offloading(), "that moves RSS buckets, found --auxiliary"),
             (
-                spec("{forward: }", ""),
+                guarded(),
                 isolated,
-                "cannot be offloaded to auxiliary cores",
+                "isolated function dnsGuard cannot run on auxiliary cores: it counts responses and queries of all \
+                 cores together",
             ),
         ];
         for (spec, config, message) in rows {

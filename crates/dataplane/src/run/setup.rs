@@ -35,6 +35,7 @@ use tailwater_chain::chain::{Chain, ReadClock};
 use tailwater_chain::packet_traces::{PacketTraces, TracedFunction};
 use tailwater_functions::reload::Reload;
 use tailwater_functions::spec::ChainSpec;
+use tailwater_isolation::server::WorkerCore;
 use tailwater_net::Nanos;
 use tailwater_policy::core::Unit;
 use tailwater_policy::turns::TurnShare;
@@ -56,8 +57,8 @@ pub(super) fn set_up<'r>(
     let origin = origin(clock.now());
     let succession = on_host.and_then(|on_host| on_host.succession.as_ref());
     let kept = succession.map_or(&[][..], |succession| &succession.kept);
-    let shared_core = on_host.and_then(|on_host| on_host.shared_core.as_ref());
-    let mut factory = ChainFactory::new(spec, (config, shared_core), cuts, origin, kept)?;
+    let worker_cores = worker_cores(config, on_host);
+    let mut factory = ChainFactory::new(spec, (config, &worker_cores), cuts, origin, kept)?;
     let server = config.server.as_ref();
     let server = server.filter(|_| queues > 1 && port.reta_delay().is_some());
     let auxiliary = config.scaling.as_ref();
@@ -227,6 +228,19 @@ fn reading(clock: &Clock) -> ReadClock {
     Box::new(move || clock.now())
 }
 
+/// Cores of the workers, dedicated ones first, for functions that take turns with them.
+fn worker_cores(config: &RunConfig, on_host: Option<&OnHost<'_>>) -> Vec<WorkerCore> {
+    let auxiliary = config.scaling.as_ref().map_or(&[][..], |scaling| &scaling.auxiliary);
+    let cores = config.cores.iter().map(|core| (*core, false));
+    let cores = cores.chain(auxiliary.iter().map(|core| (*core, true)));
+    let core = |(number, is_auxiliary)| WorkerCore {
+        number,
+        shared: on_host.and_then(|on_host| on_host.shared_core(number)),
+        is_auxiliary,
+    };
+    cores.map(core).collect()
+}
+
 /// Auxiliary cores that the run shares with other chains, if it is on a host that has some.
 fn shared(on_host: Option<&OnHost<'_>>, port: &dyn Port, dispatchers: usize) -> Option<scaling::Shared> {
     let pool = on_host?.host.auxiliary()?;
@@ -282,17 +296,17 @@ impl WorkerFactory {
         (buffered_spans, traces): (Option<Arc<BufferedSpans>>, &Arc<PacketTraces>),
         auxiliary: &[usize],
     ) -> Vec<AuxiliaryWorker> {
-        let mut auxiliary = auxiliary.iter().copied();
+        let mut auxiliary = auxiliary.iter().copied().enumerate();
         let worker = |(ends, telemetry): (AuxiliaryEnds, _)| {
+            let (index, core) = auxiliary.next().unwrap_or_default();
             let sender = self.tapped(port.sender());
             // SAFETY: parcels come only from `Dispatch`, which sends a flow's packets to one core at a time. The flow's
             // last packets have returned through a ring from the previous core before. Meanwhile `Dispatch` runs none
             // of them itself through the segments that the other core runs (`tailwater_dispatch::Backlog`, whose flows
             // each have an `Owner`). It activates every flow. If it offloads buckets, the same holds for them, and it
             // lends a bucket before it sends a packet of it that was not looked up.
-            let mut chain = unsafe { makers.auxiliary_instance(ends.unit == Unit::Bucket) };
-            let core = auxiliary.next().unwrap_or_default() as u32;
-            chain.sample_functions(reading(&self.clock), Arc::clone(traces), (core, 0));
+            let mut chain = unsafe { makers.auxiliary_instance(index, ends.unit == Unit::Bucket) };
+            chain.sample_functions(reading(&self.clock), Arc::clone(traces), (core as u32, 0));
             let (clock, config) = (self.clock.clone(), &self.config);
             let mut worker = AuxiliaryWorker::new(ends, chain, sender, clock, config, telemetry);
             if let Some(record) = self.batch_records.pop() {

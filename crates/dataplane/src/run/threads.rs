@@ -1,6 +1,6 @@
 //! Threads of a run, from their start to their end.
 
-use crate::core_host::{CoreHost, HELPER_PRIORITY};
+use crate::core_host::{CoreHost, HELPER_PRIORITY, RealTimeCore};
 use crate::cores::{CoreError, pin_to};
 use crate::external::worker::ExternalWorker;
 use crate::panics::catch_panic;
@@ -92,8 +92,17 @@ pub(crate) struct OnHost<'h> {
     pub(crate) ends: RunEnds,
     /// Inheritance of the chain, if it takes the place of another one.
     pub(crate) succession: Option<Succession>,
-    /// The core, if functions run in processes of their own.
-    pub(crate) shared_core: Option<SharedCore>,
+    /// The cores, if functions run in processes of their own.
+    pub(crate) real_time: &'h [RealTimeCore],
+}
+
+impl OnHost<'_> {
+    /// Core on which functions in processes of their own take turns with this chain and others.
+    pub(super) fn shared_core(&self, core: usize) -> Option<SharedCore> {
+        let mut cores = self.real_time.iter();
+        let core = cores.find(|own| own.number() == core)?;
+        Some(core.shared().clone())
+    }
 }
 
 /// Worker that has started.
@@ -165,9 +174,11 @@ impl WorkerThreads {
                     workers.push((format!("helper-{core}"), Started::Hosted(result)));
                     continue;
                 }
-                workers.extend(threads.pinned(("helper", core), false, move || {
-                    // It sleeps when idle. When it has work, it preempts ordinary threads.
-                    let (_priority, _refused) = Priority::fifo_or_ordinary(HELPER_PRIORITY);
+                workers.extend(threads.pinned(("helper", core), limited, move || {
+                    // It sleeps when idle. When it has work, it preempts ordinary threads, and takes turns with the
+                    // processes of isolated functions.
+                    let priority = if isolated { PRIORITY } else { HELPER_PRIORITY };
+                    let (_priority, _refused) = Priority::fifo_or_ordinary(priority);
                     helper.run(flags.failed())
                 }));
             }

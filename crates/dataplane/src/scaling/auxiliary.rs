@@ -8,7 +8,7 @@
 //! through the chain with its accounting, and the end of a run.
 
 use super::link::FromDispatcher;
-use super::source::Source;
+use super::source::{Batching, Source};
 use super::spans::BufferedSpans;
 use crate::batches::BatchRecord;
 use crate::clock::Clock;
@@ -47,6 +47,8 @@ pub(crate) enum AuxiliaryTurn {
     Worked([Nanos; 2]),
     /// There was nothing to do.
     Idle,
+    /// Packets wait for the process of an isolated function, on a thread that gives other chains turns, too.
+    Waits,
     /// All dispatchers have closed their rings, and nothing is left in them.
     Over,
 }
@@ -56,6 +58,8 @@ pub(crate) struct AuxiliaryWorker {
     sources: Vec<Source>,
     chain: CountedChain,
     sleeper: Option<Sleeper>,
+    /// Functions run in processes of their own.
+    is_isolated: bool,
     context: WorkerContext<dyn PortSender>,
 }
 
@@ -69,11 +73,12 @@ impl AuxiliaryWorker {
         config: &WorkerConfig,
         telemetry: WindowSender,
     ) -> AuxiliaryWorker {
-        let segments = chain.segments();
-        let source = |link| Source::new(link, ends.unit, segments, config.batch);
+        let batching = Batching::new(&chain, config.batch);
+        let source = |link| Source::new(link, ends.unit, batching);
         AuxiliaryWorker {
             sources: ends.links.into_iter().map(source).collect(),
             sleeper: ends.sleeper,
+            is_isolated: chain.has_isolated_functions(),
             chain: CountedChain::new(chain),
             context: WorkerContext::new(port, clock, config.clone(), telemetry),
         }
@@ -114,7 +119,7 @@ impl AuxiliaryWorker {
         loop {
             match self.turn() {
                 AuxiliaryTurn::Worked(_) => {}
-                AuxiliaryTurn::Idle => {
+                AuxiliaryTurn::Idle | AuxiliaryTurn::Waits => {
                     self.before_sleep();
                     let mut sleeper = self.sleeper.take();
                     let called = match &mut sleeper {
@@ -134,6 +139,10 @@ impl AuxiliaryWorker {
         // In this order: items pushed before a ring was closed are popped.
         let closed = self.sources.iter().all(|source| source.link.parcels.is_closed());
         let mut times: Option<[Nanos; 2]> = None;
+        let awaits = self.is_isolated && self.chain.awaits_process();
+        if awaits && self.sources.iter().any(|source| !source.link.parcels.is_empty()) {
+            return AuxiliaryTurn::Waits;
+        }
         for source in &mut self.sources {
             if let Some([began, end]) = source.serve(&mut self.context, &mut self.chain) {
                 self.context.meter.roll(end, &self.chain);
@@ -151,6 +160,9 @@ impl AuxiliaryWorker {
     pub(crate) fn before_sleep(&mut self) {
         self.context.meter.idle();
         self.sources.iter().for_each(|source| source.link.await_call());
+        if self.is_isolated {
+            self.chain.before_sleep();
+        }
     }
 
     /// Returns `true` if a turn has something to do.

@@ -435,6 +435,12 @@ impl Dispatch {
         }
     }
 
+    /// Returns `true` if packets are staged for auxiliary cores.
+    #[inline]
+    pub(crate) fn has_staged(&self) -> bool {
+        self.lists.has_staged()
+    }
+
     /// Pushes packets staged for auxiliary cores.
     #[inline]
     pub(crate) fn flush(&mut self, now: Nanos) {

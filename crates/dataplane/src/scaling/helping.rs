@@ -9,10 +9,11 @@
 //! While nobody requests help, a loop iteration takes one load.
 
 use super::link::FromDispatcher;
-use super::source::Source;
+use super::source::{Batching, Source};
 use crate::port::PortSender;
 use crate::worker::context::{CountedChain, WorkerContext};
 use tailwater_chain::buffer::BufferMemory;
+use tailwater_chain::chain::Chain;
 use tailwater_handover::helping::HelpOffers;
 use tailwater_net::Nanos;
 use tailwater_policy::core::Unit;
@@ -38,13 +39,13 @@ pub(crate) struct Helping {
 }
 
 impl Helping {
-    /// For a chain with this many segments, in batches of at most `batch` packets.
-    pub(crate) fn new(ends: HelpingEnds, segments: usize, batch: usize) -> Helping {
+    /// For `chain`, in batches of at most `batch` packets unless isolated functions determine their size.
+    pub(crate) fn new(ends: HelpingEnds, chain: &Chain, batch: usize) -> Helping {
         let HelpingEnds { number, offers, links } = ends;
         let mut sources = Vec::new();
         for (from, link) in links {
             sources.resize_with(sources.len().max(from + 1), || None);
-            sources[from] = Some(Source::new(link, Unit::Bucket, segments, batch));
+            sources[from] = Some(Source::new(link, Unit::Bucket, Batching::new(chain, batch)));
         }
         Helping {
             number,
@@ -135,6 +136,8 @@ impl Helping {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tailwater_api::PacketAction;
+    use tailwater_chain::chain::InputPolicy;
     use tailwater_handover::helping::OfferState;
 
     #[test]
@@ -145,7 +148,11 @@ mod tests {
             offers: offers.clone(),
             links: Vec::new(),
         };
-        let mut helping = Helping::new(ends, 1, 32);
+        let input = InputPolicy {
+            malformed: PacketAction::Drop,
+            non_ip: PacketAction::Drop,
+        };
+        let mut helping = Helping::new(ends, &Chain::new(Vec::new(), None, input), 32);
         let state = || offers.state(1, 0);
         helping.update(true);
         assert!(!helping.is_requested() && state() == OfferState::Withdrawn && helping.may_sleep());

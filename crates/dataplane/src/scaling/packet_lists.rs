@@ -64,6 +64,13 @@ impl PacketLists {
         &mut self.lists[auxiliary + 1]
     }
 
+    /// Returns `true` if parcels are staged for any of them.
+    #[inline]
+    pub(super) fn has_staged(&self) -> bool {
+        let auxiliaries = self.lists.len() - 4;
+        self.lists[1..=auxiliaries].iter().any(|staged| !staged.is_empty())
+    }
+
     /// Packets about to be parked.
     #[inline]
     pub(super) fn parking(&mut self) -> std::vec::Drain<'_, Parcel> {

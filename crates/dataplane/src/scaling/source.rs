@@ -5,7 +5,7 @@ use crate::batches::TimedPart;
 use crate::port::PortSender;
 use crate::worker::context::{CountedChain, WorkerContext};
 use std::ops::Range;
-use tailwater_chain::batch::Batch;
+use tailwater_chain::batch::{Batch, MAX_BATCH};
 use tailwater_chain::buffer::BufferMemory;
 use tailwater_chain::chain::Chain;
 use tailwater_chain::parcel::Parcel;
@@ -29,6 +29,32 @@ fn segments_of(batch: usize, segments: usize) -> Range<usize> {
     batch / segments..segments - batch % segments
 }
 
+/// Batches in which a chain takes packets of other cores.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Batching {
+    segments: usize,
+    /// Maximum number of packets.
+    most: usize,
+    /// Isolated functions determine the size.
+    is_isolated: bool,
+}
+
+impl Batching {
+    /// For `chain`, in batches of at most `batch` packets unless isolated functions determine their size.
+    pub(super) fn new(chain: &Chain, batch: usize) -> Batching {
+        Batching {
+            segments: chain.segments(),
+            most: batch,
+            is_isolated: chain.has_isolated_functions(),
+        }
+    }
+
+    /// Number of packets for which a batch needs room.
+    fn room(&self) -> usize {
+        if self.is_isolated { MAX_BATCH } else { self.most }
+    }
+}
+
 /// Rings from and to one dispatcher, with batches for its packets.
 pub(super) struct Source {
     pub(super) link: FromDispatcher,
@@ -40,24 +66,21 @@ pub(super) struct Source {
     unit: Unit,
     /// Batches of lent buckets so far.
     turns: usize,
+    batching: Batching,
 }
 
 impl Source {
-    /// For packets of the dispatcher's memory, in batches of at most `batch`, through a chain with this many segments.
-    pub(super) fn new(
-        (link, memory): (FromDispatcher, BufferMemory),
-        unit: Unit,
-        segments: usize,
-        batch: usize,
-    ) -> Source {
+    /// For packets of the dispatcher's memory.
+    pub(super) fn new((link, memory): (FromDispatcher, BufferMemory), unit: Unit, batching: Batching) -> Source {
         Source {
             link,
-            batches: (0..segments * segments)
-                .map(|_| Batch::of_memory(memory.clone(), batch))
+            batches: (0..batching.segments * batching.segments)
+                .map(|_| Batch::of_memory(memory.clone(), batching.room()))
                 .collect(),
-            parcels: Vec::with_capacity(batch),
+            parcels: Vec::with_capacity(batching.room()),
             unit,
             turns: 0,
+            batching,
         }
     }
 
@@ -70,12 +93,21 @@ impl Source {
         chain: &mut CountedChain,
     ) -> Option<[Nanos; 2]> {
         let Source {
-            link, batches, parcels, ..
+            link,
+            batches,
+            parcels,
+            batching,
+            ..
         } = self;
-        let waiting = link.parcels.ready(context.config.batch);
+        let waiting = link.parcels.ready(batching.room());
         if waiting == 0 {
             return None;
         }
+        let is_isolated = batching.is_isolated;
+        if is_isolated {
+            batching.most = chain.wanted_batch().unwrap_or(batching.most);
+        }
+        let most = batching.most;
         let now = context.clock.now();
         if link.is_abandoned() {
             self.discard(context, now);
@@ -83,7 +115,7 @@ impl Source {
         }
         // Data written by another core are fetched in three waves, each prefetched before it is read: the packets'
         // metadata, then their headers and their flows' state.
-        link.parcels.pop_each(context.config.batch, |parcel| {
+        link.parcels.pop_each(most, |parcel| {
             link.store.prefetch(&parcel);
             parcels.push(parcel);
         });
@@ -168,6 +200,9 @@ impl Source {
             }
             let sent = context.pass(chain, batch, packets, time, run);
             let began = std::mem::replace(&mut time, sent);
+            if is_isolated {
+                chain.before_flows_move();
+            }
             // Before the receipts, with which the dispatcher takes the buckets back.
             chain.return_borrowed();
             if waiting > popped {
@@ -186,10 +221,15 @@ impl Source {
     /// Counts a batch as lost.
     #[cold]
     fn discard<P: PortSender + ?Sized>(&mut self, context: &mut WorkerContext<P>, now: Nanos) {
-        let Source { link, batches, .. } = self;
+        let Source {
+            link,
+            batches,
+            batching,
+            ..
+        } = self;
         let batch = &mut batches[0];
         link.parcels
-            .pop_each(context.config.batch, |parcel| batch.add_parcel(&link.store, parcel));
+            .pop_each(batching.most, |parcel| batch.add_parcel(&link.store, parcel));
         context.meter.note_undrained_batch(batch, now);
         link.receipts.push_from(&mut batch.return_buffers());
     }

@@ -22,6 +22,8 @@ pub(super) struct DispatchTurn<'w> {
     pub(super) buckets: Option<&'w mut Buckets>,
     /// The batch is from the local queue.
     pub(super) from_queue: &'w mut bool,
+    /// Functions run in processes of their own.
+    pub(super) is_isolated: bool,
 }
 
 impl DispatchTurn<'_> {
@@ -30,11 +32,15 @@ impl DispatchTurn<'_> {
     pub(super) fn process(&mut self, received: &mut Received, now: Nanos) -> Nanos {
         let (mut time, packets) = self.distribute_arrived(received, now);
         self.dispatch.decide(self.chain, time);
+        if self.is_isolated && self.dispatch.has_staged() {
+            self.chain.before_flows_move();
+        }
         self.dispatch.flush(time);
         self.context.meter.window().auxiliary += self.dispatch.charge(time);
         // Without room nothing more can be received before some packets are processed.
         let before = time;
-        if self.dispatch.processes(received.waiting > 0 && self.has_room()) {
+        let awaits = self.is_isolated && self.chain.awaits_process();
+        if self.dispatch.processes(received.waiting > 0 && self.has_room()) && !awaits {
             time = self.process_queued(now, time);
         }
         self.dispatch.report(&mut self.context.meter.window().scaling);

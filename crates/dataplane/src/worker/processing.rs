@@ -89,7 +89,7 @@ impl ChainProcessing {
     pub(super) unsafe fn set_helping(&mut self, ends: HelpingEnds, batch: usize) {
         // SAFETY: guaranteed by the caller. Only batches of `Helping` are borrowed for.
         unsafe { self.chain.enable_borrowing() };
-        self.helping = Some(Box::new(Helping::new(ends, self.chain.segments(), batch)));
+        self.helping = Some(Box::new(Helping::new(ends, &self.chain, batch)));
     }
 
     /// Returns `true` if received packets, if any, have to go through the dispatcher: packets wait here or on auxiliary
@@ -155,8 +155,11 @@ impl ChainProcessing {
             batch: &mut self.batch,
             buckets: self.buckets.as_deref_mut(),
             from_queue: &mut self.from_queue,
+            is_isolated: self.sized,
         };
-        turn.process(received, now)
+        let end = turn.process(received, now);
+        self.size_batch();
+        end
     }
 
     /// Runs a turn with external flow state and packets that wait for it. Returns the end time, or `None` if there was
@@ -299,10 +302,8 @@ impl Processing for ChainProcessing {
         }
         let buckets = self.buckets.as_deref_mut();
         let (queue, pool) = (&mut *context.port, &mut self.pool);
-        let receives = match &self.dispatch {
-            Some(dispatch) => dispatch.receives(),
-            None => !self.sized || !self.chain.awaits_process(),
-        };
+        let has_room = self.dispatch.as_ref().is_none_or(|dispatch| dispatch.receives());
+        let receives = has_room && !(self.sized && self.chain.awaits_process());
         let mut received = match receives {
             true => receive((queue, buckets), now, pool, &mut self.batch),
             // Packets stay in the ring. It is looked at all the same.

@@ -2,6 +2,9 @@
 //!
 //! The functions' processes are this program, too, so it has no test harness.
 
+mod auxiliary;
+#[path = "../common/mod.rs"]
+mod common;
 mod processes;
 #[path = "../many_chains/rig.rs"]
 #[allow(dead_code, reason = "shared with other tests")]
@@ -31,12 +34,20 @@ const PACKETS: u32 = 300_000;
 /// Test, with its name.
 type Test = (&'static str, fn());
 
-const TESTS: [Test; 5] = [
+const TESTS: [Test; 7] = [
     ("isolated_and_trusted_chains_share_a_core", share_a_core),
     ("a_killed_process_costs_its_own_chain_packets", killed),
     ("a_function_that_hangs_stops_no_other_chain", hangs),
     ("packets_that_wait_for_a_process_hold_up_no_other_chain", holds),
     ("a_chain_is_replaced_by_one_with_other_processes", replaced),
+    (
+        "auxiliary_cores_are_lent_to_isolated_chains_and_belong_to_others_when_idle",
+        auxiliary::lent,
+    ),
+    (
+        "a_process_killed_on_an_auxiliary_core_costs_its_batch_and_no_flow",
+        auxiliary::killed,
+    ),
 ];
 
 fn main() -> ExitCode {

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+use tailwater_dataplane::scaling::ScalingConfig;
 use tailwater_dataplane::{RunConfig, RunPlan};
 use tailwater_functions::spec::ChainSpec;
 use tailwater_isolation::server::{IsolationConfig, Launch, Program};
@@ -31,16 +32,18 @@ impl Drop for ChainFile {
     }
 }
 
-fn text(network: &str, functions: &str) -> String {
+fn text(network: &str, functions: &str, objective: &str) -> String {
     format!(
         "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {{name: test}}\nspec:\n  \
-         match: {{destinations: [{network}]}}\n  slo: {{latency: 250ms}}\n  functions: [{functions}]\n"
+         match: {{destinations: [{network}]}}\n  slo: {{latency: {objective}}}\n  functions: [{functions}]\n"
     )
 }
 
+const OBJECTIVE: &str = "250ms";
+
 /// Plan of a trusted chain on the server's core.
 pub fn plan(server: &Server, network: &str, functions: &str) -> RunPlan {
-    let spec = ChainSpec::parse(&text(network, functions), "test", Path::new("."));
+    let spec = ChainSpec::parse(&text(network, functions, OBJECTIVE), "test", Path::new("."));
     RunPlan::new(spec.unwrap(), RunConfig::new(server.cores.clone())).unwrap()
 }
 
@@ -52,11 +55,31 @@ impl Isolated {
 
     /// Same, in the place of another chain.
     pub fn replace(server: &Server, network: &str, functions: &str, replaced: Option<&Running>) -> Isolated {
+        Isolated::with(server, (network, functions, OBJECTIVE), (None, None), replaced)
+    }
+
+    /// Starts a chain that also uses the server's auxiliary cores, and records the packets that it sends.
+    pub fn offloading(
+        server: &Server,
+        (network, functions): (&str, &str),
+        scaling: ScalingConfig,
+        sent: Option<PathBuf>,
+    ) -> Isolated {
+        // Leases of auxiliary cores last for twice the objective.
+        Isolated::with(server, (network, functions, "5ms"), (Some(scaling), sent), None)
+    }
+
+    fn with(
+        server: &Server,
+        (network, functions, objective): (&str, &str, &str),
+        (scaling, capture_out): (Option<ScalingConfig>, Option<PathBuf>),
+        replaced: Option<&Running>,
+    ) -> Isolated {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("tailwater-hosted-{}-{number}.yaml", std::process::id());
         let file = std::env::temp_dir().join(name);
-        fs::write(&file, text(network, functions)).unwrap();
+        fs::write(&file, text(network, functions, objective)).unwrap();
         let spec = ChainSpec::read(&file).unwrap_or_else(|error| panic!("{error}"));
         let launch = Launch {
             program: std::env::current_exe().unwrap().into(),
@@ -67,6 +90,8 @@ impl Isolated {
                 Program::of_chain(&spec, &launch),
                 spec.slo.budget(),
             )),
+            scaling,
+            capture_out,
             ..RunConfig::new(server.cores.clone())
         };
         let running = server.start_plan(RunPlan::new(spec, config).unwrap(), replaced);
@@ -113,6 +138,18 @@ impl Isolated {
         all.for_each(|process| signal(process, Signal::KILL));
     }
 
+    /// Processes that take turns on a core, with their scheduling policies. Those that wait for that are ordinary ones.
+    pub fn on_core(&self, core: usize) -> Vec<(Pid, String)> {
+        let file = self.file.0.to_str().unwrap();
+        let pinned = format!("Cpus_allowed_list:\t{core}\n");
+        let found = all().filter(|id| {
+            let command = read(*id, "cmdline");
+            command.contains(PROCESS) && command.contains(file) && read(*id, "status").contains(&pinned)
+        });
+        let found = found.filter_map(|id| Some((Pid::from_raw(id)?, policy(&read(id, "stat"))?)));
+        found.filter(|(_, policy)| policy == FIFO || policy == IDLE).collect()
+    }
+
     /// Processes that take turns, or those that wait for that.
     fn processes(&self, at_work: bool) -> Vec<Pid> {
         let file = self.file.0.to_str().unwrap();
@@ -146,11 +183,19 @@ fn read(id: i32, what: &str) -> String {
 }
 
 /// Returns `true` if a process has a real-time policy, and `None` if it is not alive, given the kernel's `stat` line.
-/// Its state is the first word after its name, its policy the thirty-ninth.
 fn is_real_time(stat: &str) -> Option<bool> {
-    const FIFO: &str = "1";
+    Some(policy(stat)? == FIFO)
+}
+
+/// Numbers of scheduling policies in the kernel.
+pub const FIFO: &str = "1";
+pub const IDLE: &str = "5";
+
+/// Returns the number of a process's scheduling policy. The state is the first word after its name, the policy the
+/// thirty-ninth.
+fn policy(stat: &str) -> Option<String> {
     let behind = stat.rsplit_once(')').map_or("", |(_, behind)| behind);
     let mut words = behind.split_whitespace();
     words.next().filter(|state| !"ZX".contains(state))?;
-    Some(words.nth(37) == Some(FIFO))
+    words.nth(37).map(str::to_owned)
 }

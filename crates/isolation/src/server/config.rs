@@ -3,12 +3,12 @@
 use super::chain_file::ChainFile;
 use super::error::IsolationError;
 use super::process::Program;
-use super::shared_core::SharedCore;
 use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 use tailwater_chain::batch::MAX_BATCH;
+use tailwater_functions::spec::ChainSpec;
 use tailwater_net::Nanos;
 use tailwater_policy::isolation::BatchBounds;
 
@@ -33,8 +33,6 @@ pub struct IsolationConfig {
     /// `true` if the threads of this process give up the rights that they do not need: those started here, and workers
     /// by [`limit_worker`](super::limit_worker).
     pub limits_server: bool,
-    /// Core whose thread gives several chains their turns; `None` for workers with threads of their own.
-    pub shared_core: Option<SharedCore>,
     /// File with the chain's spec, which exists as long as this does.
     pub chain_file: Option<Arc<ChainFile>>,
 }
@@ -55,7 +53,6 @@ impl IsolationConfig {
                 most: MAX_BATCH,
             },
             limits_server: false,
-            shared_core: None,
             chain_file: None,
         }
     }
@@ -63,6 +60,26 @@ impl IsolationConfig {
     /// Returns `true` if processes of a function join by a socket.
     pub fn has_joining(&self) -> bool {
         self.programs.iter().any(|program| program.joins.is_some())
+    }
+
+    /// Returns the first isolated function of the chain that cannot run on several cores, and the reason. Auxiliary
+    /// cores are further ones.
+    pub fn bound_to_one_core(&self, spec: &ChainSpec) -> Option<(&str, &'static str)> {
+        let config = |program: &Program| {
+            let mut functions = spec.functions.iter();
+            let function = functions.find(|function| function.name == program.function)?;
+            function.config.in_process_only_reason()
+        };
+        self.programs.iter().find_map(|program| {
+            let reason = match program {
+                Program { joins: Some(_), .. } => Some("its processes join, and somebody else starts them"),
+                Program {
+                    single_instance: true, ..
+                } => Some("it exports from a single process"),
+                program => config(program),
+            };
+            Some((&*program.function, reason?))
+        })
     }
 
     /// Starts each program, and ends it once it is configured.

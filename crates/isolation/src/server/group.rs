@@ -5,7 +5,7 @@ use super::error::IsolationError;
 use super::process::Process;
 use super::report::{FunctionReport, StandardErrorReport};
 use super::schedule::{self, ProcessState};
-use super::shared_core::SharedCore;
+use super::shared_core::{SharedCore, WorkerCore};
 use super::slot::{Attaching, EndReason, FunctionSlot, Standby};
 use super::starter::{self, Starter};
 use super::status::Status;
@@ -70,6 +70,8 @@ pub(super) struct Group {
     limited: bool,
     /// Core whose thread gives other groups turns, too.
     pub(super) shared: Option<SharedCore>,
+    /// The core is an auxiliary one: the processes [rest](schedule::rest) while the worker sleeps.
+    pub(super) is_auxiliary: bool,
     /// The processes were moved to another core, at ordinary priority.
     has_left: bool,
     /// They had real-time priority before.
@@ -80,17 +82,13 @@ pub(super) struct Group {
 }
 
 impl Group {
-    pub(super) fn new(
-        core: usize,
-        part: ProcessPart,
-        seats: Vec<FunctionSlot>,
-        (limited, shared): (bool, Option<SharedCore>),
-    ) -> Group {
+    pub(super) fn new(core: WorkerCore, part: ProcessPart, seats: Vec<FunctionSlot>, limited: bool) -> Group {
         Group {
-            core,
+            core: core.number,
             part,
             limited,
-            shared,
+            shared: core.shared,
+            is_auxiliary: core.is_auxiliary,
             has_left: false,
             was_real_time: false,
             area: None,
@@ -218,6 +216,8 @@ impl Group {
         let processes = seats.filter_map(|seat| seat.process.as_ref());
         let queued = match &self.shared {
             _ if self.has_left => Ok(false),
+            // The worker may sleep. It queues them before their first turn.
+            _ if self.is_auxiliary => schedule::rest(processes.map(Process::id)),
             // Another group may have the core. The worker queues them before their first turn.
             Some(_) => schedule::hold(processes.map(Process::id)),
             None => schedule::queue(processes.map(Process::id)),

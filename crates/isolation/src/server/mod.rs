@@ -42,7 +42,7 @@ pub use process::{Confined, Launch, Program};
 pub use proxy::FAILED;
 pub use report::{FunctionReport, IsolationReport, Restarts, StandardErrorReport};
 pub use schedule::{PRIORITY, WATCH_PRIORITY};
-pub use shared_core::SharedCore;
+pub use shared_core::{SharedCore, WorkerCore};
 
 use crate::memory::filled;
 use area::{Area, Flows, TableShape};
@@ -72,12 +72,13 @@ pub struct Isolation {
 }
 
 impl Isolation {
-    /// Starts the functions' programs for workers on `cores`, and waits until they are configured.
+    /// Starts the functions' programs for workers on `cores`, dedicated ones first, and waits until they are
+    /// configured.
     ///
     /// # Errors
     /// A program cannot be started, rejects its configuration, or describes itself differently than another process of
     /// it.
-    pub fn start(config: IsolationConfig, cores: &[usize]) -> Result<Isolation, IsolationError> {
+    pub fn start(config: IsolationConfig, cores: &[WorkerCore]) -> Result<Isolation, IsolationError> {
         let config = Arc::new(config);
         let of = cores.len() as u16;
         let until = Instant::now() + config.patience;
@@ -98,7 +99,7 @@ impl Isolation {
         };
         let starting = (0..of).map(launch).collect::<Result<Vec<_>, _>>()?;
         let mut groups = Vec::new();
-        for (index, (starting, &core)) in starting.into_iter().zip(cores).enumerate() {
+        for (index, (starting, core)) in starting.into_iter().zip(cores).enumerate() {
             let mut seats = Vec::new();
             let programs = config.programs.iter().zip(&shared);
             for ((first, spare), (program, shared)) in starting.into_iter().zip(programs) {
@@ -114,8 +115,7 @@ impl Isolation {
                 index: index as u16,
                 of,
             };
-            let shared = config.shared_core.clone();
-            groups.push(Group::new(core, part, seats, (config.limits_server, shared)));
+            groups.push(Group::new(core.clone(), part, seats, config.limits_server));
         }
         // All processes of a function run one program, so their descriptions must be equal.
         let of_first = groups.first().map(Group::descriptions);

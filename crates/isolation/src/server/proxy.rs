@@ -306,6 +306,15 @@ impl RemoteFunction for ProxyFunction {
         round.as_mut().is_some_and(Round::awaits_process)
     }
 
+    fn before_sleep(&self) {
+        if self.k == 0 {
+            let mut round = self.round.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(round) = round.as_mut() {
+                round.before_sleep();
+            }
+        }
+    }
+
     fn piece_bytes(&self) -> usize {
         self.piece_bytes
     }

@@ -88,6 +88,8 @@ pub(super) struct Round {
     waiting: Option<(Instant, usize)>,
     /// `true` if the worker's thread has nothing else to do than to wait for a successor.
     may_sleep: bool,
+    /// `true` if the core belongs to ordinary programs while the worker sleeps.
+    is_on_auxiliary_core: bool,
     /// Number of ended flows of which all functions are known to be notified, or never will be.
     told: u64,
     /// Generation of the last flow opened.
@@ -155,6 +157,7 @@ impl Round {
             waited: Duration::ZERO,
             waiting: None,
             may_sleep: group.shared.is_none(),
+            is_on_auxiliary_core: group.is_auxiliary,
             told: 0,
             birth: u64::from(worker) << GENERATION_BITS,
             order: RunQueueOrder::new(
@@ -246,6 +249,13 @@ impl Round {
     pub(super) fn wanted_batch(&mut self) -> Option<usize> {
         let rested = std::mem::replace(&mut self.rests, true);
         (!rested || !self.passed_by).then(|| self.size.next())
+    }
+
+    /// Gives an auxiliary core back to ordinary programs: the worker is about to sleep.
+    pub(super) fn before_sleep(&mut self) {
+        if self.is_on_auxiliary_core {
+            self.order.rest();
+        }
     }
 
     /// Every [`EMPTY_EVERY`] rounds, runs one without packets to measure the switches alone, and publishes the measured

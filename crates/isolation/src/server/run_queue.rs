@@ -24,6 +24,10 @@
 //! On a [core that chains share](SharedCore), the functions of all groups but one are held in the same way. A group
 //! that takes the core queues its functions first.
 //!
+//! On an auxiliary core the functions *rest* while the worker sleeps: they get the core only while no ordinary program
+//! wants it. The worker queues all of them before the next round's packets are written, as after any sleep of its own,
+//! and none of them rests in a round.
+//!
 //! All this holds while the worker is pinned to the functions' core and has their priority. Otherwise functions run
 //! at any time, and packets are not protected between turns.
 
@@ -73,6 +77,8 @@ pub(super) struct RunQueueOrder {
     shared: Option<SharedCore>,
     /// `true` for each function that may request companions.
     may_request_companions: Box<[bool]>,
+    /// Set while the functions rest, since they were attached or the worker has slept.
+    rests: bool,
     /// Set if the functions may be queued in another order than the chain's.
     lost: bool,
     /// Number of sleeps of the worker's thread when the order was last restored.
@@ -123,6 +129,7 @@ impl RunQueueOrder {
             announced: vec![0; may_request_companions.len()].into(),
             unannounced: vec![0; may_request_companions.len()].into(),
             may_request_companions,
+            rests: true,
             strict: 0,
             next_strict: STRICT_ROUNDS,
             spoilt_at: None,
@@ -159,6 +166,7 @@ impl RunQueueOrder {
     pub(super) fn restore(&mut self) {
         self.stride = Stride::All;
         self.admitted = 0..self.held.len();
+        self.rests = false;
         if !self.status.is_real_time() {
             self.is_kept = false;
             return;
@@ -186,6 +194,25 @@ impl RunQueueOrder {
             self.queue(0..self.held.len());
         }
         self.sleeps = schedule::sleeps();
+    }
+
+    /// Lets the functions rest: the worker is about to sleep. Only between two rounds.
+    #[inline]
+    pub(super) fn rest(&mut self) {
+        if !std::mem::replace(&mut self.rests, true) && self.status.is_real_time() {
+            self.give_core_back();
+        }
+    }
+
+    #[cold]
+    fn give_core_back(&mut self) {
+        if let Some(core) = &self.shared {
+            // Otherwise the next group would raise these to hold them.
+            core.leave(&self.status);
+        }
+        self.forget();
+        self.status
+            .with_processes(|processes| processes.iter().for_each(|process| schedule::give_core_back(*process)));
     }
 
     /// Returns `true` if the worker has slept since the order was restored, so that functions may have run meanwhile.

@@ -97,6 +97,23 @@ pub(super) fn hold(processes: impl Iterator<Item = u32>) -> io::Result<bool> {
     set_all(processes, |process| set_priority(process, PRIORITY - 1))
 }
 
+/// Lets new processes [rest](give_core_back) until they are queued. Returns `false` if real-time priority is not
+/// permitted; they then stay ordinary ones.
+pub(super) fn rest(processes: impl Iterator<Item = u32>) -> io::Result<bool> {
+    set_all(processes, |process| {
+        set_priority(process, PRIORITY - 1).and_then(|()| set_policy(process, libc::SCHED_IDLE, 0))
+    })
+}
+
+/// Gives the core of a process back to ordinary programs: it gets the core only while none of them wants it, even if it
+/// never sleeps. None if it is 0.
+pub(super) fn give_core_back(process: u32) {
+    if process != 0 {
+        // It may have ended, which the watchdog will detect.
+        let _ = set_policy(process, libc::SCHED_IDLE, 0);
+    }
+}
+
 /// Changes the priority of these processes by `set`. Returns `false` if that is not permitted.
 fn set_all(processes: impl Iterator<Item = u32>, set: impl Fn(u32) -> io::Result<()>) -> io::Result<bool> {
     for process in processes {

@@ -34,6 +34,29 @@ impl SharedCore {
     }
 }
 
+/// Core of a worker and its functions.
+#[derive(Clone, Debug)]
+pub struct WorkerCore {
+    /// Its number.
+    pub number: usize,
+    /// The core, if its thread gives several chains their turns; `None` for a worker with a thread of its own.
+    pub shared: Option<SharedCore>,
+    /// `true` if it is an auxiliary core, which belongs to ordinary programs while its worker sleeps: the functions
+    /// [rest](tailwater_chain::chain::Chain::before_sleep) then.
+    pub is_auxiliary: bool,
+}
+
+impl From<usize> for WorkerCore {
+    /// Dedicated core of a worker with a thread of its own.
+    fn from(number: usize) -> WorkerCore {
+        WorkerCore {
+            number,
+            shared: None,
+            is_auxiliary: false,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -94,7 +94,7 @@ impl Rig {
         let mut config = IsolationConfig::new(programs, Nanos(200_000));
         config.deadline = deadline;
         let core = core(0).expect("a core");
-        let mut isolation = Isolation::start(config, &[core]).unwrap();
+        let mut isolation = Isolation::start(config, &[core.into()]).unwrap();
         let pool = BufferPool::new(64, 2048).unwrap();
         let capacity = 4096;
         isolation

@@ -123,7 +123,7 @@ pub(crate) fn work(
     };
     let mut config = IsolationConfig::new(programs(case, container, arguments), objective);
     config.deadline = DEADLINE;
-    let mut isolation = Isolation::start(config, &[on]).expect("a chain that starts");
+    let mut isolation = Isolation::start(config, &[on.into()]).expect("a chain that starts");
     let pool = pool();
     let attached = isolation.attach(pool.memory().buffer_bytes(), None, None);
     attached.expect("a chain that is attached");

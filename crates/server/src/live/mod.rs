@@ -10,6 +10,7 @@ mod details;
 mod ended;
 mod external;
 mod figures;
+mod offloading;
 mod outputs;
 mod profiling;
 mod reading;
@@ -20,6 +21,7 @@ mod take_over;
 
 pub use ended::{EndedChain, final_counts};
 pub use figures::{ChainFigures, Figures};
+pub use offloading::MakeOffloading;
 pub use profiling::Profiler;
 pub use reading::ReadIsolated;
 
@@ -29,6 +31,7 @@ use crate::details::CoreDetails;
 use crate::machine::{ChainObservation, ChainState, Machine, MachineNote, Refusal};
 use crate::take_over::fields::{FinalCounts, HandedOver, MachineOffer, TakenOver};
 use deferred::TakingOver;
+use offloading::Offloading;
 use outputs::check_outputs;
 use profiling::core_to_profile;
 use reading::ChainReader;
@@ -40,15 +43,12 @@ use std::time::Duration;
 use tailwater_api::IsolationMode;
 use tailwater_dataplane::core_host::{CoreHost, HostError};
 use tailwater_dataplane::port::Port;
-use tailwater_dataplane::scaling::ScalingConfig;
 use tailwater_dataplane::shared_port::{SharedPort, SharedPortConfig};
 use tailwater_dataplane::{IsolationConfig, RunConfig, RunPlan};
 use tailwater_files::regular_only;
 use tailwater_functions::spec::ChainSpec;
-use tailwater_handover::park::Mode;
 use tailwater_net::Nanos;
 use tailwater_placement::slo::Curves;
-use tailwater_policy::core::MakeMapper;
 
 /// Time within which a chain has drained: twice its objective, at most half a second, and what its end takes.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
@@ -59,23 +59,6 @@ pub struct ServerPort {
     pub port: Box<dyn Port>,
     /// Configuration.
     pub config: SharedPortConfig,
-}
-
-/// Packets of a worker in its own queue or on auxiliary cores, at most, for chains with the first workers of a port.
-/// Further packets wait in its ring. For later ones than these the port's buffers might not suffice: they use no
-/// auxiliary cores.
-const OFFLOADED: [(usize, u32); 2] = [(4, 2048), (16, 512)];
-
-/// Makes the mappers by which a chain uses auxiliary cores; `None` if it does not.
-pub type MakeOffloading = Box<dyn Fn(&ChainSpec) -> Result<Option<MakeMapper>, String> + Send>;
-
-/// The same, without its content in debug output.
-struct Offloading(MakeOffloading);
-
-impl std::fmt::Debug for Offloading {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Offloading")
-    }
 }
 
 /// Data plane of this machine.
@@ -171,42 +154,6 @@ impl LiveMachine {
         })
     }
 
-    /// Lets chains use the host's auxiliary cores.
-    #[must_use]
-    pub fn offloading(mut self, make: MakeOffloading) -> LiveMachine {
-        self.offloading = Some(Offloading(make));
-        self
-    }
-
-    /// Returns the configuration by which a chain uses the host's auxiliary cores, if it does.
-    fn scaling(
-        &self,
-        chain: &AppliedChain,
-        spec: &ChainSpec,
-        except: Option<&str>,
-    ) -> Result<Option<ScalingConfig>, Refusal> {
-        let (Some(pool), Some(Offloading(make))) = (self.host.auxiliary(), &self.offloading) else {
-            return Ok(None);
-        };
-        let others = self.chains.values().filter(|other| Some(other.name()) != except);
-        let beside = others.filter(|other| other.port() == chain.port && other.offloads());
-        let workers = beside.map(|other| other.cores().len()).sum::<usize>() + chain.placement.cores.len();
-        let Some((_, buffers)) = OFFLOADED.into_iter().find(|(most, _)| workers <= *most) else {
-            return Ok(None);
-        };
-        if spec.state.is_some() || spec.externals().next().is_some() {
-            return Ok(None);
-        }
-        let mapper = make(spec).map_err(Refusal::new)?;
-        Ok(mapper.map(|mapper| ScalingConfig {
-            auxiliary: pool.cores().to_vec(),
-            dedicated_help: false,
-            mapper,
-            park: Mode::Sleep,
-            buffers,
-        }))
-    }
-
     /// Finds chains' curves by `source`, which gets a chain with its functions; `cache_bytes` is the cache that
     /// all cores share.
     #[must_use]
@@ -268,12 +215,13 @@ impl LiveMachine {
             check_outputs(&spec, other, &[])?;
         }
         external::check(&spec, cores.len(), others())?;
-        let scaling = match &isolation {
-            Some(isolation) => {
-                reading::check_cores(isolation, self.host.cores())?;
-                None
-            }
-            None => self.scaling(chain, &spec, except)?,
+        if let Some(isolation) = &isolation {
+            reading::check_cores(isolation, self.host.cores())?;
+        }
+        let isolated = isolation.as_ref();
+        let scaling = match isolated.and_then(|isolation| isolation.bound_to_one_core(&spec)) {
+            Some(_) => None,
+            None => self.scaling(chain, (&spec, isolated.is_some()), except)?,
         };
         let config = RunConfig {
             scaling,
@@ -299,6 +247,7 @@ impl LiveMachine {
     /// whose configuration differs get the new one before, and the old one again if the chain cannot start.
     fn launch(&mut self, chain: &AppliedChain, replaced: Option<&str>) -> Result<RunningChain, Refusal> {
         let plan = self.plan(chain, Some(replaced.unwrap_or(&chain.name)))?;
+        self.note_bound(chain, &plan);
         let old = replaced.and_then(|name| self.chains.get(name));
         let replaced = replaced.and_then(|name| self.succeeded(name, chain));
         replaced.map_or(Ok(()), |old| succession::check(old, &plan))?;

@@ -3,11 +3,13 @@
 use crate::error::CliError;
 use crate::isolation::{Request, not_in_a_file, read_file};
 use crate::run::args::{Isolated, RunArgs};
+use crate::run::plan::Mapping;
 use std::path::Path;
 use tailwater_api::chain::{ChainNode, DESCRIPTION};
 use tailwater_api::document::Document;
 use tailwater_api::files::{argument_name, read_argument};
 use tailwater_api::{IsolationMode, IsolationSpec};
+use tailwater_baselines::catalog::Policy;
 use tailwater_functions::spec::ChainSpec;
 use tailwater_isolation::server::IsolationConfig;
 
@@ -33,9 +35,6 @@ pub fn read(args: &RunArgs) -> Result<(ChainSpec, Option<IsolationConfig>), CliE
         };
         return Ok((spec, None));
     }
-    if args.auxiliary.is_some() {
-        return wrong("--auxiliary cannot be used with isolated functions: remove it, or set --isolation none");
-    }
     let request = request(args, spec);
     if stream.is_some() {
         return Err(not_in_a_file(&args.chain, &request));
@@ -44,11 +43,27 @@ pub fn read(args: &RunArgs) -> Result<(ChainSpec, Option<IsolationConfig>), CliE
     Ok((spec, Some(config)))
 }
 
-/// Checks that the functions can be isolated on these cores.
+/// Checks that the functions can be isolated on the run's cores.
 ///
 /// # Errors
-/// A function that writes a file would run on several cores.
-pub fn check_cores(config: &IsolationConfig, cores: &[usize]) -> Result<(), CliError> {
+/// A function that writes a file would run on several cores, one that is bound to one core on auxiliary ones, or the
+/// policy cannot offload them without a profile.
+pub fn check_cores(config: &IsolationConfig, spec: &ChainSpec, mapping: &Mapping) -> Result<(), CliError> {
+    let cores = &mapping.dedicated;
+    if !mapping.auxiliary.is_empty()
+        && let Some((function, reason)) = config.bound_to_one_core(spec)
+    {
+        return wrong(format!(
+            "--auxiliary: isolated function {function} cannot run on auxiliary cores: {reason}; remove --auxiliary, or \
+             set --isolation none"
+        ));
+    }
+    if mapping.is_offloading() && mapping.profile.is_none() && mapping.policy != Policy::Tailwater {
+        return wrong(format!(
+            "--policy {}: expected --profile, since none is measured of isolated functions",
+            mapping.policy.name()
+        ));
+    }
     match config.programs.iter().find(|program| program.single_instance) {
         Some(writer) if cores.len() > 1 => wrong(format!(
             "--isolation: {}: export requires a single process: remove it, or run on one core",

@@ -92,7 +92,7 @@ impl Mapping {
     }
 
     /// Returns `true` if flows are offloaded to auxiliary cores.
-    fn is_offloading(&self) -> bool {
+    pub fn is_offloading(&self) -> bool {
         self.policy.scales() && !self.auxiliary.is_empty()
     }
 

@@ -366,9 +366,25 @@ fn isolation_of_the_spec() {
     let of_spec = |isolation| chain("{forward: }", isolation);
     refused(&[
         (
-            "--cores 0 --auxiliary 1",
+            "--cores 0 --auxiliary 1 --policy netblaze",
             of_spec(TRUSTED),
-            "--auxiliary cannot be used with isolated functions: remove it, or set --isolation none",
+            "--policy netblaze: expected --profile, since none is measured of isolated functions",
+        ),
+        // A function that keeps one account for all cores is named, and nothing else is wrong with the chain.
+        (
+            "--cores 0 --auxiliary 1",
+            chain("{accounting: }, {dnsGuard: {limits: {responses: 20}}}", TRUSTED),
+            "--auxiliary: isolated function dnsGuard cannot run on auxiliary cores: it counts responses and queries of \
+             all cores together; remove --auxiliary, or set --isolation none",
+        ),
+        (
+            "--cores 0 --auxiliary 1",
+            chain(
+                "{accounting: }, {name: told, accounting: {export: {file: DIR/told.csv}}}",
+                TRUSTED,
+            ),
+            "--auxiliary: isolated function told cannot run on auxiliary cores: it exports from a single process; remove \
+             --auxiliary, or set --isolation none",
         ),
         (
             "",

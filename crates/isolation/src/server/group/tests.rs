@@ -47,7 +47,7 @@ fn a_slow_start_holds_nobody_up() {
         starter::start(&program(), &shared, ONLY, PATIENCE, over)
     };
     seat.starter = Some(Starter::new(false, start).unwrap());
-    let mut group = Group::new(0, ONLY, vec![seat], (false, None));
+    let mut group = Group::new(0.into(), ONLY, vec![seat], false);
     let limits = GroupLimits {
         deadline: Duration::from_millis(10),
         patience: PATIENCE,

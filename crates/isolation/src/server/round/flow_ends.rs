@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 /// interval.
 const REPLACED: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(1);
-/// Time to wait for them when flows move to another worker. Meanwhile all packets would be lost.
+/// Time to wait for them when flows move to another worker, if this one's thread may sleep. Meanwhile all packets would
+/// be lost.
 const REPLACED_SOON: Duration = Duration::from_millis(10);
 
 impl Round {
@@ -102,7 +103,8 @@ impl Round {
         if is_told(self) {
             return;
         }
-        self.run_empty(REPLACED_SOON);
+        // A thread that gives other chains turns does not wait.
+        self.run_empty(if self.may_sleep { REPLACED_SOON } else { Duration::ZERO });
         if !is_told(self) {
             for n in ended.saturating_sub(ENDED)..ended {
                 self.area.request_area.forget_ended(n);

@@ -44,7 +44,7 @@ fn group_with(descriptions: &[Description], on_failure: OnFailure) -> Group {
     let seats = descriptions
         .iter()
         .map(|description| FunctionSlot::vacant(program.clone(), description.clone()));
-    let mut group = Group::new(0, ProcessPart { index: 0, of: 1 }, seats.collect(), (false, None));
+    let mut group = Group::new(0.into(), ProcessPart { index: 0, of: 1 }, seats.collect(), false);
     let table = TableShape {
         capacity: 0,
         connections: false,

@@ -1,0 +1,81 @@
+//! Use of the host's auxiliary cores by its chains.
+
+use super::LiveMachine;
+use crate::chain::AppliedChain;
+use crate::events::Severity;
+use crate::machine::{MachineNote, Refusal};
+use tailwater_dataplane::RunPlan;
+use tailwater_dataplane::scaling::ScalingConfig;
+use tailwater_functions::spec::ChainSpec;
+use tailwater_handover::park::Mode;
+use tailwater_policy::core::MakeMapper;
+
+/// Packets of a worker in its own queue or on auxiliary cores, at most, for chains with the first workers of a port.
+/// Further packets wait in its ring. For later ones than these the port's buffers might not suffice: they use no
+/// auxiliary cores.
+const OFFLOADED: [(usize, u32); 2] = [(4, 2048), (16, 512)];
+
+/// Makes the mappers by which a chain uses auxiliary cores; `None` if it does not. The flag is set if its functions run
+/// in processes of their own.
+pub type MakeOffloading = Box<dyn Fn(&ChainSpec, bool) -> Result<Option<MakeMapper>, String> + Send>;
+
+/// The same, without its content in debug output.
+pub(super) struct Offloading(MakeOffloading);
+
+impl std::fmt::Debug for Offloading {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Offloading")
+    }
+}
+
+impl LiveMachine {
+    /// Lets chains use the host's auxiliary cores.
+    #[must_use]
+    pub fn offloading(mut self, make: MakeOffloading) -> LiveMachine {
+        self.offloading = Some(Offloading(make));
+        self
+    }
+
+    /// Returns the configuration by which a chain uses the host's auxiliary cores, if it does.
+    pub(super) fn scaling(
+        &self,
+        chain: &AppliedChain,
+        (spec, is_isolated): (&ChainSpec, bool),
+        except: Option<&str>,
+    ) -> Result<Option<ScalingConfig>, Refusal> {
+        let (Some(pool), Some(Offloading(make))) = (self.host.auxiliary(), &self.offloading) else {
+            return Ok(None);
+        };
+        let others = self.chains.values().filter(|other| Some(other.name()) != except);
+        let beside = others.filter(|other| other.port() == chain.port && other.offloads());
+        let workers = beside.map(|other| other.cores().len()).sum::<usize>() + chain.placement.cores.len();
+        let Some((_, buffers)) = OFFLOADED.into_iter().find(|(most, _)| workers <= *most) else {
+            return Ok(None);
+        };
+        if spec.state.is_some() || spec.externals().next().is_some() {
+            return Ok(None);
+        }
+        let mapper = make(spec, is_isolated).map_err(Refusal::new)?;
+        Ok(mapper.map(|mapper| ScalingConfig {
+            auxiliary: pool.cores().to_vec(),
+            dedicated_help: false,
+            mapper,
+            park: Mode::Sleep,
+            buffers,
+        }))
+    }
+
+    /// Notes that a chain does not use the host's auxiliary cores because of an isolated function.
+    pub(super) fn note_bound(&mut self, chain: &AppliedChain, plan: &RunPlan) {
+        let offloads = self.host.auxiliary().is_some() && self.offloading.is_some();
+        let isolation = plan.config().isolation.as_ref().filter(|_| offloads);
+        if let Some((function, reason)) = isolation.and_then(|isolation| isolation.bound_to_one_core(plan.spec())) {
+            self.notes.push(MachineNote {
+                severity: Severity::Normal,
+                chain: Some(chain.name.clone()),
+                reason: "NoAuxiliaryCores",
+                message: format!("isolated function {function} cannot run on auxiliary cores: {reason}"),
+            });
+        }
+    }
+}
