@@ -14,7 +14,7 @@ account for what varies from run to run. Curves: `tailwater profile diff`.
 
 Examples:
   tailwater run chain.yaml --output json > before.json
-  tailwater run chain.yaml --output json --dedicated 2 > after.json
+  tailwater run chain.yaml --output json --cores 0,1 > after.json
   tailwater diff before.json after.json
   tailwater diff --before old-1.json old-2.json old-3.json --after new-1.json new-2.json new-3.json
 

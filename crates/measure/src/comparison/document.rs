@@ -120,7 +120,7 @@ fn whole(message: impl Into<String>) -> DocumentError {
 #[derive(Deserialize)]
 struct Kind {
     chain: Option<IgnoredAny>,
-    server: Option<IgnoredAny>,
+    chains: Option<IgnoredAny>,
     rack: Option<IgnoredAny>,
 }
 
@@ -215,16 +215,16 @@ pub fn parse(text: &[u8]) -> Result<Vec<RunFigures>, DocumentError> {
     }
     let kind: Kind = serde_json::from_slice(text)?;
     let runs = match kind {
+        Kind { chain: Some(_), .. } => vec![serde_json::from_slice::<RunDocument>(text).map_err(version)?],
         Kind { rack: Some(_), .. } => {
             return Err(whole(
                 "expected a measured run, found a simulation, which repeats exactly for a seed",
             ));
         }
-        Kind { server: Some(_), .. } => {
+        Kind { chains: Some(_), .. } => {
             let document: ServerDocument = serde_json::from_slice(text).map_err(version)?;
             document.chains.into_iter().map(|chain| chain.report).collect()
         }
-        Kind { chain: Some(_), .. } => vec![serde_json::from_slice::<RunDocument>(text).map_err(version)?],
         _ => {
             return Err(whole(
                 "expected the JSON of `tailwater run` or `tailwater serve` (--output json), found another document",

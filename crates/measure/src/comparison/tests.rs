@@ -245,6 +245,8 @@ fn documents_are_told_apart() {
             "{\n\"chain\": \"c\"}",
             "2:13: missing field `traffic`: the document is of another version",
         ),
+        // The run of a server mapper has a field `server`, too.
+        ("{\"chain\": \"c\", \"server\": {}}", "missing field `traffic`"),
         ("kind: Chain", "1:1: expected value"),
         ("", "1:0: EOF while parsing"),
     ] {
