@@ -4,6 +4,7 @@ use super::args::DoctorArgs;
 use crate::error::CliError;
 use crate::output::{ReportOutput, print};
 use crate::text::one_line;
+use rustix::process::geteuid;
 use serde::Serialize;
 use std::io::{self, BufRead, BufReader, IsTerminal};
 use tailwater_doctor::{Action, Mending, Step, Undo};
@@ -90,8 +91,9 @@ pub fn fix(args: &DoctorArgs, plan: &[Mending<'_>]) -> Result<Vec<Fix>, CliError
                         None => FixStatus::NotMade,
                         Some(Ok(())) => FixStatus::Done,
                         Some(Err(error)) => {
+                            // Root is refused, too, by interrupts that the kernel places itself.
                             let root = match error.kind() {
-                                io::ErrorKind::PermissionDenied => " (run it with sudo)",
+                                io::ErrorKind::PermissionDenied if !geteuid().is_root() => " (run it with sudo)",
                                 _ => "",
                             };
                             fix.message = Some(format!("{error}{root}"));
