@@ -37,19 +37,16 @@ pub(super) fn governor(system: &dyn System, purpose: &Purpose) -> Vec<Finding> {
     vec![
         Finding::bad(CHECK, Severity::Costs, format!("governor {}", others.join(", ")), why).fixed_by(Action::Write {
             value: "performance".to_owned(),
-            files: scaling_files(system),
+            files: scaling_files(system, purpose),
         }),
     ]
 }
 
 /// Returns the governors' files of all cores: cores on one power domain follow the fastest.
-fn scaling_files(system: &dyn System) -> Vec<String> {
+fn scaling_files(system: &dyn System, purpose: &Purpose) -> Vec<String> {
     let names = system.list(FOLDER).value().unwrap_or_default();
-    let mut cores: Vec<u32> = names
-        .iter()
-        .filter_map(|name| name.strip_prefix("cpu")?.parse().ok())
-        .collect();
-    cores.sort_unstable();
+    let listed = names.iter().filter_map(|name| name.strip_prefix("cpu")?.parse().ok());
+    let cores: BTreeSet<usize> = listed.chain(purpose.cores.iter().copied()).collect();
     let files = cores
         .into_iter()
         .map(|core| format!("{FOLDER}/cpu{core}/cpufreq/scaling_governor"));
