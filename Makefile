@@ -11,7 +11,7 @@ MINUTES ?= 10
 check test quick: export CMAKE_TOOLCHAIN_FILE := $(CURDIR)/tools/highs-for-tests.cmake
 # Cargo itself uses all cores; two of them would wait for each other's lock.
 .NOTPARALLEL:
-.PHONY: help deps build release deb images rack cluster demo test test-cluster quick mutants soak chaos loom check bench bench-chains bench-counts bench-cluster bench-flows bench-functions bench-ids bench-changes bench-ingress bench-isolation bench-ports bench-peers bench-external bench-papers bench-compare bench-scaling bench-sim bench-start bench-socket bench-state bench-live-vs-sim bench-profile bench-contention bench-placement bench-prediction bench-serve clean
+.PHONY: help deps build release man deb images rack cluster demo test test-cluster quick mutants soak chaos loom check bench bench-chains bench-counts bench-cluster bench-flows bench-functions bench-ids bench-changes bench-ingress bench-isolation bench-ports bench-peers bench-external bench-papers bench-compare bench-scaling bench-sim bench-start bench-socket bench-state bench-live-vs-sim bench-profile bench-contention bench-placement bench-prediction bench-serve clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -29,6 +29,9 @@ build: ## the `tailwater` program and libtailwater_nf, optimised
 release: ## the program with the solver of `place --optimal` in it, packed as target/tailwater-VERSION-MACHINE.tar.gz; builds HiGHS first, which takes minutes
 	@tools/deps.sh build milp
 	@tools/release.sh
+
+man: build ## man pages of all commands: target/man; `man -l target/man/tailwater-run.1`
+	@target/release/tailwater man-pages target/man
 
 deb: ## a Debian package of the program with the solver and the rack's commands, man pages, completions and a service: target/tailwater_VERSION_MACHINE.deb
 	@tools/deps.sh build milp

@@ -10,11 +10,15 @@ use crate::control::args::{
     APPLY_EXAMPLES, ApplyArgs, DELETE_EXAMPLES, DESCRIBE_EXAMPLES, DRAIN_EXAMPLES, DeleteArgs, DescribeArgs, DrainArgs,
     EVENTS_EXAMPLES, EventsArgs, GET_EXAMPLES, GetArgs,
 };
-use crate::curves::{CURVES_EXAMPLES, CurvesArgs, DIFF_EXAMPLES, DiffArgs, MEASURE_EXAMPLES, MeasureArgs};
+use crate::curves::{
+    CURVES_EXAMPLES, CurvesArgs, MEASURE_EXAMPLES, MeasureArgs, PROFILE_DIFF_EXAMPLES, ProfileDiffArgs,
+};
 use crate::demo::{DEMO_EXAMPLES, DemoArgs};
+use crate::diff::{DIFF_EXAMPLES, DiffArgs};
 use crate::doctor::{DOCTOR_EXAMPLES, DoctorArgs};
 use crate::explain::{EXPLAIN_EXAMPLES, ExplainArgs};
 use crate::function_process::FunctionProcessArgs;
+use crate::init::{INIT_EXAMPLES, InitArgs};
 use crate::new_function::{NEW_FUNCTION_EXAMPLES, NewFunctionArgs};
 use crate::place::{PLACE_EXAMPLES, PlaceArgs};
 use crate::predict::{PREDICT_EXAMPLES, PredictArgs};
@@ -59,6 +63,9 @@ pub enum Command {
     /// Show what auxiliary cores are for: one bursty load, three policies, side by side
     #[command(after_help = DEMO_EXAMPLES)]
     Demo(DemoArgs),
+    /// Write a first chain, with comments, and print the next commands
+    #[command(after_help = INIT_EXAMPLES)]
+    Init(InitArgs),
     /// Run a chain on traffic and report latency, loss and cores
     #[command(after_help = RUN_EXAMPLES)]
     Run(Box<RunArgs>),
@@ -96,6 +103,9 @@ pub enum Command {
     /// Explain the policy's decisions in a recorded run
     #[command(after_help = EXPLAIN_EXAMPLES)]
     Explain(ExplainArgs),
+    /// Compare measured runs, and print differences that chance does not explain
+    #[command(after_help = DIFF_EXAMPLES)]
+    Diff(DiffArgs),
     /// Apply chains to a running server: all of them, or none
     #[command(after_help = APPLY_EXAMPLES)]
     Apply(ApplyArgs),
@@ -182,8 +192,8 @@ pub enum ProfileCommand {
     #[command(after_help = CONTENTION_EXAMPLES)]
     Contention(ContentionArgs),
     /// Compare two files of curves, and print differences beyond their noise
-    #[command(after_help = DIFF_EXAMPLES)]
-    Diff(DiffArgs),
+    #[command(after_help = PROFILE_DIFF_EXAMPLES)]
+    Diff(ProfileDiffArgs),
     /// Print curves in the input format of `tailwater place`
     #[command(after_help = CURVES_EXAMPLES)]
     Curves(CurvesArgs),

@@ -1,48 +1,29 @@
 //! `tailwater doctor`.
 
+mod args;
+mod fix;
+
+pub use args::{DOCTOR_EXAMPLES, DoctorArgs};
+
 use crate::error::{CliError, SLO_MISSED};
 use crate::output::{ReportOutput, json, print};
 use crate::signals::stop_on_signals;
 use crate::text::one_line;
-use crate::values::{self, Cores};
-use clap::Args;
+use fix::{Fix, FixStatus};
+use serde::Serialize;
 use std::fmt::Write as _;
 use std::process::ExitCode;
 use tailwater_dataplane::cores::{default_core, isolated};
-use tailwater_doctor::{Diagnosis, Finding, LiveSystem, Purpose, Severity, examine, measure};
-use tailwater_net::Nanos;
+use tailwater_doctor::{Diagnosis, Finding, LiveSystem, Mending, Purpose, Severity, Step, examine, measure, plan};
 
-/// Help text of `tailwater doctor`.
-pub const DOCTOR_EXAMPLES: &str = "\
-Prints problems first, each with the command that fixes it. Some checks require root.
-
-Examples:
-  tailwater doctor
-  tailwater doctor --slo 100us --cores 2-3
-  sudo tailwater doctor --output json > machine.json
-
-Exit codes: 0 the objective is realistic here, 1 nothing could be measured, 2 wrong input,
-3 the objective is not realistic.";
-
-/// Arguments of `tailwater doctor`.
-#[derive(Debug, Args)]
-pub struct DoctorArgs {
-    /// Latency objective of the 99th percentile
-    #[arg(long, value_name = "TIME", default_value = "200us", value_parser = values::duration)]
-    pub slo: Nanos,
-    /// Cores that will process packets [default: the isolated ones, or the last]
-    #[arg(long, value_name = "LIST", value_parser = values::cores)]
-    pub cores: Option<Cores>,
-    /// Measuring time on the cores
-    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = values::watch)]
-    pub duration: Nanos,
-    /// Read the system's settings only, without measurements
-    #[arg(long, conflicts_with = "duration")]
-    pub no_measuring: bool,
-    /// Output format
-    #[arg(long, value_name = "table|json", default_value = "table")]
-    #[arg(hide_possible_values = true)]
-    pub output: ReportOutput,
+/// Document of `--output json`. Field names are stable.
+#[derive(Debug, Serialize)]
+struct Document<'d> {
+    #[serde(flatten)]
+    diagnosis: &'d Diagnosis,
+    /// Changes, with `--fix`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fixes: Option<Vec<Fix>>,
 }
 
 /// Examines this machine, and prints whether an objective is realistic on it.
@@ -70,10 +51,51 @@ pub fn doctor(args: &DoctorArgs) -> Result<ExitCode, CliError> {
             })?)
         }
     };
-    let diagnosis = Diagnosis::new(&LiveSystem, &purpose, findings, measured);
-    match args.output {
-        ReportOutput::Table => print(&table(&diagnosis))?,
-        ReportOutput::Json => print(&json(&diagnosis)?)?,
+    let mut diagnosis = Diagnosis::new(&LiveSystem, &purpose, findings, measured);
+    let mut fixes = None;
+    {
+        let steps = plan(&diagnosis.findings, &LiveSystem, &diagnosis.environment);
+        if let Some(unknown) = args
+            .only
+            .iter()
+            .find(|only| !diagnosis.findings.iter().any(|f| f.check == **only))
+        {
+            let checks: Vec<&str> = diagnosis.findings.iter().map(|finding| finding.check).collect();
+            return Err(CliError::Input(format!(
+                "--only: no check {unknown:?}; expected one of {}",
+                checks.join(", ")
+            )));
+        }
+        if args.output == ReportOutput::Table {
+            print(&table(&diagnosis, &steps))?;
+        }
+        if args.fix {
+            fixes = Some(fix::fix(args, &steps)?);
+        }
+    }
+    let has = |status: FixStatus| fixes.iter().flatten().any(|fix| fix.status == status);
+    let (changed, failed) = (has(FixStatus::Done), has(FixStatus::Failed));
+    if changed {
+        // Measurements are those before the changes.
+        let findings = examine(&LiveSystem, &purpose);
+        diagnosis = Diagnosis::new(&LiveSystem, &purpose, findings, diagnosis.measured);
+    }
+    match (args.output, fixes) {
+        (ReportOutput::Json, fixes) => print(&json(&Document {
+            diagnosis: &diagnosis,
+            fixes,
+        })?)?,
+        (ReportOutput::Table, Some(fixes)) => {
+            print(&fix::table(&fixes))?;
+            if changed {
+                let again = "Run `tailwater doctor` again: the measurements above are those before the changes.\n";
+                print(&format!("{again}{}", verdict(&diagnosis)))?;
+            }
+        }
+        (ReportOutput::Table, None) => {}
+    }
+    if failed {
+        return Ok(ExitCode::FAILURE);
     }
     Ok(match diagnosis.verdict.realistic {
         true => ExitCode::SUCCESS,
@@ -81,23 +103,44 @@ pub fn doctor(args: &DoctorArgs) -> Result<ExitCode, CliError> {
     })
 }
 
-/// Formats the diagnosis for people: problems with their fixes, then the other findings in a line each, then the
-/// verdict.
-fn table(diagnosis: &Diagnosis) -> String {
+/// Formats the diagnosis for people: problems with their cost and fixes, then the other findings in a line each, then
+/// the verdict.
+fn table(diagnosis: &Diagnosis, plan: &[Mending<'_>]) -> String {
     let mut text = format!("{}; cores {}\n", one_line(&diagnosis.machine), diagnosis.cores);
-    let (rest, bad): (Vec<&Finding>, Vec<&Finding>) = diagnosis
-        .findings
-        .iter()
-        .partition(|finding| finding.severity >= Severity::Unknown);
-    for finding in bad {
+    // Writing into a string cannot fail.
+    if let Some(environment) = diagnosis.environment.words() {
+        let _ = writeln!(text, "{}", one_line(&environment));
+    }
+    for Mending { finding, steps } in plan {
         let (severity, found) = (finding.severity.name(), one_line(&finding.found));
-        // Writing into a string cannot fail.
         let _ = writeln!(text, "\n{severity:<9} {}: {found}", finding.check);
         let _ = writeln!(text, "          {}", finding.why);
-        for command in &finding.fix {
-            let _ = writeln!(text, "          $ {}", one_line(command));
+        match &finding.cost {
+            Some(cost) => {
+                let source = one_line(&cost.source);
+                let _ = writeln!(
+                    text,
+                    "          costs {} us: {} ({source})",
+                    short_us(cost.us),
+                    cost.each
+                );
+            }
+            None if finding.severity == Severity::Missing => {}
+            None => text.push_str("          costs: no figure for this machine\n"),
+        }
+        for step in steps {
+            let _ = match step {
+                Step::Change { action, .. } => writeln!(text, "          $ {}", one_line(&action.command())),
+                Step::ByHand { command, .. } => writeln!(text, "          $ {}", one_line(command)),
+                Step::Elsewhere(place) => writeln!(text, "          -> {place}"),
+            };
         }
     }
+    let rest: Vec<&Finding> = diagnosis
+        .findings
+        .iter()
+        .filter(|finding| finding.severity >= Severity::Unknown)
+        .collect();
     if !rest.is_empty() {
         text.push('\n');
     }
@@ -108,18 +151,28 @@ fn table(diagnosis: &Diagnosis) -> String {
             let _ = writeln!(text, "          $ {}", one_line(command));
         }
     }
+    text + &verdict(diagnosis)
+}
+
+/// Formats microseconds with about three digits.
+fn short_us(us: f64) -> String {
+    match us {
+        _ if us >= 100.0 => format!("{us:.0}"),
+        _ if us >= 1.0 => format!("{us:.1}"),
+        _ => format!("{us:.3}"),
+    }
+}
+
+fn verdict(diagnosis: &Diagnosis) -> String {
     let verdict = &diagnosis.verdict;
-    let _ = writeln!(
-        text,
-        "\np99 within {} us on cores {} {}: {}",
+    format!(
+        "\np99 within {} us on cores {} {}: {}\n",
         verdict.slo_us,
         diagnosis.cores,
-        if verdict.realistic {
-            "is realistic"
-        } else {
-            "is not realistic"
+        match verdict.realistic {
+            true => "is realistic",
+            false => "is not realistic",
         },
         one_line(&verdict.because)
-    );
-    text
+    )
 }

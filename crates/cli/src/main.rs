@@ -9,6 +9,7 @@ mod control;
 mod curves;
 mod dates;
 pub(crate) mod demo;
+mod diff;
 mod doctor;
 mod error;
 mod explain;
@@ -16,6 +17,7 @@ mod files;
 mod function_process;
 mod headings;
 mod html;
+mod init;
 mod input;
 mod isolation;
 mod matching;
@@ -83,6 +85,7 @@ fn main() -> ExitCode {
     library::try_by("/proc/self/exe", args::TRY_LIBRARY);
     let outcome = match cli.command {
         Command::Demo(args) => demo::demo(&args),
+        Command::Init(args) => init::init(&args),
         Command::Run(args) => run::run(&args),
         Command::Serve(args) => serve::serve(&args),
         #[cfg(feature = "cluster")]
@@ -106,6 +109,7 @@ fn main() -> ExitCode {
         Command::Place(args) => place::place(&args),
         Command::Predict(args) => predict::predict(&args),
         Command::Explain(args) => explain::explain(&args),
+        Command::Diff(args) => diff::diff(&args),
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Validate(args) => specs::validate(&args),
         Command::ExplainSpec(args) => specs::explain_spec(&args),

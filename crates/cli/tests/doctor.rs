@@ -87,3 +87,30 @@ fn wrong_values_are_refused() {
         assert!(text(&output.stderr).contains(expected), "{}", text(&output.stderr));
     }
 }
+
+/// Nothing is changed without consent: there is no terminal here.
+#[test]
+fn changes_are_listed_and_not_made_without_consent() {
+    let (table, _) = doctor(&["--no-measuring", "--slo", "5ms", "--fix"]);
+    let (_, fixes) = table.split_once("\nfix\n").expect("the changes");
+    assert!(!fixes.contains("  done ") && !fixes.contains("FAILED"), "{fixes}");
+    let (json, _) = doctor(&["--no-measuring", "--fix", "--output", "json", "--slo", "5ms"]);
+    let report: Value = serde_json::from_str(&json).unwrap();
+    for fix in report["fixes"].as_array().unwrap() {
+        let status = fix["status"].as_str().unwrap();
+        assert!(["not-made", "by-hand", "elsewhere"].contains(&status), "{fix}");
+        assert!(!fix["command"].as_str().unwrap().is_empty(), "{fix}");
+        let page = include_str!("../../../docs/reference/commands/doctor.md");
+        fix.as_object().unwrap().keys().for_each(|name| {
+            assert!(page.contains(&format!("| `fixes[].{name}` |")), "{name}");
+        });
+    }
+    let output = tailwater()
+        .args(["doctor", "--no-measuring", "--fix", "--only", "hugepages"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("no check \"hugepages\"; expected one of"));
+    let output = tailwater().args(["doctor", "--yes"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "--yes alone changes nothing");
+}

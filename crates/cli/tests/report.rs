@@ -147,3 +147,89 @@ fn a_report_that_cannot_be_written_is_refused_at_once() {
     assert_eq!(std::fs::read(&traffic).unwrap(), before);
     assert!(!folder.path("x").exists(), "nothing is left behind");
 }
+
+/// Runs `tailwater diff`, and returns the exit code and both outputs.
+fn diff(args: &[&dyn AsRef<std::ffi::OsStr>]) -> (Option<i32>, String, String) {
+    let output = tailwater().arg("diff").args(args).output().unwrap();
+    let (stdout, stderr) = (text(&output.stdout).to_owned(), text(&output.stderr).to_owned());
+    (output.status.code(), stdout, stderr)
+}
+
+/// A run has no differences from itself. One with a tenth of its packets denied and other latencies has.
+#[test]
+fn runs_are_compared() {
+    let folder = Folder::new();
+    // 20 windows of 1 ms at least.
+    let packets = mixture(2000).into_iter().enumerate();
+    let packets: Vec<_> = packets
+        .map(|(number, (_, frame))| (number as u64 * 10_000, frame))
+        .collect();
+    let traffic = folder.capture("in.pcap", &packets);
+    let run = report(&folder.acl_nat(), &traffic, &["--window", "1ms"]);
+    let before = folder.write("before.json", run.to_string());
+    let (code, table, _) = diff(&[&before, &before]);
+    assert_eq!(code, Some(0), "{table}");
+    assert!(table.ends_with("no difference that these runs can show\n"), "{table}");
+    assert!(
+        table.contains("p99_us") && table.contains("in pairs since the traffic is the same"),
+        "{table}"
+    );
+
+    let mut other = run.clone();
+    let ten = |value: &mut serde_json::Value| *value = (value.as_f64().unwrap() * 10.0).into();
+    let times = |latency: &mut serde_json::Value| latency.as_object_mut().unwrap().values_mut().for_each(ten);
+    times(&mut other["latency_us"]);
+    let steps = other["timeline"]["list"].as_array_mut().unwrap();
+    steps.iter_mut().for_each(|step| times(&mut step["latency_us"]));
+    let after = folder.write("after.json", other.to_string());
+    let (code, table, _) = diff(&[&before, &after]);
+    assert_eq!(code, Some(1), "{table}");
+    assert!(table.contains("p50_us higher, p99_us higher"), "{table}");
+    let (code, json, _) = diff(&[
+        &"--before",
+        &after,
+        &after,
+        &after,
+        &"--after",
+        &before,
+        &before,
+        &before,
+        &"-o",
+        &"json",
+    ]);
+    assert_eq!(code, Some(1), "{json}");
+    let document: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(document["different"], true);
+    let chain = &document["chains"][0];
+    assert_eq!((&chain["method"], &chain["runs_after"]), (&"runs".into(), &3.into()));
+    let p99 = chain["figures"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|figure| figure["figure"] == "p99_us")
+        .unwrap();
+    assert_eq!(p99["verdict"], "lower");
+    let page = include_str!("../../../docs/reference/commands/diff.md");
+    for name in chain.as_object().unwrap().keys().chain(p99.as_object().unwrap().keys()) {
+        assert!(page.contains(name), "{name}");
+    }
+
+    other["chain"] = "another".into();
+    let another = folder.write("another.json", other.to_string());
+    other["timeline"].as_object_mut().unwrap().remove("list");
+    let old = folder.write("old.json", other.to_string());
+    let rack = folder.write("rack.json", "{\"rack\": \"r\"}");
+    for (second, expected) in [
+        (
+            &another,
+            "expected runs of the same chains, found test before and another after",
+        ),
+        (&old, "old.json:1:"),
+        (&rack, "rack.json: expected a measured run, found a simulation"),
+        (&folder.path("missing.json"), "missing.json: cannot be read"),
+    ] {
+        let (code, stdout, stderr) = diff(&[&before, second]);
+        assert_eq!((code, stdout.as_str()), (Some(2), ""), "{stderr}");
+        assert!(stderr.contains(expected) && stderr.lines().count() == 1, "{stderr}");
+    }
+}

@@ -350,3 +350,58 @@ fn every_field_is_documented_and_every_documented_field_is_there() {
     let page = include_str!("../../../docs/reference/commands/run.md");
     assert_eq!(found, documented(page, "## JSON"));
 }
+
+/// `tailwater init`: a chain, a server and a rack that are valid and run at once, and that it does not overwrite.
+#[test]
+fn a_first_chain_is_written_and_runs() {
+    let folder = Folder::new();
+    let init = |args: &[&str]| {
+        let mut command = tailwater();
+        command.current_dir(&folder.0).arg("init").args(args);
+        command.output().unwrap()
+    };
+    let output = init(&["edge.yaml", "--slo", "50ms", "--server", "--cores", "0", "--rack"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let said = text(&output.stdout);
+    for line in [
+        "  edge.yaml",
+        "  server.yaml",
+        "  rack.yaml",
+        "  tailwater run edge.yaml",
+        "  tailwater serve server.yaml",
+        "  tailwater simulate rack.yaml",
+    ] {
+        assert!(said.lines().any(|found| found == line), "{line}: {said}");
+    }
+    let files = ["edge.yaml", "server.yaml", "rack.yaml"].map(|name| folder.path(name));
+    let [chain, server, rack] = &files;
+    let valid = run(&[&"validate", chain, server, rack]);
+    assert!(valid.status.success(), "{}", text(&valid.stderr));
+    let traffic = folder.capture("in.pcap", &mixture(100));
+    let printed = report(chain, &traffic, &[]);
+    assert_eq!(
+        (&printed["chain"], &printed["packets"]["offered"]),
+        (&"edge".into(), &100.into())
+    );
+
+    let before = std::fs::read(chain).unwrap();
+    std::fs::remove_file(rack).unwrap();
+    let output = init(&["edge.yaml", "--functions", "forward", "--rack"]);
+    assert_refused(
+        &output,
+        "edge.yaml already exists: nothing was written (--force overwrites it)",
+    );
+    assert_eq!(std::fs::read(chain).unwrap(), before);
+    assert!(!rack.exists());
+    let output = init(&["edge.yaml", "--functions", "forward", "--rack", "--force"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(std::fs::read_to_string(chain).unwrap().contains("- forward:"));
+    assert_refused(
+        &init(&["other.yaml", "--traffic", "nothing"]),
+        "\"nothing\" is neither a capture file nor",
+    );
+    assert_refused(
+        &init(&["server.yaml", "--server", "--force"]),
+        "expected another name for the chain",
+    );
+}

@@ -34,4 +34,4 @@ pub mod worker;
 
 pub use run::{Packets, RunConfig, RunControl, RunError, RunPlan, run, run_hosted};
 pub use tailwater_isolation::server::{IsolationConfig, Program};
-pub use tailwater_measure::{attribution, histogram};
+pub use tailwater_measure::{attribution, comparison, histogram};

@@ -1,7 +1,7 @@
 //! Diagnosis: all findings and the verdict.
 
 use crate::finding::Severity;
-use crate::{CpuList, Finding, Measured, Probe, Purpose, System};
+use crate::{CpuList, Environment, Finding, Measured, Probe, Purpose, System};
 use serde::Serialize;
 
 /// Latency above which memory counts as slow, because it is remote or the machine is busy.
@@ -23,6 +23,8 @@ pub struct Verdict {
 pub struct Diagnosis {
     /// Processor model and kernel release.
     pub machine: String,
+    /// Hypervisor, cloud and container.
+    pub environment: Environment,
     /// Examined cores.
     pub cores: String,
     /// Findings, worst first.
@@ -43,6 +45,7 @@ impl Diagnosis {
     ) -> Diagnosis {
         if let Some(measured) = &measured {
             findings.extend(judge(measured, purpose));
+            findings.iter_mut().for_each(|finding| price(finding, measured));
         }
         findings.sort_by_key(|finding| finding.severity);
         let slo_us = purpose.slo.as_micros_f64();
@@ -66,6 +69,7 @@ impl Diagnosis {
                 model.as_deref().unwrap_or("unknown processor"),
                 kernel.as_deref().unwrap_or("of unknown release")
             ),
+            environment: Environment::of(system),
             cores: CpuList::from(purpose.cores.clone()).to_string(),
             verdict: Verdict {
                 slo_us,
@@ -75,6 +79,33 @@ impl Diagnosis {
             findings,
             measured,
         }
+    }
+}
+
+/// Sets the latency that a problem costs, as far as the measurements show it.
+fn price(finding: &mut Finding, measured: &Measured) {
+    if finding.severity >= Severity::Unknown || finding.cost.is_some() {
+        return;
+    }
+    let count: u64 = measured.gaps.iter().map(|gaps| gaps.count).sum();
+    let all: f64 = measured.gaps.iter().map(|gaps| gaps.all.as_micros_f64()).sum();
+    let watched: f64 = measured.gaps.iter().map(|gaps| gaps.watched.as_secs_f64()).sum();
+    let memory = &measured.memory;
+    let cost = match finding.check {
+        "isolated-cores" | "programs-on-cores" | "interrupts" if count > 0 => {
+            let rate = count as f64 / watched.max(1e-9);
+            let source = format!("measured here: the mean of {rate:.0} gaps a second and core, of all causes");
+            Some((all / count as f64, "a gap", source))
+        }
+        "huge-pages" | "transparent-huge-pages" if memory.ordinary_ns > memory.huge_ns => {
+            let saved = (memory.ordinary_ns - memory.huge_ns) / 1e3;
+            let source = "measured here: loads in ordinary pages minus those in huge pages".to_owned();
+            Some((saved, "a load from memory", source))
+        }
+        _ => None,
+    };
+    if let Some((us, each, source)) = cost {
+        *finding = finding.clone().costing(us, each, source);
     }
 }
 
@@ -99,15 +130,14 @@ fn judge(measured: &Measured, purpose: &Purpose) -> Vec<Finding> {
         } else {
             Severity::Good
         };
-        findings.push(Finding::bad(
-            "scheduling-gaps",
-            severity,
-            found,
-            match severity {
-                Severity::Good => "",
-                _ => why,
-            },
-        ));
+        findings.push(match severity {
+            Severity::Good => Finding::good("scheduling-gaps", found),
+            _ => Finding::bad("scheduling-gaps", severity, found, why).costing(
+                gaps.longest.as_micros_f64(),
+                "the longest gap",
+                format!("measured here, on core {}", gaps.core),
+            ),
+        });
     }
     let memory = &measured.memory;
     let found = format!(
@@ -117,7 +147,11 @@ fn judge(measured: &Measured, purpose: &Purpose) -> Vec<Finding> {
     findings.push(match memory.huge_ns > SLOW_MEMORY_NS {
         true => {
             let why = "a lookup among a million flows takes this time for each cache line it reads";
-            Finding::bad("memory-latency", Severity::Costs, found, why)
+            Finding::bad("memory-latency", Severity::Costs, found, why).costing(
+                memory.huge_ns / 1e3,
+                "a load from memory",
+                "measured here",
+            )
         }
         false => Finding::good("memory-latency", found),
     });

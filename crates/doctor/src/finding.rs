@@ -1,5 +1,6 @@
 //! Findings and their remedies.
 
+use crate::action::Action;
 use serde::Serialize;
 
 /// Severity of a finding. More severe values compare as less.
@@ -31,8 +32,19 @@ impl Severity {
     }
 }
 
+/// Latency that a problem costs.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Cost {
+    /// Microseconds.
+    pub us: f64,
+    /// Event that costs so much.
+    pub each: &'static str,
+    /// Source of the figure.
+    pub source: String,
+}
+
 /// Result of one check.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Finding {
     /// Name of the check, such as `huge-pages`.
     pub check: &'static str,
@@ -44,6 +56,11 @@ pub struct Finding {
     pub why: &'static str,
     /// Commands that fix the problem, in order. Empty if there is no problem or no command fixes it.
     pub fix: Vec<String>,
+    /// The same as changes.
+    #[serde(skip)]
+    pub actions: Vec<Action>,
+    /// Latency that the problem costs if it stays, where there is a figure for this machine.
+    pub cost: Option<Cost>,
 }
 
 impl Finding {
@@ -64,12 +81,26 @@ impl Finding {
             found: found.into(),
             why,
             fix: Vec::new(),
+            actions: Vec::new(),
+            cost: None,
         }
     }
 
-    /// Adds a command that fixes the problem.
-    pub(crate) fn fixed_by(mut self, command: impl Into<String>) -> Finding {
-        self.fix.push(command.into());
+    /// Adds a change that fixes the problem.
+    pub(crate) fn fixed_by(mut self, action: impl Into<Action>) -> Finding {
+        let action = action.into();
+        self.fix.push(action.command());
+        self.actions.push(action);
+        self
+    }
+
+    /// Sets the latency that the problem costs.
+    pub(crate) fn costing(mut self, us: f64, each: &'static str, source: impl Into<String>) -> Finding {
+        self.cost = Some(Cost {
+            us,
+            each,
+            source: source.into(),
+        });
         self
     }
 }

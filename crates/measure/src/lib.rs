@@ -2,6 +2,7 @@
 //!
 //! - [`histogram`]: every packet's latency, in constant memory.
 //! - [`durations`]: a coarse histogram for other durations.
+//! - [`comparison`]: differences between measured runs, with confidence.
 //! - [`attribution`]: one cause for each packet beyond its objective.
 //! - [`report`]: latency section of a report.
 //! - [`sign_test`]: comparison of paired measurements.
@@ -12,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 pub mod attribution;
+pub mod comparison;
 pub mod durations;
 pub mod histogram;
 pub mod report;

@@ -1,5 +1,6 @@
 //! Arguments of `tailwater profile latency`, `cache`, `all`, `diff` and `curves`.
 
+use crate::headings;
 use crate::output::ReportOutput;
 use crate::values;
 use clap::{Args, ValueEnum};
@@ -34,12 +35,15 @@ pub struct MeasureArgs {
     #[arg(value_name = "CHAIN.yaml")]
     pub chain: PathBuf,
     /// Capture file or preset that resembles the chain's traffic [default: backbone]
+    #[arg(help_heading = headings::TRAFFIC)]
     #[arg(long, value_name = "FILE|PRESET", conflicts_with = "flows")]
     pub traffic: Option<OsString>,
     /// Measure with uniform traffic of this number of flows instead
+    #[arg(help_heading = headings::TRAFFIC)]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 22))]
     pub flows: Option<u32>,
     /// Frame length of uniform traffic in bytes, without check sequence [default: 60]
+    #[arg(help_heading = headings::TRAFFIC)]
     #[arg(long, value_name = "BYTES", requires = "flows")]
     #[arg(value_parser = clap::value_parser!(u16).range(60..=1514))]
     pub frame: Option<u16>,
@@ -47,36 +51,46 @@ pub struct MeasureArgs {
     #[arg(long, value_name = "TIME", value_parser = values::slo)]
     pub slo: Option<Nanos>,
     /// File of profiles to add to [default: CHAIN.curves.yaml, beside the chain]
+    #[arg(help_heading = headings::REPORT)]
     #[arg(short = 'o', long, value_name = "FILE")]
     pub file: Option<PathBuf>,
     /// Core to measure on [default: the last]
+    #[arg(help_heading = headings::MACHINE)]
     #[arg(long, value_name = "N", value_parser = values::core)]
     pub core: Option<usize>,
     /// Method of dividing the cache [default: resctrl if it can assign ways (CAT), or else pirate]
+    #[arg(help_heading = headings::MACHINE)]
     #[arg(long, value_name = "resctrl|pirate", hide_possible_values = true)]
     pub cache_by: Option<CacheBy>,
     /// Core of the pirate, which occupies the cache [default: the first other one that shares it]
+    #[arg(help_heading = headings::MACHINE)]
     #[arg(long, value_name = "N", value_parser = values::core)]
     pub pirate_core: Option<usize>,
     /// Length of each run
+    #[arg(help_heading = headings::MACHINE)]
     #[arg(long, value_name = "TIME", default_value = "250ms", value_parser = values::run_time)]
     pub run_time: Nanos,
     /// Seed of the traffic's packets and of the flow table's hash
+    #[arg(help_heading = headings::TRAFFIC)]
     #[arg(long, value_name = "N", default_value = "1")]
     pub seed: u64,
     /// Skip empty and oversized packets instead of refusing the capture
+    #[arg(help_heading = headings::TRAFFIC)]
     #[arg(long)]
     pub skip_bad_packets: bool,
     /// Measure with all packets of the traffic, also those that do not match spec.match
+    #[arg(help_heading = headings::TRAFFIC)]
     #[arg(long)]
     pub all_packets: bool,
     /// End when the program that started this one ends
     #[arg(long)]
     pub with_parent: bool,
     /// Also write an HTML page with all curves of the file
+    #[arg(help_heading = headings::REPORT)]
     #[arg(long, value_name = "FILE.html")]
     pub report: Option<PathBuf>,
     /// Output format
+    #[arg(help_heading = headings::REPORT)]
     #[arg(long, value_name = "table|json", default_value = "table")]
     #[arg(hide_possible_values = true)]
     pub output: ReportOutput,
@@ -92,7 +106,7 @@ pub enum CacheBy {
 }
 
 /// Help text of `tailwater profile diff`.
-pub const DIFF_EXAMPLES: &str = "\
+pub const PROFILE_DIFF_EXAMPLES: &str = "\
 Compares profiles of the same chain and traffic on the same machine point by point, with linear interpolation
 where one has no point. Differences within the noise of both values, or within 1 %, are ignored.
 
@@ -103,7 +117,7 @@ Exit codes: 0 no difference, 1 a difference, 2 wrong input.";
 
 /// Arguments of `tailwater profile diff`.
 #[derive(Debug, Args)]
-pub struct DiffArgs {
+pub struct ProfileDiffArgs {
     /// Profiles before
     #[arg(value_name = "A.yaml")]
     pub first: PathBuf,

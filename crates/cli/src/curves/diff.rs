@@ -1,6 +1,6 @@
 //! `tailwater profile diff`.
 
-use super::args::DiffArgs;
+use super::args::ProfileDiffArgs;
 use crate::error::CliError;
 use crate::output::{complain, print};
 use crate::text::{one_line, percent, short};
@@ -15,7 +15,7 @@ const DIFFERENT: u8 = 1;
 ///
 /// # Errors
 /// A file is invalid, the machines differ, or the result cannot be printed.
-pub fn diff(args: &DiffArgs) -> Result<ExitCode, CliError> {
+pub fn diff(args: &ProfileDiffArgs) -> Result<ExitCode, CliError> {
     let first = Profiles::read(&args.first)?;
     let second = Profiles::read(&args.second)?;
     let changes = compare(&first, &second).map_err(|machines| {

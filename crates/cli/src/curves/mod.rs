@@ -6,7 +6,7 @@ mod diff;
 mod division;
 pub(crate) mod document;
 
-pub use args::{CURVES_EXAMPLES, CurvesArgs, DIFF_EXAMPLES, DiffArgs, MEASURE_EXAMPLES, MeasureArgs};
+pub use args::{CURVES_EXAMPLES, CurvesArgs, MEASURE_EXAMPLES, MeasureArgs, PROFILE_DIFF_EXAMPLES, ProfileDiffArgs};
 pub use diff::diff;
 
 use crate::error::{CliError, DOUBTFUL};

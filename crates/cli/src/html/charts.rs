@@ -1,5 +1,6 @@
 //! Charts of a run.
 
+use super::explain;
 use super::scale::{Scale, percent_tick, time_unit};
 use super::svg::{ACROSS, Chart, UP};
 use super::text::{count, micros, shortened, significant};
@@ -36,6 +37,7 @@ impl Render for Figure {
                     }
                 }
                 (self.body)
+                @if let Some(line) = explain::line(&self.id) { (line) }
             }
         }
     }
@@ -500,7 +502,14 @@ fn late(report: &RunReport, time: &Time) -> Figure {
             table.bars {
                 @for (cause, meaning) in CAUSES {
                     tr class=[(late(cause) == 0).then_some("none")] {
-                        th scope="row" { (cause) small { (meaning) } }
+                        th scope="row" {
+                            // Only causes that occurred have advice on the page.
+                            @match explain::advice_id(cause).filter(|_| late(cause) > 0) {
+                                Some(id) => { a href=(format!("#{id}")) { (cause) } }
+                                None => { (cause) }
+                            }
+                            small { (meaning) }
+                        }
                         td.track { (bar(cause, late(cause) as f64 / most as f64)) }
                         td.n { (thousands(late(cause))) }
                     }

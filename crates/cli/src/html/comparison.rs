@@ -36,7 +36,7 @@ pub fn page(document: &Document, spec: &str) -> Result<String, CliError> {
                 (policies::late(part, number))
                 @for figure in burst::all(part, &palette, number) { (figure) }
             }
-            div.tables { (results(part, number)) }
+            div.grid.tables { (results(part, number)) }
         }
         (spec_text("Rack spec", spec))
     };

@@ -25,7 +25,7 @@ pub fn page(document: &Document, spec: &str, ended: SystemTime) -> Result<String
     let titles: Vec<&str> = document.policies.iter().map(|policy| policy.title).collect();
     let main = html! {
         div.grid { (over_time(document)) (p99(document)) }
-        div.tables { (tables::table("policies", "Figures", &titles, &demo_rows(document))) }
+        div.grid.tables { (tables::table("policies", "Figures", &titles, &demo_rows(document))) }
         (spec_text("Chain spec", spec))
     };
     let whole = json(document)?;
@@ -42,7 +42,7 @@ pub fn page(document: &Document, spec: &str, ended: SystemTime) -> Result<String
         &heading(document),
         &main,
         &format!(" on {}", utc(ended)),
-        "scaling.md",
+        "explanation/scaling.md",
         &data,
     ))
 }

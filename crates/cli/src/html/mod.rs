@@ -10,6 +10,7 @@ mod charts;
 mod comparison;
 mod contention;
 mod demo;
+mod explain;
 mod policies;
 mod prediction;
 mod profiles;
@@ -76,6 +77,7 @@ pub fn page(report: &RunReport, spec: &str, ended: SystemTime) -> Result<String,
             (tables::windows(report))
             @if !beside { (tables::flows(report)) }
         }
+        (explain::what_to_do(causes(report)))
         (spec_text("Chain spec", spec))
     };
     Ok(assemble(
@@ -86,6 +88,18 @@ pub fn page(report: &RunReport, spec: &str, ended: SystemTime) -> Result<String,
         "how-to/read-a-report.md",
         &embedded(report)?,
     ))
+}
+
+/// Causes of the run's late packets, the most frequent first.
+fn causes(report: &RunReport) -> impl Iterator<Item = &'static str> {
+    let mut causes: Vec<(&'static str, u64)> = report
+        .late_by_cause
+        .iter()
+        .map(|(cause, late)| (*cause, *late))
+        .collect();
+    causes.retain(|(_, late)| *late > 0);
+    causes.sort_by_key(|(_, late)| std::cmp::Reverse(*late));
+    causes.into_iter().map(|(cause, _)| cause)
 }
 
 /// Assembles a page. `when` is its time, `docs` documents its charts, and the data are its document as JSON, with

@@ -231,9 +231,19 @@ fn a_page_has_all_charts_and_refers_to_nothing() {
         assert_eq!(page.matches(&format!("id=\"{id}\"")).count(), 1, "{id}");
     }
     let page = page.replace("xmlns=\"http://www.w3.org/2000/svg\"", "");
-    for outside in ["http:", "https:", "src=", "href=", "@import", "url("] {
+    for outside in ["http:", "https:", "src=", "@import", "url("] {
         assert!(!page.contains(outside), "{outside}");
     }
+    // Links lead to parts of the page only.
+    let links: Vec<&str> = page.split("href=").skip(1).collect();
+    assert!(!links.is_empty());
+    for link in links {
+        let id = link.strip_prefix("\"#").and_then(|rest| rest.split_once('"'));
+        let (id, _) = id.expect("a link within the page");
+        assert_eq!(page.matches(&format!("id=\"{id}\"")).count(), 1, "{id}");
+    }
+    // Each chart has its explanation.
+    assert_eq!(page.matches("<summary>Explain this to me</summary>").count(), 6);
     assert!(!page.contains("NaN") && !page.contains("inf"));
 }
 
@@ -407,4 +417,25 @@ fn narrow_and_printed_pages_have_columns_that_fit_and_small_type() {
         .filter(|(_, _, declarations)| declarations.contains("font-size: 21px"));
     let large: Vec<&str> = large.map(|(_, selector, _)| &**selector).collect();
     assert_eq!(large, [".section"]);
+}
+
+/// Every cause of a run has advice, and every chart an explanation of several words.
+#[test]
+fn causes_have_advice_and_charts_have_explanations() {
+    for (cause, _) in crate::table::CAUSES {
+        assert!(super::explain::advice_id(cause).is_some(), "{cause}");
+    }
+    for id in [
+        "latency-cdf",
+        "latency-cdf-3",
+        "late",
+        "late-0",
+        "cores",
+        "p99-cores-1",
+        "burst-waiting-2",
+    ] {
+        let text = super::explain::chart(id).expect(id);
+        assert!(text.split_whitespace().count() > 10, "{id}");
+    }
+    assert_eq!(super::explain::chart("spec"), None);
 }

@@ -1,5 +1,6 @@
 //! Arguments of `tailwater place`.
 
+use crate::headings;
 use crate::output::ReportOutput;
 use crate::values;
 use clap::{Args, ValueEnum};
@@ -37,6 +38,7 @@ pub struct PlaceArgs {
     #[arg(long, value_name = "CLUSTER.yaml")]
     pub cluster: PathBuf,
     /// File with the previous placement, which is updated; created if missing
+    #[arg(help_heading = headings::STATE)]
     #[arg(long, value_name = "FILE")]
     pub state: Option<PathBuf>,
     /// Scheduler
@@ -44,13 +46,16 @@ pub struct PlaceArgs {
     #[arg(hide_possible_values = true)]
     pub scheduler: PlaceScheduler,
     /// Admit by predicted contention
+    #[arg(help_heading = headings::PREDICTION)]
     #[arg(long, value_name = "slomo", requires = "models", conflicts_with_all = ["optimal", "scheduler"])]
     #[arg(hide_possible_values = true)]
     pub predictor: Option<PlacePredictor>,
     /// Models of the chains: files, and folders with files *.model.yaml
+    #[arg(help_heading = headings::PREDICTION)]
     #[arg(long, value_name = "PATH,...", value_delimiter = ',', requires = "predictor")]
     pub models: Vec<PathBuf>,
     /// Cache of an instance: its own partition, or shared by all of its node
+    #[arg(help_heading = headings::PREDICTION)]
     #[arg(
         long,
         value_name = "partitioned|shared",
@@ -60,33 +65,42 @@ pub struct PlaceArgs {
     #[arg(hide_possible_values = true)]
     pub cache: PlaceCache,
     /// Probability with which predicted intervals hold
+    #[arg(help_heading = headings::PREDICTION)]
     #[arg(long, value_name = "P%", default_value = "90%", value_parser = values::confidence)]
     #[arg(requires = "predictor")]
     pub confidence: f64,
     /// Also search for the plan with the fewest servers, and for the migration to it (feature `milp`)
+    #[arg(help_heading = headings::OPTIMAL)]
     #[arg(long)]
     pub optimal: bool,
     /// Time limit of the search
+    #[arg(help_heading = headings::OPTIMAL)]
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = values::search)]
     #[arg(requires = "optimal")]
     pub time: Nanos,
     /// Minimum saving for a proposal: servers, or a percentage of those in use
+    #[arg(help_heading = headings::OPTIMAL)]
     #[arg(long, value_name = "N|P%", default_value = "1", value_parser = values::saving)]
     #[arg(requires = "optimal")]
     pub saving: Saving,
     /// Apply the proposed plan to the state
+    #[arg(help_heading = headings::OPTIMAL)]
     #[arg(long, requires = "optimal", requires = "state")]
     pub apply: bool,
     /// Add the migration to the proposed plan to the state, to be done step by step
+    #[arg(help_heading = headings::OPTIMAL)]
     #[arg(long, requires = "optimal", requires = "state", conflicts_with = "apply")]
     pub migrate: bool,
     /// Mark the steps of the state's migration up to number N as done
+    #[arg(help_heading = headings::STATE)]
     #[arg(long, value_name = "N", requires = "state")]
     pub done: Option<u64>,
     /// Abandon the rest of the state's migration, except for drains of instances that already have a successor
+    #[arg(help_heading = headings::STATE)]
     #[arg(long, requires = "state")]
     pub abandon: bool,
     /// Output format
+    #[arg(help_heading = headings::REPORT)]
     #[arg(long, value_name = "table|json", default_value = "table")]
     #[arg(hide_possible_values = true)]
     pub output: ReportOutput,

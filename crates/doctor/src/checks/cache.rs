@@ -1,6 +1,7 @@
 //! Checks of cache partitioning and cache monitoring.
 
 use super::text::{cpu_flags, field};
+use crate::action::Action;
 use crate::finding::{Finding, Severity};
 use crate::{CpuList, Purpose, System};
 
@@ -37,7 +38,10 @@ pub(super) fn partitions(system: &dyn System, _: &Purpose) -> Vec<Finding> {
         None => {
             let found = format!("{}; but resctrl is not mounted", list(true));
             let why = "chains that share a processor slow each other down";
-            Finding::bad(CHECK, Severity::Missing, found, why).fixed_by("sudo mount -t resctrl resctrl /sys/fs/resctrl")
+            Finding::bad(CHECK, Severity::Missing, found, why).fixed_by(Action::Mount {
+                kind: "resctrl",
+                at: "/sys/fs/resctrl",
+            })
         }
     }]
 }

@@ -1,6 +1,7 @@
 //! Check of the clock.
 
 use super::text::cpu_flags;
+use crate::action::Action;
 use crate::finding::{Finding, Severity};
 use crate::{Purpose, System};
 
@@ -21,7 +22,7 @@ pub(super) fn clock(system: &dyn System, _: &Purpose) -> Vec<Finding> {
             let found = format!("the kernel uses {source}, although the time-stamp counter is invariant");
             let why = "Tailwater reads the counter directly; other programs take up to a microsecond per reading";
             Finding::bad(CHECK, Severity::Costs, found, why)
-                .fixed_by(format!("echo tsc | sudo tee {FOLDER}/current_clocksource"))
+                .fixed_by(Action::write("tsc", format!("{FOLDER}/current_clocksource")))
         }
         (false, _) => {
             let found = format!("no invariant time-stamp counter; the kernel uses {source}");

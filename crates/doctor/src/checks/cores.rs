@@ -1,5 +1,6 @@
 //! Checks of the packet cores and of other users of these cores.
 
+use crate::action::Action;
 use crate::cpus::CpuList;
 use crate::finding::{Finding, Severity, boot_with};
 use crate::{Probe, Purpose, System};
@@ -104,10 +105,16 @@ pub(super) fn competing_tasks(system: &dyn System, purpose: &Purpose) -> Vec<Fin
         return vec![Finding::good(CHECK, format!("none on {cores}"))];
     };
     let others = list(system, &format!("{FOLDER}/online")).without(&isolated);
-    let move_away = format!("sudo taskset -apc {others} {process}");
     let found = format!("on {cores}: {}", named(there));
     let why = "packets wait while it runs";
-    vec![Finding::bad(CHECK, Severity::Costs, found, why).fixed_by(move_away)]
+    let finding = Finding::bad(CHECK, Severity::Costs, found, why);
+    vec![match process.parse() {
+        Ok(process) if !others.is_empty() => finding.fixed_by(Action::Move {
+            process,
+            cores: others.to_string(),
+        }),
+        _ => finding,
+    }]
 }
 
 /// Checks for device interrupts served on the cores.
@@ -158,7 +165,10 @@ pub(super) fn interrupts(system: &dyn System, purpose: &Purpose) -> Vec<Finding>
     let elsewhere = online.without(&cores);
     vec![match elsewhere.is_empty() {
         true => finding,
-        false => finding.fixed_by(format!("echo {elsewhere} | sudo tee /proc/irq/{irq}/smp_affinity_list")),
+        false => finding.fixed_by(Action::write(
+            elsewhere.to_string(),
+            format!("/proc/irq/{irq}/smp_affinity_list"),
+        )),
     }]
 }
 
@@ -184,6 +194,9 @@ pub(super) fn siblings(system: &dyn System, purpose: &Purpose) -> Vec<Finding> {
     let found = format!("{others} share cores with {cores}");
     let why = "programs on them slow packet processing down by a third or more";
     let off = others.numbers().iter().map(|cpu| format!("{FOLDER}/cpu{cpu}/online"));
-    let off = off.collect::<Vec<_>>().join(" ");
-    vec![Finding::bad(CHECK, Severity::Costs, found, why).fixed_by(format!("echo 0 | sudo tee {off}"))]
+    let off = Action::Write {
+        value: "0".to_owned(),
+        files: off.collect(),
+    };
+    vec![Finding::bad(CHECK, Severity::Costs, found, why).fixed_by(off)]
 }

@@ -1,5 +1,6 @@
 //! Check of the hardware performance counters.
 
+use crate::action::Action;
 use crate::finding::{Finding, Severity};
 use crate::{Probe, Purpose, System};
 
@@ -19,8 +20,10 @@ pub(super) fn counters(system: &dyn System, _: &Purpose) -> Vec<Finding> {
         Some(level) if level <= 1 => Finding::good(CHECK, "available to all users"),
         _ => {
             let why = "cache use can be counted by root only";
-            Finding::bad(CHECK, Severity::Missing, "available to root only", why)
-                .fixed_by("sudo sysctl -w kernel.perf_event_paranoid=1")
+            Finding::bad(CHECK, Severity::Missing, "available to root only", why).fixed_by(Action::Sysctl {
+                name: "kernel.perf_event_paranoid",
+                value: "1".to_owned(),
+            })
         }
     }]
 }

@@ -1,6 +1,7 @@
 //! Check of IOMMU and VFIO, which give DPDK access to a NIC.
 
 use super::text::{Vendor, is_guest, vendor};
+use crate::action::Action;
 use crate::finding::{Finding, Severity, boot_with};
 use crate::{Probe, Purpose, System};
 
@@ -15,7 +16,8 @@ pub(super) fn iommu(system: &dyn System, _: &Purpose) -> Vec<Finding> {
     let why = "a NIC cannot be bound to vfio-pci for DPDK (NICs with a split driver, such as mlx5, need none)";
     vec![match (units.is_empty(), vfio) {
         (false, true) => Finding::good(CHECK, "on, with vfio-pci"),
-        (false, false) => Finding::bad(CHECK, Severity::Missing, "on, but vfio-pci is not loaded", why).fixed_by(load),
+        (false, false) => Finding::bad(CHECK, Severity::Missing, "on, but vfio-pci is not loaded", why)
+            .fixed_by(Action::Load { module: "vfio-pci" }),
         (true, true) if unsafe_mode => {
             let why = "DPDK works, but a NIC has DMA access to all memory";
             Finding::bad(CHECK, Severity::Missing, "off; vfio-pci is in no-IOMMU mode", why)

@@ -1,6 +1,7 @@
 //! Checks of huge pages.
 
 use super::text::{chosen, field};
+use crate::action::Action;
 use crate::finding::{Finding, Severity};
 use crate::{Probe, Purpose, System};
 
@@ -29,7 +30,11 @@ pub(super) fn huge_pages(system: &dyn System, _: &Purpose) -> Vec<Finding> {
     );
     let mib = |pages: u64| pages.saturating_mul(kib) / 1024;
     let wanted = (WANTED_MIB * 1024).div_ceil(kib);
-    let reserve = format!("sudo sysctl -w vm.nr_hugepages={}", total.max(wanted));
+    let pages = |pages: u64| Action::Sysctl {
+        name: "vm.nr_hugepages",
+        value: pages.to_string(),
+    };
+    let reserve = pages(total.max(wanted));
     let mut findings = Vec::new();
     findings.push(if mib(total) < WANTED_MIB {
         let found = format!("{} MiB are reserved, in {total} pages", mib(total));
@@ -38,7 +43,7 @@ pub(super) fn huge_pages(system: &dyn System, _: &Purpose) -> Vec<Finding> {
     } else if free == 0 {
         let found = format!("all {} MiB are in use", mib(total));
         let why = "another DPDK port cannot start";
-        let more = format!("sudo sysctl -w vm.nr_hugepages={}", total.saturating_add(wanted));
+        let more = pages(total.saturating_add(wanted));
         Finding::bad(CHECK, Severity::Costs, found, why).fixed_by(more)
     } else {
         let found = format!("{} of {} MiB are free", mib(free), mib(total));
@@ -52,8 +57,10 @@ pub(super) fn huge_pages(system: &dyn System, _: &Purpose) -> Vec<Finding> {
     if total > 0 && !mounted {
         let why = "DPDK takes huge pages from there";
         findings.push(
-            Finding::bad(CHECK, Severity::Costs, "no hugetlbfs is mounted", why)
-                .fixed_by("sudo mkdir -p /dev/hugepages && sudo mount -t hugetlbfs none /dev/hugepages"),
+            Finding::bad(CHECK, Severity::Costs, "no hugetlbfs is mounted", why).fixed_by(Action::Mount {
+                kind: "hugetlbfs",
+                at: "/dev/hugepages",
+            }),
         );
     }
     findings
@@ -65,7 +72,7 @@ pub(super) fn transparent(system: &dyn System, _: &Purpose) -> Vec<Finding> {
     const FOLDER: &str = "/sys/kernel/mm/transparent_hugepage";
     let read = |name: &str| system.read(&format!("{FOLDER}/{name}")).value();
     let enabled = read("enabled").unwrap_or_default();
-    let set = |value: &str| format!("echo {value} | sudo tee {FOLDER}/enabled");
+    let set = |value: &str| Action::write(value, format!("{FOLDER}/enabled"));
     let finding = match chosen(&enabled) {
         Some("madvise") => Finding::good(CHECK, "enabled for programs that request them (madvise)"),
         Some("always") => {

@@ -12,6 +12,8 @@ mod power;
 mod scheduling;
 mod text;
 
+pub(crate) use text::{chosen, field, is_guest};
+
 use crate::{Finding, Purpose, System};
 
 /// Checks the machine's fitness for a purpose. Returns the findings, worst first.

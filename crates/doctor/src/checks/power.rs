@@ -1,6 +1,7 @@
 //! Checks of frequency scaling and idle states.
 
 use super::text::{Vendor, is_guest, vendor};
+use crate::action::Action;
 use crate::finding::{Finding, Severity, boot_with};
 use crate::{Purpose, System};
 use std::collections::BTreeSet;
@@ -34,9 +35,22 @@ pub(super) fn governor(system: &dyn System, purpose: &Purpose) -> Vec<Finding> {
     }
     let why = "cores are slow when a burst begins, and measured profiles do not apply";
     vec![
-        Finding::bad(CHECK, Severity::Costs, format!("governor {}", others.join(", ")), why)
-            .fixed_by("echo performance | sudo tee /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor"),
+        Finding::bad(CHECK, Severity::Costs, format!("governor {}", others.join(", ")), why).fixed_by(Action::Write {
+            value: "performance".to_owned(),
+            files: scaling_files(system, purpose),
+        }),
     ]
+}
+
+/// Returns the governors' files of all cores: cores on one power domain follow the fastest.
+fn scaling_files(system: &dyn System, purpose: &Purpose) -> Vec<String> {
+    let names = system.list(FOLDER).value().unwrap_or_default();
+    let listed = names.iter().filter_map(|name| name.strip_prefix("cpu")?.parse().ok());
+    let cores: BTreeSet<usize> = listed.chain(purpose.cores.iter().copied()).collect();
+    let files = cores
+        .into_iter()
+        .map(|core| format!("{FOLDER}/cpu{core}/cpufreq/scaling_governor"));
+    files.filter(|file| system.read(file).value().is_some()).collect()
 }
 
 /// An exit latency above `1 / SHARE` of the objective is reported.
@@ -77,10 +91,14 @@ pub(super) fn sleep(system: &dyn System, purpose: &Purpose) -> Vec<Finding> {
     let why = "a sleeping auxiliary core wakes too late for a burst";
     vec![
         Finding::bad(CHECK, severity, found, why)
-            .fixed_by(format!(
-                "sudo cpupower idle-set -D {}",
-                (purpose.slo.0 / SHARE / 1000).max(1)
-            ))
+            .costing(
+                us as f64,
+                "a wake-up of a core that sleeps so deeply",
+                "cpuidle/*/latency of the kernel",
+            )
+            .fixed_by(Action::IdleLimit {
+                us: (purpose.slo.0 / SHARE / 1000).max(1),
+            })
             .fixed_by(boot_with(match vendor(system) {
                 Vendor::Intel => "intel_idle.max_cstate=1 processor.max_cstate=1",
                 Vendor::Amd | Vendor::Other => "processor.max_cstate=1",

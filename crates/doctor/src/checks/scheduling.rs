@@ -1,6 +1,7 @@
 //! Checks of the scheduler's limits.
 
 use super::text::field;
+use crate::action::Action;
 use crate::finding::{Finding, Severity};
 use crate::{Probe, Purpose, System};
 
@@ -23,7 +24,17 @@ pub(super) fn throttling(system: &dyn System, _: &Purpose) -> Vec<Finding> {
                 period / 1000
             );
             let why = "a busy auxiliary core stalls in the middle of a batch";
-            Finding::bad(CHECK, Severity::Costs, found, why).fixed_by("sudo sysctl -w kernel.sched_rt_runtime_us=-1")
+            let each = "each period in which a real-time thread stays busy";
+            Finding::bad(CHECK, Severity::Costs, found, why)
+                .costing(
+                    (period - runtime) as f64,
+                    each,
+                    "sched_rt_period_us - sched_rt_runtime_us",
+                )
+                .fixed_by(Action::Sysctl {
+                    name: "kernel.sched_rt_runtime_us",
+                    value: "-1".to_owned(),
+                })
         }
     };
     vec![finding]
@@ -57,7 +68,7 @@ pub(super) fn real_time(system: &dyn System, _: &Purpose) -> Vec<Finding> {
             && text == "0"
         {
             let found = format!("the control group {group} has no real-time budget");
-            let give = format!("echo 950000 | sudo tee {path}");
+            let give = Action::write("950000", path);
             return vec![Finding::bad(CHECK, Severity::Costs, found, NO_REAL_TIME).fixed_by(give)];
         }
     }
@@ -93,7 +104,8 @@ pub(super) fn quota(system: &dyn System, purpose: &Purpose) -> Vec<Finding> {
                 Some(Quota {
                     cores: cores(&quota, &period)?,
                     group: group.to_owned(),
-                    lift: format!("echo -1 | sudo tee {folder}/cpu.cfs_quota_us"),
+                    lift: Action::write("-1", format!("{folder}/cpu.cfs_quota_us")),
+                    period_us: period.parse().unwrap_or(0.0),
                 })
             }));
         }
@@ -105,10 +117,25 @@ pub(super) fn quota(system: &dyn System, purpose: &Purpose) -> Vec<Finding> {
         Some(Quota { cores, .. }) if cores > needed as f64 => {
             Finding::good(CHECK, format!("{cores:.1} cores, of which {needed} are needed"))
         }
-        Some(Quota { cores, group, lift }) => {
+        Some(Quota {
+            cores,
+            group,
+            lift,
+            period_us,
+        }) => {
             let found = format!("{cores:.1} cores for the control group {group}, {needed} are needed");
             let why = "a core that polls for packets is throttled for the rest of each period";
-            Finding::bad(CHECK, Severity::Prevents, found, why).fixed_by(lift)
+            // Threads that always poll use up the quota in this part of the period, and wait for the rest.
+            let waits = period_us * (1.0 - (cores / needed as f64).min(1.0));
+            let finding = Finding::bad(CHECK, Severity::Prevents, found, why).fixed_by(lift);
+            match waits > 0.0 {
+                true => finding.costing(
+                    waits,
+                    "each period of the quota, with all threads busy",
+                    "quota and period of the group",
+                ),
+                false => finding,
+            }
         }
     }]
 }
@@ -117,8 +144,9 @@ pub(super) fn quota(system: &dyn System, purpose: &Purpose) -> Vec<Finding> {
 struct Quota {
     cores: f64,
     group: String,
-    /// Command that removes the quota.
-    lift: String,
+    /// Change that removes the quota.
+    lift: Action,
+    period_us: f64,
 }
 
 /// Returns the quotas of a cgroup v2 group and of its ancestors, which also apply to it.
@@ -133,7 +161,8 @@ fn quotas_above(system: &dyn System, group: &str) -> Vec<Quota> {
             Some(Quota {
                 cores: cores(quota, period)?,
                 group: group.to_owned(),
-                lift: format!("echo max | sudo tee {path}"),
+                lift: Action::write("max", path),
+                period_us: period.parse().unwrap_or(0.0),
             })
         }));
         at = group.rsplit_once('/').map(|(above, _)| above);

@@ -34,12 +34,12 @@ pub(super) fn vendor(system: &dyn System) -> Vendor {
 }
 
 /// Returns `true` if the machine is a virtual machine.
-pub(super) fn is_guest(system: &dyn System) -> bool {
+pub(crate) fn is_guest(system: &dyn System) -> bool {
     cpu_flags(system).is_some_and(|flags| flags.iter().any(|flag| flag == "hypervisor"))
 }
 
 /// Returns a value from text with lines of the form `name: value` or `name value`.
-pub(super) fn field<'t>(text: &'t str, name: &str) -> Option<&'t str> {
+pub(crate) fn field<'t>(text: &'t str, name: &str) -> Option<&'t str> {
     text.lines().find_map(|line| {
         let rest = line.strip_prefix(name)?;
         let value = rest.strip_prefix(':').or(rest.strip_prefix(' '))?;
@@ -48,7 +48,7 @@ pub(super) fn field<'t>(text: &'t str, name: &str) -> Option<&'t str> {
 }
 
 /// Returns the text between brackets, as in `always [madvise] never`.
-pub(super) fn chosen(text: &str) -> Option<&str> {
+pub(crate) fn chosen(text: &str) -> Option<&str> {
     let (_, rest) = text.split_once('[')?;
     rest.split_once(']').map(|(word, _)| word)
 }

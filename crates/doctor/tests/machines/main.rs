@@ -1,6 +1,7 @@
 //! Examinations of described machines.
 
 mod description;
+mod mending;
 mod problems;
 mod verdict;
 
