@@ -298,7 +298,7 @@ pub fn run(
     let functions = this.function_names().count();
     // As every run does: packets of each function are counted, and some of its batches timed.
     let reading = clock.clone();
-    this.sample_functions(Box::new(move || reading.now()), Arc::default(), (0, 0));
+    this.sample_functions(Box::new(move || reading.now()), Arc::default(), Default::default());
     let (mut senders, receiver) = windows(1, [this.reasons().len(), functions]);
     let worker = Worker::new(queue, this, pool, clock.clone(), config, senders.remove(0));
     let before = clock.now();

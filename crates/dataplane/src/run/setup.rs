@@ -32,7 +32,7 @@ use std::thread::JoinHandle;
 use tailwater_chain::batch::MAX_BATCH;
 use tailwater_chain::buffer::BufferPool;
 use tailwater_chain::chain::{Chain, ReadClock};
-use tailwater_chain::packet_traces::{PacketTraces, TracedFunction};
+use tailwater_chain::packet_traces::{PacketTraces, TracePlace, TracedFunction};
 use tailwater_functions::reload::Reload;
 use tailwater_functions::spec::ChainSpec;
 use tailwater_net::Nanos;
@@ -116,7 +116,14 @@ pub(super) fn set_up<'r>(
         for chain in [first].into_iter().chain(others) {
             match timed_from {
                 Some(from) => chain.time_functions(reading(&clock), start + from),
-                None => chain.sample_functions(reading(&clock), Arc::clone(&traces), (*core as u32, functions)),
+                None => {
+                    let place = TracePlace {
+                        core: *core as u32,
+                        first: functions,
+                        is_auxiliary: false,
+                    };
+                    chain.sample_functions(reading(&clock), Arc::clone(&traces), place);
+                }
             }
             functions += chain.function_names().count() as u16;
         }
@@ -292,7 +299,12 @@ impl WorkerFactory {
             // lends a bucket before it sends a packet of it that was not looked up.
             let mut chain = unsafe { makers.auxiliary_instance(ends.unit == Unit::Bucket) };
             let core = auxiliary.next().unwrap_or_default() as u32;
-            chain.sample_functions(reading(&self.clock), Arc::clone(traces), (core, 0));
+            let place = TracePlace {
+                core,
+                first: 0,
+                is_auxiliary: true,
+            };
+            chain.sample_functions(reading(&self.clock), Arc::clone(traces), place);
             let (clock, config) = (self.clock.clone(), &self.config);
             let mut worker = AuxiliaryWorker::new(ends, chain, sender, clock, config, telemetry);
             if let Some(record) = self.batch_records.pop() {

@@ -252,6 +252,20 @@ pub struct TracedStep {
     pub length: u32,
     #[prost(bytes = "vec", tag = "16")]
     pub frame: ::prost::alloc::vec::Vec<u8>,
+    /// The rule, binding, backend, route or state by which the function has decided; empty if it says nothing.
+    #[prost(string, tag = "17")]
+    pub explanation: ::prost::alloc::string::String,
+    /// Entry of the packet's flow in the flow table; absent in a chain without flow state.
+    #[prost(uint32, optional, tag = "18")]
+    pub flow_entry: ::core::option::Option<u32>,
+    /// The packet goes against the direction of the entry's key.
+    #[prost(bool, tag = "19")]
+    pub reversed: bool,
+    /// RSS bucket of the packet.
+    #[prost(uint32, tag = "20")]
+    pub bucket: u32,
+    #[prost(enumeration = "TraceRole", tag = "21")]
+    pub role: i32,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct TraceEnd {
@@ -584,6 +598,42 @@ impl CoreRole {
             "CORE_ROLE_UNSPECIFIED" => Some(Self::Unspecified),
             "CORE_ROLE_DEDICATED" => Some(Self::Dedicated),
             "CORE_ROLE_AUXILIARY" => Some(Self::Auxiliary),
+            _ => None,
+        }
+    }
+}
+/// Part of a core in the processing of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum TraceRole {
+    Unspecified = 0,
+    /// A dedicated core of the chain.
+    Dedicated = 1,
+    /// An auxiliary core, on behalf of the dedicated core that owns the RSS bucket.
+    Auxiliary = 2,
+    /// An auxiliary core that holds a lease of the RSS bucket.
+    Leased = 3,
+}
+impl TraceRole {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "TRACE_ROLE_UNSPECIFIED",
+            Self::Dedicated => "TRACE_ROLE_DEDICATED",
+            Self::Auxiliary => "TRACE_ROLE_AUXILIARY",
+            Self::Leased => "TRACE_ROLE_LEASED",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "TRACE_ROLE_UNSPECIFIED" => Some(Self::Unspecified),
+            "TRACE_ROLE_DEDICATED" => Some(Self::Dedicated),
+            "TRACE_ROLE_AUXILIARY" => Some(Self::Auxiliary),
+            "TRACE_ROLE_LEASED" => Some(Self::Leased),
             _ => None,
         }
     }
