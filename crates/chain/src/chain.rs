@@ -34,7 +34,7 @@ pub use stopwatch::{FunctionTime, FunctionTotals, ReadClock};
 pub use succession::DividedChain;
 pub use transfer::{ImportedFlows, TransferError, TransferFunction, TransferState};
 
-use crate::batch::{Batch, Verdict};
+use crate::batch::{Batch, DroppedBy, Verdict};
 use crate::branches::START;
 use crate::flow_table::{EndedFlows, FlowCounters, FlowTable, Partition};
 use crate::function::{FlowStates, StateSlot};
@@ -209,7 +209,7 @@ impl Chain {
             }
             if refused {
                 let table = &*table;
-                batch.compact(|packet, _| {
+                batch.compact_by(DroppedBy::FlowTable, |packet, _| {
                     self.lost += 1;
                     match table.holds(packet.rss_hash) {
                         true => self.flow_table_full += 1,
@@ -234,6 +234,9 @@ impl Chain {
     /// Counts each function's packets from now on, and times those batches that `traces` says with the clock `read`.
     /// Traces name this instance's core and, where it is a part of a chain, its first function by `place`.
     pub fn sample_functions(&mut self, read: ReadClock, traces: Arc<PacketTraces>, place: TracePlace) {
+        for (stage, number) in self.stages.iter_mut().zip(place.first..) {
+            stage.number = number.min(u8::MAX.into()) as u8;
+        }
         let mut watch = Stopwatch::new(read, Nanos::ZERO, traces, self.stages.len());
         watch.set_place(place);
         self.stopwatch = Some(Box::new(watch));

@@ -257,6 +257,7 @@ fn config(nic: TraceNicConfig, workers: usize) -> RunConfig {
         nic,
         window: Nanos::from_millis(20),
         capture_out: None,
+        keep_packets: None,
         not_matched: 0,
         seed: 1,
         scaling: None,

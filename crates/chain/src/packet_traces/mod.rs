@@ -4,6 +4,8 @@
 //! batch, as it does anyway to find out whether it [times](crate::chain::Chain::sample_functions) the batch.
 
 pub mod filter;
+mod node;
+mod quick;
 pub(crate) mod request;
 
 pub use filter::{FilterError, PacketFilter};

@@ -1,7 +1,6 @@
 //! The request, and its results on standard output and in a file.
 
 use super::args::{PacketsArgs, PacketsOutput};
-use super::pcapng::PcapngWriter;
 use super::step::{Flow, JsonStep, flow_entry, paragraph, printable, role};
 use crate::control::connect;
 use crate::error::CliError;
@@ -17,6 +16,7 @@ use std::time::Duration;
 use tailwater_files::AtomicFile;
 use tailwater_net::Nanos;
 use tailwater_server::control::generated as message;
+use tailwater_traffic::PcapngWriter;
 
 /// Time within which a request to stop is noticed.
 const PERIOD: Duration = Duration::from_millis(100);

@@ -1,11 +1,9 @@
 //! Explanations of the firewall's decisions on traced packets.
 
 use super::connection::{ANSWERED, Connection, FORBIDDEN, TCP};
-use super::function::{RULES_DENY, RULES_REJECT};
 use super::rule_set::RuleSet;
 use super::rules::State;
 use super::tcp::Phase;
-use tailwater_chain::batch::Verdict;
 use tailwater_chain::function::{Explanation, FlowStates, TracedPacket};
 use tailwater_net::parse::Fragment;
 
@@ -15,20 +13,22 @@ pub(super) fn explain_message(rules: &RuleSet, traced: &TracedPacket<'_>, text: 
     rules.explain(&traced.key, traced.packet().entry, State::New, text);
 }
 
-/// Explains any other packet, by its connection and the rules as they are now.
-pub(super) fn explain(rules: &RuleSet, traced: &TracedPacket<'_>, flows: &mut FlowStates<'_>, text: &mut Explanation) {
+/// Explains any other packet, by its connection and the rules as they are now. `by_rules`: it passed, or was dropped by
+/// rules.
+pub(super) fn explain(
+    (rules, by_rules): (&RuleSet, bool),
+    traced: &TracedPacket<'_>,
+    flows: &mut FlowStates<'_>,
+    text: &mut Explanation,
+) {
     let packet = traced.packet();
     let (key, entry) = (&traced.key, packet.entry);
     if packet.headers.fragment != Fragment::Whole {
         return text.add(format_args!("fragment"));
     }
-    let reason = match packet.verdict {
-        Verdict::Drop(reason) => Some(reason),
-        _ => None,
-    };
     let state = flows.state::<Connection>(packet);
     if !state.is_tracked() {
-        if matches!(reason, None | Some(RULES_DENY | RULES_REJECT)) {
+        if by_rules {
             return rules.explain(key, entry, State::New, text);
         }
         return text.add(format_args!("no connection"));

@@ -28,8 +28,8 @@ use tailwater_net::{FlowKey, protocol};
 
 /// Drop reason: an index into [`DROP_REASONS`].
 type Reason = u8;
-pub(super) const RULES_DENY: Reason = 0;
-pub(super) const RULES_REJECT: Reason = 1;
+const RULES_DENY: Reason = 0;
+const RULES_REJECT: Reason = 1;
 const NO_CONNECTION: Reason = 2;
 const TCP_FLAGS: Reason = 3;
 const OUT_OF_WINDOW: Reason = 4;
@@ -561,7 +561,11 @@ impl NetworkFunction for Firewall {
         if traced.packet().headers.fragment == Fragment::Whole && is_message(traced.frame(), &traced.packet().headers) {
             return explain_message(rules, traced, text);
         }
-        explain(rules, traced, flows, text);
+        let by_rules = match traced.packet().verdict {
+            Verdict::Drop(reason) => matches!(reason, RULES_DENY | RULES_REJECT),
+            Verdict::Forward | Verdict::Bypass => true,
+        };
+        explain((rules, by_rules), traced, flows, text);
     }
 
     fn flow_ends(&mut self) -> Option<&mut dyn FlowEnds> {
