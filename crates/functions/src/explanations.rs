@@ -44,8 +44,8 @@ fn an_acl_names_the_rule_with_its_line() {
     for acl in [Acl::new(Arc::clone(&table)), Acl::without_flows(table)] {
         let mut rig = rig(acl);
         for (port, expected) in [
-            (7, "rule 1 (/etc/a.rules:3): allow udp any port 7 > 198.18.0.0/15"),
-            (9, "rule 2 (/etc/a.rules:5): deny udp any port 9 > 198.18.0.0/15"),
+            (7, "rule 1 (a.rules:3): allow udp any port 7 > 198.18.0.0/15"),
+            (9, "rule 2 (a.rules:5): deny udp any port 9 > 198.18.0.0/15"),
             (11, "no rule, default allow"),
         ] {
             assert_eq!(rig.explain(&udp(port), NOW), [expected]);

@@ -70,7 +70,8 @@ impl Explanation {
 
     /// Copies as much of `text` as fits `room` bytes, whole characters only. Returns `true` if that is all.
     fn copy(&mut self, text: &str, room: usize) -> bool {
-        let end = text.floor_char_boundary(room);
+        let room = room.min(text.len());
+        let end = (0..=room).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
         let start = usize::from(self.length);
         self.bytes[start..start + end].copy_from_slice(&text.as_bytes()[..end]);
         self.length += end as u8;

@@ -38,7 +38,7 @@ impl Quick {
         let mut all = [(0, 1); MOST];
         let listed = found.iter().map(|found| (found.masks[word], found.values[word]));
         for (at, slot) in all.iter_mut().enumerate() {
-            *slot = listed.clone().nth(at).or(listed.clone().last()).unwrap_or((0, 1));
+            *slot = listed.clone().nth(at).or(listed.clone().next_back()).unwrap_or((0, 1));
         }
         Quick {
             of_ports,

@@ -46,10 +46,16 @@ pub(crate) struct RuleOrigin {
     lines: Box<[u32]>,
 }
 
+/// Name of a rules file in explanations, without its directories: they are short.
+pub(crate) fn file_name(file: &Path) -> Box<str> {
+    let name = file.file_name().unwrap_or(file.as_os_str());
+    name.to_string_lossy().into()
+}
+
 impl RuleOrigin {
     /// Origin of rules from `file`, each with its line, or from the spec if there is no file.
     pub(crate) fn new(file: Option<&Path>, lines: impl IntoIterator<Item = u32>) -> RuleOrigin {
-        let file = file.map(|file| file.display().to_string().into());
+        let file = file.map(file_name);
         RuleOrigin {
             lines: match &file {
                 Some(_) => lines.into_iter().collect(),

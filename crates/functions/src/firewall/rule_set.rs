@@ -2,7 +2,7 @@
 
 use super::rules::{Action, MAX_ZONES, Rule, State, States, Zone, ZonePort};
 use crate::acl::classifier::{Classifier, ClassifierError};
-use crate::acl::naming::Conditions;
+use crate::acl::naming::{Conditions, file_name};
 use crate::acl::{self, Rule as FiveTuple};
 use std::collections::HashMap;
 use std::path::Path;
@@ -249,7 +249,7 @@ impl RuleSet {
 
     /// Names the file of the rules in explanations. Only the first call counts.
     pub(super) fn set_file(&self, file: &Path) {
-        let _ = self.file.set(file.display().to_string().into());
+        let _ = self.file.set(file_name(file));
     }
 
     /// Appends the rule that decides about a packet in a state.
