@@ -76,6 +76,8 @@ pub struct ServerSpec {
     pub policy: Option<String>,
     /// Folder of the applied configuration, if the spec names one.
     pub state_directory: Option<PathBuf>,
+    /// Folder to keep late, lost and dropped packets in, if they are kept.
+    pub keep_packets: Option<PathBuf>,
     /// Admission of chains by their profiles, if they are checked.
     pub admission: Option<AdmissionSpec>,
     /// Division of the last-level cache, if it is divided.
@@ -140,6 +142,10 @@ impl ServerSpec {
             },
             state_directory: spec
                 .optional("stateDirectory")
+                .map(|node| path(&node, base_dir, LONGEST_PATH))
+                .transpose()?,
+            keep_packets: spec
+                .optional("keepPackets")
                 .map(|node| path(&node, base_dir, LONGEST_PATH))
                 .transpose()?,
             admission: spec

@@ -1,11 +1,14 @@
 //! Batches: packets that pass through a chain together, with their metadata.
 
+mod dropped;
 pub(crate) mod packet;
 mod packets;
 mod resize;
 pub(crate) mod size;
 
 use crate::flow_table::index::FlowIndex;
+use dropped::Dropped;
+pub use dropped::{DroppedBy, DroppedPacket};
 pub(crate) use packet::Slot;
 pub use packet::{Arrived, Incoming, Packet, Verdict};
 pub use packets::Packets;
@@ -17,16 +20,6 @@ use crate::region::{CACHE_LINE, prefetch};
 use tailwater_net::Nanos;
 use tailwater_net::parse::Headers;
 use tailwater_sdk::program::{TurnPacket, TurnVerdict};
-
-/// Dropped packet whose buffer has not been released yet.
-#[derive(Debug)]
-struct Dropped {
-    buffer: Buffer,
-    /// Number of the packet's flow.
-    number: u16,
-    /// Drop reason, as in [`Verdict::Drop`]; 0 if the device did not send the packet.
-    reason: u8,
-}
 
 /// Up to [`MAX_BATCH`] packets of one buffer pool, in order of arrival.
 #[derive(Debug)]
@@ -209,11 +202,8 @@ impl Batch {
             place += 1;
             out
         });
-        self.dropped.extend(gone.map(|slot| Dropped {
-            buffer: slot.buffer,
-            number: slot.packet.number,
-            reason: 0,
-        }));
+        self.dropped
+            .extend(gone.map(|slot| Dropped::new(slot, 0, DroppedBy::Port)));
     }
 
     /// Removes packets, in order: `choose` decides by a packet's index, and those for which it returns a value are
@@ -425,7 +415,13 @@ impl Batch {
     /// Removes the packets that do not continue, in order, and reports the reason of each drop. The order of the
     /// remaining packets does not change.
     #[inline]
-    pub fn compact(&mut self, mut on_drop: impl FnMut(&Packet, u8)) {
+    pub fn compact(&mut self, on_drop: impl FnMut(&Packet, u8)) {
+        self.compact_by(DroppedBy::Input, on_drop);
+    }
+
+    /// Same as [`compact`](Batch::compact), for packets that were dropped by this part.
+    #[inline]
+    pub fn compact_by(&mut self, by: DroppedBy, mut on_drop: impl FnMut(&Packet, u8)) {
         // Four at a time, without a branch for each.
         let (fours, rest) = self.packets.as_chunks::<4>();
         let leaves = |slot: &Slot| slot.packet.verdict != Verdict::Forward;
@@ -441,15 +437,16 @@ impl Batch {
             match slot.packet.verdict {
                 Verdict::Drop(reason) => {
                     on_drop(&slot.packet, reason);
-                    dropped.push(Dropped {
-                        buffer: slot.buffer,
-                        number: slot.packet.number,
-                        reason,
-                    });
+                    dropped.push(Dropped::new(slot, reason, by));
                 }
                 Verdict::Bypass | Verdict::Forward => bypass.push(slot),
             }
         }
+    }
+
+    /// Packets that were dropped, until their buffers are released.
+    pub fn dropped(&self) -> impl Iterator<Item = DroppedPacket<'_>> {
+        self.dropped.iter().map(|dropped| dropped.packet(&self.memory))
     }
 
     /// Moves the packets for which `aside` returns `true` to another batch, in order.

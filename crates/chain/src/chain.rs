@@ -19,6 +19,7 @@ mod snapshotter;
 mod stage;
 mod stopwatch;
 mod succession;
+mod tracing;
 mod transfer;
 
 pub use build::{state_bytes, state_bytes_with_cuts};
@@ -33,11 +34,11 @@ pub use stopwatch::{FunctionTime, FunctionTotals, ReadClock};
 pub use succession::DividedChain;
 pub use transfer::{ImportedFlows, TransferError, TransferFunction, TransferState};
 
-use crate::batch::{Batch, Verdict};
+use crate::batch::{Batch, DroppedBy, Verdict};
 use crate::branches::START;
 use crate::flow_table::{EndedFlows, FlowCounters, FlowTable, Partition};
 use crate::function::{FlowStates, StateSlot};
-use crate::packet_traces::{PacketTraces, TracedFunction};
+use crate::packet_traces::{PacketTraces, TracePlace, TracedFunction};
 use external_state::ExternalState;
 use flow_callbacks::{before_flows_move, report_flow_ends};
 use forks::SplitPool;
@@ -50,6 +51,14 @@ use std::sync::Arc;
 use stopwatch::Stopwatch;
 use tailwater_net::Nanos;
 use tailwater_net::parse::Malformed;
+
+/// Slot of a function without state.
+const NO_STATE: &StateSlot = &StateSlot {
+    version: 0,
+    state: 0..0,
+    version_apart: 0,
+    state_apart: 0,
+};
 
 /// Instance of a chain on one worker.
 pub struct Chain {
@@ -203,7 +212,7 @@ impl Chain {
             }
             if refused {
                 let table = &*table;
-                batch.compact(|packet, _| {
+                batch.compact_by(DroppedBy::FlowTable, |packet, _| {
                     self.lost += 1;
                     match table.holds(packet.rss_hash) {
                         true => self.flow_table_full += 1,
@@ -227,9 +236,12 @@ impl Chain {
 
     /// Counts each function's packets from now on, and times those batches that `traces` says with the clock `read`.
     /// Traces name this instance's core and, where it is a part of a chain, its first function by `place`.
-    pub fn sample_functions(&mut self, read: ReadClock, traces: Arc<PacketTraces>, place: (u32, u16)) {
+    pub fn sample_functions(&mut self, read: ReadClock, traces: Arc<PacketTraces>, place: TracePlace) {
+        for (stage, number) in self.stages.iter_mut().zip(place.first..) {
+            stage.number = number.min(u8::MAX.into()) as u8;
+        }
         let mut watch = Stopwatch::new(read, Nanos::ZERO, traces, self.stages.len());
-        watch.set_place(place.0, place.1);
+        watch.set_place(place);
         self.stopwatch = Some(Box::new(watch));
     }
 
@@ -356,7 +368,7 @@ impl Chain {
     #[inline]
     fn start_stopwatch(&mut self, batch: &mut Batch, is_new: bool) {
         if let Some(watch) = &mut self.stopwatch {
-            watch.next_batch(batch, is_new);
+            watch.next_batch(batch, (is_new, self.table.as_ref()));
         }
     }
 
@@ -382,8 +394,8 @@ impl Chain {
     /// all of their flows.
     #[inline(always)]
     fn run_stage(&mut self, i: usize, segment: usize, batch: &mut Batch, (now, unsettled): (Nanos, bool)) {
-        let timed = self.stopwatch.as_ref();
-        let timed = timed.map(|watch| (batch.len(), watch.start()));
+        let timed = self.stopwatch.as_mut();
+        let timed = timed.map(|watch| (batch.len(), watch.start(batch)));
         if unsettled {
             self.open_new_flows(i, segment, batch, now);
         }
@@ -394,21 +406,15 @@ impl Chain {
             now,
             version: stage.function.version(),
             table: if slot.is_some() { self.table.as_mut() } else { None },
-            slot: slot.unwrap_or(
-                const {
-                    &StateSlot {
-                        version: 0,
-                        state: 0..0,
-                        version_apart: 0,
-                        state_apart: 0,
-                    }
-                },
-            ),
+            slot: slot.unwrap_or(NO_STATE),
         };
         stage.function.process(batch, &mut flows);
-        if let (Some((_, Some(began))), Some(watch)) = (timed, &self.stopwatch) {
-            watch.trace(i, batch, began);
+        if let (Some((_, Some(_))), Some(watch)) = (timed, &self.stopwatch)
+            && watch.has_traced()
+        {
+            self.trace_stage(i, batch, now);
         }
+        let stage = &mut self.stages[i];
         self.lost += stage.compact(batch);
         if let (Some((packets, began)), Some(watch)) = (timed, &mut self.stopwatch) {
             watch.note(i, packets, now, began);

@@ -2,6 +2,7 @@
 
 mod candidates;
 mod capabilities;
+mod explanation;
 mod flow_state;
 pub(crate) mod lifetimes;
 mod properties;
@@ -9,6 +10,7 @@ mod properties;
 use crate::batch::packet::{Packet, Verdict};
 pub use candidates::{CompanionCandidates, MAX_CANDIDATES};
 pub use capabilities::{DurableState, FlowEnds, FlowTimer, PortableState, RemoteFunction, RunEnd};
+pub use explanation::{Explanation, MAX_EXPLANATION, TracedPacket};
 pub use flow_state::{FlowStates, NewFlow};
 pub(crate) use flow_state::{SHOWN_BEFORE, StateSlot, UNSEEN};
 pub use lifetimes::Lifetimes;
@@ -152,6 +154,15 @@ pub trait NetworkFunction: Send {
     /// Processes a batch. Every packet in it is well-formed IP and, if the function has state, belongs to a flow that
     /// `new_flow` has seen. The function drops a packet by setting its verdict.
     fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>);
+
+    /// Explains the decision that [`process`](NetworkFunction::process) has just made on a packet: the rule, binding,
+    /// backend, route or state behind it. Called for traced packets only, after `process` and before dropped packets
+    /// leave the batch. A function that adds no text is shown by what it changed.
+    ///
+    /// The core that processes packets calls it: it may format, but must not allocate or lock.
+    fn explain(&self, traced: &TracedPacket<'_>, flows: &mut FlowStates<'_>, text: &mut Explanation) {
+        let _ = (traced, flows, text);
+    }
 
     /// Capability to be notified of flows' ends.
     fn flow_ends(&mut self) -> Option<&mut dyn FlowEnds> {

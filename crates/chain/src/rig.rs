@@ -5,9 +5,11 @@ use crate::buffer::BufferPool;
 use crate::chain::{Chain, Cuts, InputPolicy, state_bytes_with_cuts};
 use crate::flow_table::{FlowTable, FlowTableConfig};
 use crate::function::NetworkFunction;
+use crate::packet_traces::{PacketFilter, PacketTraces, TracePlace};
 use std::fs::File;
 use std::net::Ipv4Addr;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use tailwater_api::{IdleTimeouts, PacketAction, WhenFull};
 use tailwater_net::builder::FrameBuilder;
 use tailwater_net::parse::parse;
@@ -91,6 +93,25 @@ impl ChainRig {
         self.batch.release(&mut self.pool);
         assert_eq!(self.pool.available(), self.pool.capacity(), "a buffer is lost");
         sent
+    }
+
+    /// Passes one frame, and returns the functions' [explanations](NetworkFunction::explain) of it, up to the one that
+    /// drops it.
+    ///
+    /// # Panics
+    /// A buffer is lost.
+    pub fn explain(&mut self, frame: &[u8], now: Nanos) -> Vec<String> {
+        let traces = Arc::<PacketTraces>::default();
+        let clock = AtomicU64::new(0);
+        let read = move || Nanos(clock.fetch_add(1, Ordering::Relaxed));
+        self.chain
+            .sample_functions(Box::new(read), Arc::clone(&traces), TracePlace::default());
+        let all = PacketFilter::parse("").expect("an empty filter is valid");
+        let stream = traces.begin(all, 1).expect("nobody else traces");
+        self.run(&[frame.to_vec()], now);
+        let steps = std::iter::from_fn(|| stream.next_step());
+        let steps = steps.filter(|step| step.function.is_some());
+        steps.map(|step| step.explanation.as_str().to_owned()).collect()
     }
 
     /// Count of a drop reason or packet event.

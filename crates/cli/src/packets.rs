@@ -4,8 +4,6 @@ pub mod args;
 #[cfg(feature = "control")]
 mod followed;
 #[cfg(feature = "control")]
-mod pcapng;
-#[cfg(feature = "control")]
 mod step;
 
 #[cfg(feature = "control")]

@@ -132,6 +132,7 @@ pub fn serve_with(args: &ServeArgs, companion: impl FnOnce(Serving<'_>) + Send) 
         failed(error)
     })?;
     let machine = machine.isolating(isolating(paths.state.clone(), has_other_cores));
+    let machine = machine.keeping_packets(spec.keep_packets.clone());
     let machine = with_profiles(machine.offloading(offloading(policy)), profiles);
     let ports = machine.ports();
     let figures = machine.figures();

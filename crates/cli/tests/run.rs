@@ -6,6 +6,7 @@ use common::serving::Serving;
 use common::*;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::process::Stdio;
 use tailwater_dataplane::report::{PacketEventReport, ReloadEvent, ReloadOutcome, StateReport};
 use tailwater_dataplane::scaling::ScalingCounters;
@@ -43,6 +44,34 @@ fn a_small_capture_through_acl_and_nat() {
         };
         assert_eq!(source.octets()[..3], [203, 0, 113], "{}", key(frame));
     }
+}
+
+/// Read by tshark, where it is installed.
+#[test]
+fn dropped_and_late_packets_are_kept_with_reasons() {
+    let folder = Folder::new();
+    let traffic = folder.capture("in.pcap", &mixture(300));
+    let acl = "[{name: edge, acl: {default: allow, rules: [{action: deny, destinationPorts: 25}]}}]";
+    // All packets are in time, or none is.
+    let kept: Vec<PathBuf> = ["250ms", "1us"]
+        .into_iter()
+        .map(|slo| {
+            let (chain, kept) = (folder.spec_with_slo(slo, "kept.yaml", acl, ""), folder.path(slo));
+            report(&chain, &traffic, &["--keep-packets", kept.to_str().unwrap()]);
+            kept.join("packets-000001.pcapng")
+        })
+        .collect();
+    let [dropped, late] = &kept[..] else { unreachable!() };
+    assert!(frames(dropped).len() >= 30 && !frames(late).is_empty());
+    if !tshark_is_there() {
+        return println!("skipped: tshark is not installed");
+    }
+    let denied = "frame.comment contains \"dropped: edge/denied; core\"";
+    assert_eq!(tshark_frames(dropped, denied), 30);
+    assert_eq!(tshark_frames(dropped, &format!("{denied} && !(tcp.dstport == 25)")), 0);
+    assert!(tshark_frames(dropped, "frame.comment contains \"before it: same core\"") > 0);
+    assert_eq!(tshark_frames(dropped, "frame.comment"), frames(dropped).len() as u64);
+    assert!(tshark_frames(late, "frame.comment contains \"late: \"") > 0);
 }
 
 #[test]

@@ -108,6 +108,7 @@ fn measured(spec: &ChainSpec, trace: Trace, pacing: Pacing) -> RunReport {
         },
         window: DURATION,
         capture_out: None,
+        keep_packets: None,
         not_matched: 0,
         seed: 1,
         scaling: None,

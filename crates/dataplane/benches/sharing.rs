@@ -134,6 +134,7 @@ fn run_chain((core, trace, pacing): (usize, Trace, Pacing), scaling: Option<Scal
         },
         window: Nanos::from_millis(100),
         capture_out: None,
+        keep_packets: None,
         not_matched: 0,
         seed: 1,
         scaling,

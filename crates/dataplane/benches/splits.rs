@@ -139,6 +139,7 @@ fn report(spec: &ChainSpec, bytes: u16, rate: Option<f64>, way: Way) -> RunRepor
         },
         window: RUN,
         capture_out: None,
+        keep_packets: None,
         not_matched: 0,
         seed: 1,
         scaling: rate.map(|_| ScalingConfig {

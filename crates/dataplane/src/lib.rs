@@ -15,6 +15,7 @@ pub mod durable;
 pub mod external;
 pub mod interfaces;
 mod isolated;
+pub mod kept_packets;
 pub mod late;
 mod link_state;
 mod meter;

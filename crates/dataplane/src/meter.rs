@@ -4,6 +4,7 @@
 use crate::arrivals::BinClock;
 use crate::attribution::{Attribution, Cause, LatePacket};
 use crate::external::marks::DETAINED;
+use crate::kept_packets::PacketKeeper;
 use crate::late::LateCounters;
 use crate::port::{Received, Refused};
 use crate::scaling::spans::BufferedSpans;
@@ -44,6 +45,8 @@ pub(crate) struct Meter {
     late: LateCounters,
     told: [u64; 2],
     tell_at: Nanos,
+    /// Keeps late, lost and dropped packets, if requested.
+    keeper: Option<Box<PacketKeeper>>,
     /// The worker has panicked.
     dead: bool,
 }
@@ -64,7 +67,35 @@ impl Meter {
             late: config.late.clone(),
             told: [0; 2],
             tell_at: config.start,
+            keeper: None,
             dead: false,
+        }
+    }
+
+    /// Keeps late, lost and dropped packets.
+    pub(crate) fn set_keeper(&mut self, keeper: PacketKeeper) {
+        self.keeper = Some(Box::new(keeper));
+    }
+
+    /// Returns `true` if packets are kept.
+    #[inline]
+    pub(crate) fn keeps_packets(&self) -> bool {
+        self.keeper.is_some()
+    }
+
+    /// Remembers the packets of a batch that the chain began with and ended with at these times, before they are sent.
+    #[cold]
+    pub(crate) fn remember(&mut self, batch: &Batch, times: [Nanos; 2]) {
+        if let Some(keeper) = &mut self.keeper {
+            keeper.note_batch(batch, times);
+        }
+    }
+
+    /// Keeps the packet at index `at` of a batch, which was [lost](Meter::note_too_late) at `now`.
+    #[cold]
+    pub(crate) fn keep_too_late(&mut self, batch: &Batch, at: usize, cause: Cause, now: Nanos) {
+        if let Some(keeper) = &mut self.keeper {
+            keeper.too_late(batch, at, cause, now);
         }
     }
 
@@ -129,9 +160,9 @@ impl Meter {
         window.late[Cause::QueuedBehindOwnFlow as usize] += packets;
     }
 
-    /// Counts a packet lost at `now`, which could not be in time any more.
+    /// Counts a packet lost at `now`, which could not be in time any more. Returns the cause.
     #[inline]
-    pub(crate) fn note_too_late(&mut self, arrival: Nanos, rss_hash: u32, now: Nanos) {
+    pub(crate) fn note_too_late(&mut self, arrival: Nanos, rss_hash: u32, now: Nanos) -> Cause {
         // Its latency would be at least this.
         let sent = now.max(arrival + self.slo + Nanos(1));
         let late = LatePacket {
@@ -146,6 +177,7 @@ impl Meter {
         window.lost_too_late += 1;
         window.late[cause as usize] += 1;
         window.late_remediable += u64::from(self.attribution.more_cores_help(cause, late));
+        cause
     }
 
     /// Counts packets that are not delivered to the worker.
@@ -315,6 +347,9 @@ impl Meter {
                 let window = &mut self.telemetry.window;
                 window.late[cause as usize] += 1;
                 window.late_remediable += u64::from(self.attribution.more_cores_help(cause, late));
+                if let Some(keeper) = &mut self.keeper {
+                    keeper.late((arrival, rss_hash), cause, sent);
+                }
             }
         }
     }

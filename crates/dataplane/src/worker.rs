@@ -24,6 +24,7 @@ pub(crate) use poll_loop::PollLoop;
 
 use crate::batches::BatchRecord;
 use crate::clock::Clock;
+use crate::kept_packets::PacketKeeper;
 use crate::port::PortQueue;
 use crate::scaling::buckets::Buckets;
 use crate::scaling::dispatch::Dispatch;
@@ -74,6 +75,12 @@ impl Worker {
     /// Records batch times.
     pub(crate) fn noting(mut self, record: BatchRecord) -> Worker {
         self.0.context.batch_record = Some(Box::new(record));
+        self
+    }
+
+    /// Keeps late, lost and dropped packets.
+    pub(crate) fn keeping(mut self, keeper: PacketKeeper) -> Worker {
+        self.0.context.meter.set_keeper(keeper);
         self
     }
 

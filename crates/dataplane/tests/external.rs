@@ -206,6 +206,7 @@ fn config(capture: PathBuf, workers: usize) -> RunConfig {
         },
         window: Nanos::from_millis(20),
         capture_out: Some(capture),
+        keep_packets: None,
         not_matched: 0,
         seed: 1,
         scaling: None,

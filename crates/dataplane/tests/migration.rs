@@ -99,6 +99,7 @@ fn moved() -> RunReport {
         },
         window: Nanos::from_millis(5),
         capture_out: None,
+        keep_packets: None,
         not_matched: 0,
         seed: 1,
         scaling: None,

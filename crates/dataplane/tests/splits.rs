@@ -237,6 +237,7 @@ fn run_through(functions: &[&str], load: Load, scaling: Option<ScalingConfig>) -
         },
         window: Nanos::from_millis(20),
         capture_out: Some(capture.clone()),
+        keep_packets: None,
         not_matched: 0,
         seed: 1,
         scaling,

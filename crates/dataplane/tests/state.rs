@@ -138,6 +138,7 @@ fn go_moving(
         },
         window: Nanos::from_millis(20),
         capture_out: Some(capture.clone()),
+        keep_packets: None,
         not_matched: 0,
         seed: 1,
         scaling: None,

@@ -141,7 +141,7 @@ fn allocations(functions: &str, packets: u64) -> u64 {
     };
     let mut chain = builder.instance(|_| true);
     let reading = clock.clone();
-    chain.sample_functions(Box::new(move || reading.now()), Default::default(), (0, 0));
+    chain.sample_functions(Box::new(move || reading.now()), Default::default(), Default::default());
     let (mut senders, receiver) = windows(1, [chain.reasons().len(), 8]);
     let worker = Worker::new(queue, chain, pool, clock, config, senders.remove(0));
     let mut chain = None;
@@ -257,6 +257,7 @@ fn config(nic: TraceNicConfig, workers: usize) -> RunConfig {
         nic,
         window: Nanos::from_millis(20),
         capture_out: None,
+        keep_packets: None,
         not_matched: 0,
         seed: 1,
         scaling: None,

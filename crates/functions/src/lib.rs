@@ -12,6 +12,8 @@ pub mod classifier;
 pub mod count;
 pub mod dns_guard;
 pub mod encrypt;
+#[cfg(test)]
+mod explanations;
 mod exporter;
 pub mod external;
 pub mod firewall;

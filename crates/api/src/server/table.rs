@@ -98,6 +98,13 @@ pub(super) static FIELDS: Map = Map {
         )
         .otherwise("tailwater"),
         Field::new(
+            "keepPackets",
+            Type::Text(&FILE),
+            "Folder to keep late, lost and dropped packets in, with a folder for each chain.",
+        )
+        .otherwise("none")
+        .example("/var/lib/tailwater/kept"),
+        Field::new(
             "stateDirectory",
             Type::Text(&FILE),
             "Folder of the applied configuration.",

@@ -35,6 +35,7 @@ fn all_fields() {
   metrics: 9100
   policy: tailwater
   stateDirectory: state
+  keepPackets: kept
   admission: {profiles: curves, profile: optional, headroom: 0.25, cap: promise, consolidate: 2}
   cache: {others: 3, onDemand: 4}
 ",
@@ -61,6 +62,7 @@ fn all_fields() {
     assert_eq!(server.metrics, Some("127.0.0.1:9100".parse().unwrap()));
     assert_eq!(server.policy.as_deref(), Some("tailwater"));
     assert_eq!(server.state_directory.as_deref(), Some(Path::new("/etc/tw/state")));
+    assert_eq!(server.keep_packets.as_deref(), Some(Path::new("/etc/tw/kept")));
     let admission = AdmissionSpec {
         profiles: "/etc/tw/curves".into(),
         profile: Unprofiled::Optional,

@@ -237,3 +237,35 @@ fn a_packet_leaves_from_wherever_it_is() {
         }
     }
 }
+
+#[test]
+fn dropped_packets_can_be_read_until_they_are_released() {
+    let mut pool = BufferPool::new(4, 128).unwrap();
+    let mut batch = Batch::new(&pool, 4);
+    for i in 0..4u8 {
+        assert!(batch.push(&mut pool, &[i; 60], Nanos(u64::from(i)), u32::from(i) + 100));
+    }
+    batch.packet_mut(1).0.verdict = Verdict::Drop(3);
+    batch.compact_by(DroppedBy::Function(2), |_, _| {});
+    batch.packet_mut(2).0.verdict = Verdict::Drop(0);
+    batch.compact(|_, _| {});
+    let dropped: Vec<_> = batch
+        .dropped()
+        .map(|packet| {
+            (
+                packet.by,
+                packet.reason,
+                packet.arrival.0,
+                packet.rss_hash,
+                packet.frame,
+            )
+        })
+        .collect();
+    let expected = [
+        (DroppedBy::Function(2), 3, 1, 101, &[1; 60][..]),
+        (DroppedBy::Input, 0, 3, 103, &[3; 60][..]),
+    ];
+    assert_eq!(dropped, expected);
+    batch.release(&mut pool);
+    assert_eq!((batch.dropped().count(), pool.available()), (0, 4));
+}

@@ -175,7 +175,11 @@ impl Chain {
             }
         }
         if refused {
+            self.trace_refused(i, batch, now);
             self.lost += self.stages[i].compact(batch);
+            if let Some(watch) = &mut self.stopwatch {
+                watch.note_keys(batch);
+            }
         }
         report_flow_ends(&mut self.stages, &mut self.ends);
     }

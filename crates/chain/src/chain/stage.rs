@@ -1,6 +1,6 @@
 //! Function in its chain, with its packet counts by reason.
 
-use crate::batch::Batch;
+use crate::batch::{Batch, DroppedBy};
 use crate::branches::ByPath;
 use crate::function::{FunctionProperties, MAX_DROP_REASONS, NetworkFunction, StateSlot};
 
@@ -46,6 +46,8 @@ pub(super) struct Stage {
     pub(super) slot: Option<StateSlot>,
     /// In a chain with branches: the paths whose packets pass the function.
     pub(super) paths: Option<ByPath<bool>>,
+    /// Number of the function in the chain, of which an instance may run a part.
+    pub(super) number: u8,
     /// Packets dropped for each of the function's reasons; the last element counts all other numbers.
     drops: Box<[u64]>,
     /// `true` for reasons that are losses.
@@ -68,6 +70,7 @@ impl Stage {
             function,
             slot,
             paths: None,
+            number: u8::MAX,
         }
     }
 
@@ -82,7 +85,7 @@ impl Stage {
     #[inline]
     pub(super) fn compact(&mut self, batch: &mut Batch) -> u64 {
         let mut lost = 0;
-        batch.compact(|_, reason| {
+        batch.compact_by(DroppedBy::Function(self.number), |_, reason| {
             let reason = usize::from(reason).min(self.drops.len() - 1);
             self.drops[reason] += 1;
             lost += u64::from(self.losses[reason]);

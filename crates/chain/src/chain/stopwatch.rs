@@ -1,10 +1,13 @@
 //! Time spent in each function of a chain, and traces of single packets.
 
-use crate::batch::{Batch, Verdict};
+use crate::batch::{Batch, MAX_BATCH, Verdict};
+use crate::flow_table::FlowTable;
+use crate::function::Explanation;
 use crate::packet_traces::request::TraceRequest;
-use crate::packet_traces::{PacketTraces, TraceStep};
+use crate::packet_traces::{PacketTraces, TIMED_BATCHES, TracePlace, TraceRole, TraceStep, TracedFlow};
 use std::sync::Arc;
-use tailwater_net::Nanos;
+use tailwater_net::toeplitz::bucket_of;
+use tailwater_net::{FlowKey, Nanos};
 
 /// Clock reading.
 pub type ReadClock = Box<dyn Fn() -> Nanos + Send>;
@@ -67,8 +70,12 @@ pub(super) struct Stopwatch {
     request: Option<Arc<TraceRequest>>,
     /// The current batch has packets that are traced.
     has_traced: bool,
+    /// Time at which the current function began with the batch.
+    began: Nanos,
+    /// Keys of the current batch's packets in front of the current function, if some are traced.
+    keys: Box<[FlowKey; MAX_BATCH]>,
     /// Core, and number of the first function, as traces name them.
-    place: (u32, u16),
+    place: TracePlace,
     /// Batches since the last one that was timed.
     since: u32,
     /// The current batch is timed.
@@ -93,7 +100,9 @@ impl Stopwatch {
             seen: traces.generation(),
             request: None,
             has_traced: false,
-            place: (0, 0),
+            began: Nanos::ZERO,
+            keys: Box::new([FlowKey::default(); MAX_BATCH]),
+            place: TracePlace::default(),
             traces,
             since: 0,
             is_running: false,
@@ -102,24 +111,24 @@ impl Stopwatch {
     }
 
     /// Sets the core, and the number of the first function, as traces name them.
-    pub(super) fn set_place(&mut self, core: u32, first: u16) {
-        self.place = (core, first);
+    pub(super) fn set_place(&mut self, place: TracePlace) {
+        self.place = place;
     }
 
     /// Decides whether the next batch is timed. `is_new` is `true` if it is in front of the first function.
     #[inline]
-    pub(super) fn next_batch(&mut self, batch: &mut Batch, is_new: bool) {
+    pub(super) fn next_batch(&mut self, batch: &mut Batch, (is_new, table): (bool, Option<&FlowTable>)) {
         self.since += 1;
         self.is_running = self.since >= self.traces.every();
         if self.is_running {
-            self.since = 0;
-            self.look(batch, is_new);
+            self.look(batch, is_new, table);
         }
     }
 
-    /// Finds out which packets of a batch are traced.
+    /// Finds out which packets of a batch are traced. During a trace, batches without such packets are timed as seldom
+    /// as otherwise.
     #[cold]
-    fn look(&mut self, batch: &mut Batch, is_new: bool) {
+    fn look(&mut self, batch: &mut Batch, is_new: bool, table: Option<&FlowTable>) {
         let generation = self.traces.generation();
         if generation != self.seen
             && let Some(request) = self.traces.request()
@@ -128,59 +137,107 @@ impl Stopwatch {
         }
         self.has_traced = false;
         let Some(request) = &self.request else {
+            self.since = 0;
             return;
         };
-        let now = (self.read)();
+        let mut begun = None;
+        let may_begin = is_new && request.is_open();
         for at in 0..batch.len() {
-            let packet = batch.packet(at);
-            let begins = is_new && !packet.is_traced() && request.takes(&packet.headers.key);
-            if begins {
-                request.send(self.step(batch, at, None, [now; 2]));
+            let mut is_traced = batch.packet(at).is_traced();
+            if may_begin && !is_traced && request.takes(&batch.packet(at).headers.key) {
+                let now = *begun.get_or_insert_with(|| (self.read)());
+                self.send_step((batch, at), table, None, (Explanation::EMPTY, [now; 2]));
                 batch.packet_mut(at).0.set_traced();
+                is_traced = true;
             }
-            self.has_traced |= batch.packet(at).is_traced();
+            self.has_traced |= is_traced;
+        }
+        self.is_running = self.has_traced || self.since >= TIMED_BATCHES;
+        if self.since >= TIMED_BATCHES {
+            self.since = 0;
         }
     }
 
-    /// Tells what function `i`, which began at `began`, has done to the packets that are traced.
+    /// Returns `true` if packets of the current batch are traced.
     #[inline]
-    pub(super) fn trace(&self, i: usize, batch: &Batch, began: Nanos) {
-        if self.has_traced {
-            self.trace_all(i, batch, began);
-        }
+    pub(super) fn has_traced(&self) -> bool {
+        self.has_traced
     }
 
-    #[cold]
-    fn trace_all(&self, i: usize, batch: &Batch, began: Nanos) {
-        let ended = (self.read)();
-        let traced = (0..batch.len()).filter(|at| batch.packet(*at).is_traced());
-        for (at, request) in traced.zip(std::iter::repeat(&self.request)) {
-            if let Some(request) = request {
-                request.send(self.step(batch, at, Some(i as u16 + self.place.1), [began, ended]));
-            }
-        }
+    /// Reads the clock.
+    pub(super) fn read(&self) -> Nanos {
+        (self.read)()
     }
 
-    fn step(&self, batch: &Batch, at: usize, function: Option<u16>, times: [Nanos; 2]) -> TraceStep {
+    /// Sends a step of the packet at index `at`: in front of the chain, or behind function `i`, with its explanation
+    /// and the times between which it had the batch.
+    pub(super) fn send_step(
+        &self,
+        (batch, at): (&Batch, usize),
+        table: Option<&FlowTable>,
+        i: Option<usize>,
+        (explanation, times): (Explanation, [Nanos; 2]),
+    ) {
+        let Some(request) = &self.request else {
+            return;
+        };
         let packet = batch.packet(at);
-        TraceStep::new(batch.frame(at), |step| {
-            step.packet = (batch.buffer_index(at), packet.arrival);
-            step.function = function;
-            step.core = self.place.0;
+        request.send(TraceStep::new(batch.frame(at), |step| {
+            step.packet = (batch.memory().pool(), batch.buffer_index(at), packet.arrival);
+            step.function = i.map(|i| i as u16 + self.place.first);
+            step.core = self.place.core;
+            step.role = match self.place.is_auxiliary {
+                false => TraceRole::Dedicated,
+                true if table.is_some_and(|table| table.holds(packet.rss_hash)) => TraceRole::Leased,
+                true => TraceRole::Auxiliary,
+            };
             step.times = times;
             step.batch = batch.len() as u16;
             step.dropped = match packet.verdict {
                 Verdict::Drop(reason) => Some(reason),
                 Verdict::Forward | Verdict::Bypass => None,
             };
-            step.flow = (packet.headers.key, packet.is_new());
-        })
+            step.key = packet.headers.key;
+            step.flow = TracedFlow {
+                index: packet.flow(),
+                is_new: packet.is_new(),
+                is_reversed: packet.is_reversed(),
+                bucket: bucket_of(packet.rss_hash),
+            };
+            step.explanation = explanation;
+        }));
     }
 
     /// Time at which a function begins with a batch; `None` if the batch is not timed.
     #[inline]
-    pub(super) fn start(&self) -> Option<Nanos> {
-        self.is_running.then(|| (self.read)())
+    pub(super) fn start(&mut self, batch: &Batch) -> Option<Nanos> {
+        self.is_running.then(|| self.start_timed(batch))
+    }
+
+    #[inline(never)]
+    fn start_timed(&mut self, batch: &Batch) -> Nanos {
+        self.note_keys(batch);
+        self.began = (self.read)();
+        self.began
+    }
+
+    /// Notes the packets' keys in front of the current function, if some of the packets are traced.
+    pub(super) fn note_keys(&mut self, batch: &Batch) {
+        if self.has_traced {
+            for (key, packet) in self.keys.iter_mut().zip(batch.iter()) {
+                *key = packet.headers.key;
+            }
+        }
+    }
+
+    /// Time at which the current function began with the batch, if that is timed.
+    pub(super) fn began(&self) -> Nanos {
+        self.began
+    }
+
+    /// Addresses, ports and protocol of the packet at index `at` in front of the current function.
+    pub(super) fn key_before(&self, at: usize) -> FlowKey {
+        self.keys.get(at).copied().unwrap_or_default()
     }
 
     /// Records that function `i` has completed `packets` packets of the batch taken at `batch`, which it
@@ -234,8 +291,8 @@ mod tests {
         let mut watch = Stopwatch::new(Box::new(read), Nanos(50_000), PacketTraces::timing_all(), 2);
         let mut batch = Batch::new(&BufferPool::new(1, 64).unwrap(), 1);
         let mut work = |watch: &mut Stopwatch, function, packets, takes| {
-            watch.next_batch(&mut batch, true);
-            let began = watch.start();
+            watch.next_batch(&mut batch, (true, None));
+            let began = watch.start(&batch);
             now.fetch_add(takes, Ordering::Relaxed);
             watch.note(function, packets, began.unwrap(), began);
         };
@@ -268,8 +325,8 @@ mod tests {
         let mut batch = Batch::new(&BufferPool::new(1, 64).unwrap(), 1);
         let mut timed = 0;
         for _ in 0..192 {
-            watch.next_batch(&mut batch, true);
-            let began = watch.start();
+            watch.next_batch(&mut batch, (true, None));
+            let began = watch.start(&batch);
             timed += u32::from(began.is_some());
             watch.note(0, 10, Nanos(0), began);
         }

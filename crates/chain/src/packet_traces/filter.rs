@@ -1,5 +1,7 @@
 //! Filters of packets, in the part of the language of pcap-filter(7) that flow keys can decide.
 
+use super::node::{End, Node};
+use super::quick::Quick;
 use std::net::IpAddr;
 use tailwater_net::FlowKey;
 
@@ -11,27 +13,10 @@ const DEEPEST: usize = 32;
 
 /// Condition on the addresses, ports and protocol of a packet, as it arrives.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PacketFilter(Node);
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Node {
-    All,
-    Not(Box<Node>),
-    Both(Box<Node>, Box<Node>),
-    Either(Box<Node>, Box<Node>),
-    /// IP version.
-    Version(u8),
-    Protocol(u8),
-    Address(End, IpAddr, u8),
-    Ports(End, u16, u16),
-}
-
-/// End of a flow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
-    Source,
-    Destination,
-    Any,
+pub struct PacketFilter {
+    node: Node,
+    /// Test that most packets fail which do not match.
+    quick: Quick,
 }
 
 /// Filter that cannot be understood: a line for the user.
@@ -57,71 +42,38 @@ impl PacketFilter {
             at: 0,
         };
         if words.words.is_empty() {
-            return Ok(PacketFilter(Node::All));
+            return Ok(PacketFilter::new(Node::All));
         }
         let node = words.either(0)?;
         match words.peek() {
-            None => Ok(PacketFilter(node)),
+            None => Ok(PacketFilter::new(node)),
             Some(word) => Err(FilterError(format!(
                 "expected \"and\", \"or\" or the end, found \"{word}\""
             ))),
         }
     }
 
+    fn new(node: Node) -> PacketFilter {
+        let quick = Quick::new(&node);
+        PacketFilter { node, quick }
+    }
+
     /// Returns `true` if packets of this flow match.
+    #[inline]
     pub fn matches(&self, key: &FlowKey) -> bool {
-        self.0.matches(key)
+        self.may_match(key) && self.node_matches(key)
     }
-}
 
-impl Node {
-    fn matches(&self, key: &FlowKey) -> bool {
-        match self {
-            Node::All => true,
-            Node::Not(node) => !node.matches(key),
-            Node::Both(one, two) => one.matches(key) && two.matches(key),
-            Node::Either(one, two) => one.matches(key) || two.matches(key),
-            Node::Version(version) => key.version() == *version,
-            Node::Protocol(protocol) => key.protocol() == *protocol,
-            Node::Address(end, prefix, bits) => end.of([key.source(), key.destination()], |address| {
-                is_within(address, *prefix, *bits)
-            }),
-            Node::Ports(end, first, last) => {
-                has_ports(key.protocol())
-                    && end.of([key.source_port(), key.destination_port()], |port| {
-                        (*first..=*last).contains(&port)
-                    })
-            }
-        }
+    /// Returns `false` if packets of this flow certainly do not match.
+    #[inline]
+    pub(super) fn may_match(&self, key: &FlowKey) -> bool {
+        self.quick.may_match(key)
     }
-}
 
-impl End {
-    fn of<T>(self, [source, destination]: [T; 2], holds: impl Fn(T) -> bool) -> bool {
-        match self {
-            End::Source => holds(source),
-            End::Destination => holds(destination),
-            End::Any => holds(source) || holds(destination),
-        }
-    }
-}
-
-/// TCP, UDP, DCCP, SCTP and UDP-Lite.
-fn has_ports(protocol: u8) -> bool {
-    matches!(protocol, 6 | 17 | 33 | 132 | 136)
-}
-
-fn is_within(address: IpAddr, prefix: IpAddr, bits: u8) -> bool {
-    match (address, prefix) {
-        (IpAddr::V4(address), IpAddr::V4(prefix)) => {
-            let differ = address.to_bits() ^ prefix.to_bits();
-            differ.checked_shr(32 - u32::from(bits)).unwrap_or(0) == 0
-        }
-        (IpAddr::V6(address), IpAddr::V6(prefix)) => {
-            let differ = address.to_bits() ^ prefix.to_bits();
-            differ.checked_shr(128 - u32::from(bits)).unwrap_or(0) == 0
-        }
-        _ => false,
+    /// Same as [`matches`](PacketFilter::matches), without the first test.
+    #[inline(never)]
+    pub(super) fn node_matches(&self, key: &FlowKey) -> bool {
+        self.node.matches(key)
     }
 }
 

@@ -4,10 +4,12 @@
 //! batch, as it does anyway to find out whether it [times](crate::chain::Chain::sample_functions) the batch.
 
 pub mod filter;
+mod node;
+mod quick;
 pub(crate) mod request;
 
 pub use filter::{FilterError, PacketFilter};
-pub use request::{CAPTURED, TraceStep};
+pub use request::{CAPTURED, TracePlace, TraceRole, TraceStep, TracedFlow};
 
 use request::TraceRequest;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -15,7 +17,7 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// One batch in so many is timed while nobody traces.
-const TIMED_BATCHES: u32 = 64;
+pub(crate) const TIMED_BATCHES: u32 = 64;
 
 /// Steps that wait for their reader; more are lost and counted.
 const WAITING: usize = 4096;

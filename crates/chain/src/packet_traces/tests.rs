@@ -1,6 +1,6 @@
 use super::*;
 use crate::batch::{Batch, Verdict};
-use crate::function::{FlowStates, FunctionProperties, NetworkFunction};
+use crate::function::{Explanation, FlowStates, FunctionProperties, NetworkFunction, TracedPacket};
 use crate::rig::{ChainRig, INPUT, udp};
 use tailwater_net::Nanos;
 
@@ -24,6 +24,13 @@ impl NetworkFunction for Probe {
             None => frame[0] = 0xee,
         });
     }
+    fn explain(&self, traced: &TracedPacket<'_>, _: &mut FlowStates<'_>, text: &mut Explanation) {
+        let port = traced.key.source_port();
+        text.add_part(format_args!(
+            "port {port} of {}",
+            traced.packet().headers.key.source_port()
+        ));
+    }
 }
 
 fn rig() -> (ChainRig, Arc<PacketTraces>) {
@@ -32,14 +39,21 @@ fn rig() -> (ChainRig, Arc<PacketTraces>) {
     let clock = std::sync::atomic::AtomicU64::new(0);
     let read = move || Nanos(clock.fetch_add(1, Ordering::Relaxed));
     traces.set_functions(rig.chain.traced_functions().collect());
-    rig.chain.sample_functions(Box::new(read), Arc::clone(&traces), (3, 0));
+    rig.chain.sample_functions(
+        Box::new(read),
+        Arc::clone(&traces),
+        TracePlace {
+            core: 3,
+            ..TracePlace::default()
+        },
+    );
     (rig, traces)
 }
 
 fn steps(stream: &TraceStream) -> Vec<(u16, Option<u16>, Option<u8>)> {
     let steps = std::iter::from_fn(|| stream.next_step());
     steps
-        .map(|step| (step.flow.0.source_port(), step.function, step.dropped))
+        .map(|step| (step.key.source_port(), step.function, step.dropped))
         .collect()
 }
 
@@ -76,14 +90,37 @@ fn packets_that_match_are_followed_through_all_functions() {
     let step: Vec<_> = std::iter::from_fn(|| stream.next_step()).collect();
     assert_eq!(step.len(), 3);
     assert_eq!(
-        (step[0].core, step[0].batch, step[0].packet.1),
-        (3, 4, step[2].packet.1)
+        (step[0].core, step[0].batch, step[0].packet.2),
+        (3, 4, step[2].packet.2)
     );
     // The function has written into the frame.
     assert_ne!(step[0].captured()[0], 0xee);
     assert_eq!(step[1].captured()[0], 0xee);
     assert_eq!(step[1].captured().len(), frames[0].len().min(CAPTURED));
     assert!(step[1].times[0] < step[1].times[1] && step[1].times[1] < step[2].times[1]);
+}
+
+#[test]
+fn an_explanation_has_the_key_in_front_of_the_function() {
+    let (mut rig, traces) = rig();
+    let stream = traces.begin(PacketFilter::parse("src port 7").unwrap(), 1).unwrap();
+    rig.run(&[udp(5), udp(7)], Nanos(20));
+    let steps: Vec<_> = std::iter::from_fn(|| stream.next_step()).collect();
+    let texts: Vec<_> = steps.iter().map(|step| step.explanation.as_str()).collect();
+    assert_eq!(texts, ["", "port 7 of 7", "port 7 of 7"]);
+    assert_eq!(steps[0].role, TraceRole::Dedicated);
+    assert!(steps[0].flow.index.is_some() && steps[0].flow.is_new);
+}
+
+#[test]
+fn batches_without_traced_packets_are_timed_as_seldom_as_without_a_trace() {
+    let (mut rig, traces) = rig();
+    let stream = traces.begin(PacketFilter::parse("src port 7").unwrap(), 1000).unwrap();
+    for round in 0..128 {
+        rig.run(&[udp(5)], Nanos(round));
+    }
+    assert_eq!(rig.chain.function_totals()[0].timed, 2);
+    assert_eq!(stream.left(), 1000);
 }
 
 #[test]

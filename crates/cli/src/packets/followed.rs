@@ -1,8 +1,7 @@
 //! The request, and its results on standard output and in a file.
 
 use super::args::{PacketsArgs, PacketsOutput};
-use super::pcapng::PcapngWriter;
-use super::step::{Flow, JsonStep, paragraph};
+use super::step::{Flow, JsonStep, flow_entry, paragraph, printable, role};
 use crate::control::connect;
 use crate::error::CliError;
 use crate::files::check_writable;
@@ -17,6 +16,7 @@ use std::time::Duration;
 use tailwater_files::AtomicFile;
 use tailwater_net::Nanos;
 use tailwater_server::control::generated as message;
+use tailwater_traffic::PcapngWriter;
 
 /// Time within which a request to stop is noticed.
 const PERIOD: Duration = Duration::from_millis(100);
@@ -135,6 +135,10 @@ fn write(path: &Path, chain: &str, steps: &[message::TracedStep]) -> io::Result<
             .dropped
             .as_ref()
             .map_or_else(String::new, |reason| format!(", dropped: {reason}"));
+        let explained = match step.explanation.is_empty() {
+            true => String::new(),
+            false => format!(" ({})", printable(&step.explanation)),
+        };
         let took = Nanos(step.ended_nanos.saturating_sub(step.began_nanos));
         let took = if step.function.is_some() {
             format!("{took} for ")
@@ -142,12 +146,14 @@ fn write(path: &Path, chain: &str, steps: &[message::TracedStep]) -> io::Result<
             String::new()
         };
         let comment = format!(
-            "packet {}, {place}{dropped}; core {}, {took}a batch of {}, {} after its arrival; {}",
+            "packet {}, {place}{dropped}{explained}; core {}{}, {took}a batch of {}, {} after its arrival; {}{}",
             step.packet,
             step.core,
+            role(step),
             step.batch,
             Nanos(step.ended_nanos.saturating_sub(step.arrival_nanos)),
             Flow::from(step),
+            flow_entry(step),
         );
         writer.packet(step.ended_nanos, &step.frame, step.length, &comment)?;
     }

@@ -65,13 +65,14 @@ pub fn paragraph(steps: &[message::TracedStep]) -> String {
     let Some(first) = steps.first() else {
         return String::new();
     };
-    let opens = if first.opens_flow { ", opens its flow" } else { "" };
+    let flow = flow_entry(first);
     let mut text = format!(
-        "packet {}: {}, {} bytes, core {}{opens}\n",
+        "packet {}: {}, {} bytes, core {}{}{flow}\n",
         first.packet,
         Flow::from(first),
         first.length,
-        first.core
+        first.core,
+        role(first)
     );
     let width = steps
         .iter()
@@ -92,7 +93,7 @@ pub fn paragraph(steps: &[message::TracedStep]) -> String {
         let core = if step.core == before.core {
             String::new()
         } else {
-            format!(" on core {}", step.core)
+            format!(" on core {}{}", step.core, role(step))
         };
         let _ = writeln!(
             text,
@@ -100,8 +101,46 @@ pub fn paragraph(steps: &[message::TracedStep]) -> String {
             after(step.ended_nanos),
             change(before, step)
         );
+        if !step.explanation.is_empty() {
+            let _ = writeln!(
+                text,
+                "  {:>12}  {:width$}  {:>9}  {}",
+                "",
+                "",
+                "",
+                printable(&step.explanation)
+            );
+        }
     }
     text
+}
+
+/// Role of a core other than the chain's dedicated ones.
+pub fn role(step: &message::TracedStep) -> &'static str {
+    match step.role() {
+        message::TraceRole::Auxiliary => " (auxiliary)",
+        message::TraceRole::Leased => " (auxiliary, leases the bucket)",
+        message::TraceRole::Dedicated | message::TraceRole::Unspecified => "",
+    }
+}
+
+/// State of a packet's flow.
+pub fn flow_entry(step: &message::TracedStep) -> String {
+    let Some(entry) = step.flow_entry else {
+        return format!(", bucket {}, no flow entry", step.bucket);
+    };
+    let opens = if step.opens_flow {
+        ", opens its flow"
+    } else {
+        ", known flow"
+    };
+    let against = if step.reversed { ", against its direction" } else { "" };
+    format!(", bucket {}{opens} (entry {entry}{against})", step.bucket)
+}
+
+/// Text without control characters, which names of files may have.
+pub fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 /// Says what a function has done to a packet.
@@ -168,6 +207,11 @@ pub struct JsonStep<'s> {
     opens_flow: bool,
     length: u32,
     frame: String,
+    explanation: Option<&'s str>,
+    flow_entry: Option<u32>,
+    reversed: bool,
+    bucket: u32,
+    role: &'static str,
 }
 
 impl<'s> From<&'s message::TracedStep> for JsonStep<'s> {
@@ -192,6 +236,15 @@ impl<'s> From<&'s message::TracedStep> for JsonStep<'s> {
                 let _ = write!(hex, "{byte:02x}");
                 hex
             }),
+            explanation: Some(&*step.explanation).filter(|text| !text.is_empty()),
+            flow_entry: step.flow_entry,
+            reversed: step.reversed,
+            bucket: step.bucket,
+            role: match step.role() {
+                message::TraceRole::Auxiliary => "auxiliary",
+                message::TraceRole::Leased => "leased",
+                message::TraceRole::Dedicated | message::TraceRole::Unspecified => "dedicated",
+            },
         }
     }
 }
@@ -215,6 +268,8 @@ mod tests {
             destination_port: 443,
             protocol: 6,
             opens_flow: true,
+            flow_entry: Some(17),
+            bucket: 300,
             length: 20,
             frame: (0..20).collect(),
             ..message::TracedStep::default()
@@ -233,8 +288,11 @@ mod tests {
         let mut longer = translated.clone();
         longer.function = Some("encrypt".to_owned());
         longer.core = 2;
+        longer.role = message::TraceRole::Leased.into();
+        longer.explanation = "rule 3 (a.rules:7)".to_owned();
         longer.length = 60;
         let mut dropped = longer.clone();
+        dropped.explanation = String::new();
         dropped.dropped = Some("denied".to_owned());
         dropped.function = Some("firewall".to_owned());
         dropped.ended_nanos = 9000;
@@ -246,11 +304,12 @@ mod tests {
         assert_eq!(
             lines,
             [
-                "packet 3: tcp 10.0.0.1:5000 > 192.0.2.1:443, 20 bytes, core 1, opens its flow",
+                "packet 3: tcp 10.0.0.1:5000 > 192.0.2.1:443, 20 bytes, core 1, bucket 300, opens its flow (entry 17)",
                 "+1us in a batch of 32",
                 "+1.5us acl 200ns passed",
                 "+2us nat 200ns now tcp 198.19.255.1:5000 > 192.0.2.1:443; bytes 3-5, 9 changed",
-                "+2us encrypt 200ns on core 2 now 60 bytes",
+                "+2us encrypt 200ns on core 2 (auxiliary, leases the bucket) now 60 bytes",
+                "rule 3 (a.rules:7)",
                 "+8us firewall 6.2us dropped: denied",
             ]
         );

@@ -138,6 +138,10 @@ pub struct RunArgs {
     #[arg(long, value_name = "FILE.pcap")]
     #[arg(help_heading = headings::REPORT)]
     pub capture_out: Option<PathBuf>,
+    /// Keep late, lost and dropped packets, and those before them, in pcapng files of this directory
+    #[arg(long, value_name = "DIRECTORY")]
+    #[arg(help_heading = headings::REPORT)]
+    pub keep_packets: Option<PathBuf>,
     /// Run each function in its own confined process or container (docs/how-to/isolate-functions.md)
     /// [default: spec.isolation, or none]
     #[arg(long, value_name = "none|process|container", hide_possible_values = true)]

@@ -16,6 +16,7 @@ use crate::input::{LoadArgs, Traffic};
 use crate::output::complain;
 use std::hash::{BuildHasher, RandomState};
 use std::path::PathBuf;
+use tailwater_dataplane::kept_packets::KeptConfig;
 use tailwater_dataplane::trace_nic::{Pacing, TraceNicConfig};
 use tailwater_dataplane::{RunConfig, RunPlan};
 use tailwater_functions::spec::ChainSpec;
@@ -81,6 +82,7 @@ pub fn plan(args: &RunArgs) -> Result<Plan, CliError> {
         nic: nic(args),
         window: args.window,
         capture_out: args.capture_out.clone(),
+        keep_packets: args.keep_packets.clone().map(|directory| KeptConfig { directory }),
         seed: seed(args, &spec, &source),
         isolation,
         ..RunConfig::new(mapping.dedicated.clone())

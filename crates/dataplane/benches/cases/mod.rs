@@ -12,6 +12,7 @@ use std::time::Duration;
 use tailwater_api::WhenOverloaded;
 use tailwater_chain::buffer::BufferPool;
 use tailwater_chain::chain::Chain;
+use tailwater_chain::packet_traces::{PacketFilter, PacketTraces};
 use tailwater_dataplane::clock::Clock;
 use tailwater_dataplane::port::PortQueue;
 use tailwater_dataplane::telemetry::{Window, windows};
@@ -298,7 +299,11 @@ pub fn run(
     let functions = this.function_names().count();
     // As every run does: packets of each function are counted, and some of its batches timed.
     let reading = clock.clone();
-    this.sample_functions(Box::new(move || reading.now()), Arc::default(), (0, 0));
+    let traces = Arc::<PacketTraces>::default();
+    this.sample_functions(Box::new(move || reading.now()), Arc::clone(&traces), Default::default());
+    // A trace that is on: `TRACE='udp port 9'`.
+    let filter = std::env::var("TRACE").ok().map(|filter| PacketFilter::parse(&filter));
+    let _trace = filter.map(|filter| traces.begin(filter.expect("a filter"), 10_000));
     let (mut senders, receiver) = windows(1, [this.reasons().len(), functions]);
     let worker = Worker::new(queue, this, pool, clock.clone(), config, senders.remove(0));
     let before = clock.now();

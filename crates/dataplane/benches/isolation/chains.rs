@@ -197,6 +197,7 @@ impl Folder {
             nic,
             window: RUN,
             capture_out: None,
+            keep_packets: None,
             not_matched: 0,
             seed: 1,
             scaling: None,

@@ -1,5 +1,6 @@
 //! Plan of a run: a chain and a configuration that do not contradict each other.
 
+use crate::kept_packets::KeptConfig;
 use crate::run::error::RunError;
 use crate::scaling::ScalingConfig;
 use crate::scaling::server::ServerConfig;
@@ -23,6 +24,8 @@ pub struct RunConfig {
     pub window: Nanos,
     /// File to record sent packets to.
     pub capture_out: Option<PathBuf>,
+    /// Directory to keep late, lost and dropped packets in.
+    pub keep_packets: Option<KeptConfig>,
     /// Packets of the traffic excluded by `spec.match`.
     pub not_matched: u64,
     /// Seed of the flow table's hash.
@@ -44,6 +47,7 @@ impl RunConfig {
             nic: TraceNicConfig::default(),
             window: WINDOW,
             capture_out: None,
+            keep_packets: None,
             not_matched: 0,
             seed: 0,
             scaling: None,
@@ -133,6 +137,8 @@ fn check_external(spec: &ChainSpec, config: &RunConfig) -> Result<(), RunError> 
     };
     let problem = if config.cores.len() > 1 && config.server.is_some() {
         "its flows cannot move between cores; use --policy static"
+    } else if config.keep_packets.is_some() {
+        "its packets are not kept; remove --keep-packets"
     } else if config.scaling.is_some() {
         "its packets cannot be offloaded; remove --auxiliary"
     } else if spec.state.is_some() {

@@ -7,6 +7,7 @@ use crate::capture::CaptureFile;
 use crate::clock::Clock;
 use crate::durable::DurableRun;
 use crate::external::stage::{ExternalCounts, ExternalStage};
+use crate::kept_packets::KeptFiles;
 use crate::panics::catch_panic;
 use crate::port::Port;
 use crate::reload_watcher::{News, Reloaded};
@@ -60,6 +61,7 @@ pub(super) struct RunRecorder<'r> {
     pub(super) collector: Collector,
     pub(super) reloads: ReloadReport,
     pub(super) capture: Option<CaptureFile>,
+    pub(super) kept: Option<KeptFiles>,
     pub(super) durable: Option<DurableRun>,
     /// Threads that talk to the store. Those of workers that never start end with their links.
     pub(super) stores: Vec<JoinHandle<()>>,
@@ -183,6 +185,7 @@ impl RunRecorder<'_> {
             reloads.add(elapsed, outcome, lines);
         }
         let recorded = self.capture.map(CaptureFile::finish).transpose();
+        let kept = self.kept.map(KeptFiles::finish).transpose();
         if let Some(notes) = self.notes.filter(|notes| notes.timed_from().is_some()) {
             chains
                 .iter()
@@ -198,7 +201,7 @@ impl RunRecorder<'_> {
         let flows = makers.flow_report(&chains, left);
         let last = finish(chains, reasons.len(), &mut deaths);
         let (isolation, exported) = makers.finish(RunEnds::kept(self.heir.as_ref()));
-        let recorded = recorded.map(drop).map_err(Unrecorded::from);
+        let recorded = recorded.map(drop).and(kept.map(drop)).map_err(Unrecorded::from);
         let recorded = recorded.and(exported.map_err(Unrecorded::from));
         let mut packets = collector.packets(&reasons, config.not_matched);
         reasons

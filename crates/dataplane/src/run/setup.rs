@@ -11,6 +11,7 @@ use crate::durable::{DurableRun, origin};
 use crate::external::own_buckets::OwnBuckets;
 use crate::external::parts::Parts;
 use crate::external::worker::ExternalWorker;
+use crate::kept_packets::{KeptFiles, Names, PacketKeeper};
 use crate::late::LateCounters;
 use crate::port::{Port, PortRequirements, PortSender, round_robin};
 use crate::reload_watcher::{NotReloadable, ReloadWatcher};
@@ -32,7 +33,7 @@ use std::thread::JoinHandle;
 use tailwater_chain::batch::MAX_BATCH;
 use tailwater_chain::buffer::BufferPool;
 use tailwater_chain::chain::{Chain, ReadClock};
-use tailwater_chain::packet_traces::{PacketTraces, TracedFunction};
+use tailwater_chain::packet_traces::{PacketTraces, TracePlace, TracedFunction};
 use tailwater_functions::reload::Reload;
 use tailwater_functions::spec::ChainSpec;
 use tailwater_isolation::server::WorkerCore;
@@ -56,9 +57,9 @@ pub(super) fn set_up<'r>(
     let (mappers, cuts) = scaling::mappers(config.scaling.as_ref(), queues);
     let origin = origin(clock.now());
     let succession = on_host.and_then(|on_host| on_host.succession.as_ref());
-    let kept = succession.map_or(&[][..], |succession| &succession.kept);
+    let kept_functions = succession.map_or(&[][..], |succession| &succession.kept);
     let worker_cores = worker_cores(config, on_host);
-    let mut factory = ChainFactory::new(spec, (config, &worker_cores), cuts, origin, kept)?;
+    let mut factory = ChainFactory::new(spec, (config, &worker_cores), cuts, origin, kept_functions)?;
     let server = config.server.as_ref();
     let server = server.filter(|_| queues > 1 && port.reta_delay().is_some());
     let auxiliary = config.scaling.as_ref();
@@ -105,6 +106,18 @@ pub(super) fn set_up<'r>(
     let of_first = chains.first().into_iter().chain(behind.first().into_iter().flatten());
     let functions: Vec<TracedFunction> = of_first.flat_map(Chain::traced_functions).collect();
     traces.set_functions(functions.clone());
+    let kept = config.keep_packets.as_ref().map(|kept| {
+        let named = functions.iter().cloned();
+        let names = Names {
+            chain: spec.name.clone(),
+            functions: named.map(|function| (function.name, function.reasons)).collect(),
+            reasons: reasons.clone(),
+            slo: spec.slo.budget(),
+            origin,
+        };
+        KeptFiles::create(kept, names)
+    });
+    let kept = kept.transpose()?;
     let functions: Vec<String> = functions.into_iter().map(|function| function.name).collect();
     let (mut senders, windows) = windows(workers, [reasons.len(), functions.len()]);
     let auxiliary_senders = senders.split_off(chains.len());
@@ -117,7 +130,14 @@ pub(super) fn set_up<'r>(
         for chain in [first].into_iter().chain(others) {
             match timed_from {
                 Some(from) => chain.time_functions(reading(&clock), start + from),
-                None => chain.sample_functions(reading(&clock), Arc::clone(&traces), (*core as u32, functions)),
+                None => {
+                    let place = TracePlace {
+                        core: *core as u32,
+                        first: functions,
+                        is_auxiliary: false,
+                    };
+                    chain.sample_functions(reading(&clock), Arc::clone(&traces), place);
+                }
             }
             functions += chain.function_names().count() as u16;
         }
@@ -152,6 +172,10 @@ pub(super) fn set_up<'r>(
         },
         clock: clock.clone(),
         taps,
+        keepers: kept.as_ref().map_or_else(Vec::new, |kept| {
+            let cores = config.cores.iter().chain(auxiliary);
+            cores.map(|core| kept.keeper(*core as u32)).collect()
+        }),
         batch_records: (0..workers).filter_map(|_| Some(notes?.book())).collect(),
     };
     let buckets: Vec<Buckets> = buckets.unwrap_or_default();
@@ -174,7 +198,7 @@ pub(super) fn set_up<'r>(
         None => {
             let kinds = ((dispatches, helping), buckets, durable.as_mut());
             let equipment = chains.into_iter().zip(pools).zip(senders);
-            worker_factory.workers(port, equipment, kinds, &mut stores)?
+            worker_factory.workers(port, equipment, kinds, (&config.cores[..], &mut stores))?
         }
     };
     let isolated = factory.isolated();
@@ -213,6 +237,7 @@ pub(super) fn set_up<'r>(
         collector: Collector::new(slo, config.window, threads.workers.len() + auxiliary.len()),
         reloads: ReloadReport::default(),
         capture,
+        kept,
         durable,
         stores,
         factory,
@@ -276,11 +301,19 @@ struct WorkerFactory {
     clock: Clock,
     /// Taps to record sent packets, if requested.
     taps: Vec<CaptureTap>,
+    /// Keepers of late, lost and dropped packets, if requested: each core's own.
+    keepers: Vec<PacketKeeper>,
     /// Batch records, if requested.
     batch_records: Vec<BatchRecord>,
 }
 
 impl WorkerFactory {
+    /// Keeper of a core's packets, once.
+    fn keeper_of(&mut self, core: u32) -> Option<PacketKeeper> {
+        let at = self.keepers.iter().position(|keeper| keeper.core() == core)?;
+        Some(self.keepers.swap_remove(at))
+    }
+
     fn tapped<S: PortSender + ?Sized>(&mut self, mut sender: Box<S>) -> Box<S> {
         if let Some(tap) = self.taps.pop() {
             sender.capture(tap);
@@ -306,11 +339,19 @@ impl WorkerFactory {
             // each have an `Owner`). It activates every flow. If it offloads buckets, the same holds for them, and it
             // lends a bucket before it sends a packet of it that was not looked up.
             let mut chain = unsafe { makers.auxiliary_instance(index, ends.unit == Unit::Bucket) };
-            chain.sample_functions(reading(&self.clock), Arc::clone(traces), (core as u32, 0));
+            let place = TracePlace {
+                core: core as u32,
+                first: 0,
+                is_auxiliary: true,
+            };
+            chain.sample_functions(reading(&self.clock), Arc::clone(traces), place);
             let (clock, config) = (self.clock.clone(), &self.config);
             let mut worker = AuxiliaryWorker::new(ends, chain, sender, clock, config, telemetry);
             if let Some(record) = self.batch_records.pop() {
                 worker.note(record);
+            }
+            if let Some(keeper) = self.keeper_of(core) {
+                worker.keep_packets(keeper);
             }
             if let Some(buffered_spans) = &buffered_spans {
                 worker.set_buffered_spans(Arc::clone(buffered_spans));
@@ -344,10 +385,11 @@ impl WorkerFactory {
         port: &mut dyn Port,
         equipment: impl Iterator<Item = ((Chain, BufferPool), WindowSender)>,
         ((dispatches, helping), buckets, mut kept): (Dispatching, Vec<Buckets>, Option<&mut DurableRun>),
-        stores: &mut Vec<JoinHandle<()>>,
+        (cores, stores): (&[usize], &mut Vec<JoinHandle<()>>),
     ) -> Result<Vec<AnyWorker>, RunError> {
         let (mut dispatches, mut buckets) = (dispatches.into_iter(), buckets.into_iter());
         let mut helping = helping.into_iter();
+        let mut cores = cores.iter();
         let queues = port.queues(self.config.start).into_iter();
         let worker = |(i, (queue, ((chain, pool), telemetry)))| {
             let (clock, config) = (self.clock.clone(), self.config.clone());
@@ -360,6 +402,8 @@ impl WorkerFactory {
             let worker = with(worker, helping.next(), |worker, ends| unsafe { worker.helping(ends) });
             let worker = with(worker, buckets.next(), Worker::moving);
             let worker = with(worker, self.batch_records.pop(), Worker::noting);
+            let keeper = cores.next().and_then(|core| self.keeper_of(*core as u32));
+            let worker = with(worker, keeper, Worker::keeping);
             let keeper = match &mut kept {
                 Some(kept) => {
                     let (keeper, serve) = kept.connect();

@@ -12,6 +12,7 @@ use super::source::{Batching, Source};
 use super::spans::BufferedSpans;
 use crate::batches::BatchRecord;
 use crate::clock::Clock;
+use crate::kept_packets::PacketKeeper;
 use crate::panics::run_or_fail;
 use crate::port::PortSender;
 use crate::telemetry::WindowSender;
@@ -87,6 +88,11 @@ impl AuxiliaryWorker {
     /// Records batch times.
     pub(crate) fn note(&mut self, record: BatchRecord) {
         self.context.batch_record = Some(Box::new(record));
+    }
+
+    /// Keeps late, lost and dropped packets.
+    pub(crate) fn keep_packets(&mut self, keeper: PacketKeeper) {
+        self.context.meter.set_keeper(keeper);
     }
 
     /// Enables migration of RSS buckets between the dispatchers: sets the record of buffered packets.

@@ -151,8 +151,11 @@ impl<P: PortSender + ?Sized> WorkerContext<P> {
 
     /// Counts the first `late` packets of a batch as lost.
     fn note_too_late(&mut self, batch: &Batch, late: usize, now: Nanos) {
-        for packet in batch.iter().take(late) {
-            self.meter.note_too_late(packet.arrival, packet.rss_hash, now);
+        for (at, packet) in batch.iter().take(late).enumerate() {
+            let cause = self.meter.note_too_late(packet.arrival, packet.rss_hash, now);
+            if self.meter.keeps_packets() {
+                self.meter.keep_too_late(batch, at, cause, now);
+            }
         }
     }
 
@@ -204,6 +207,10 @@ impl<P: PortSender + ?Sized> WorkerContext<P> {
     /// Returns the end time.
     #[inline]
     pub(crate) fn send(&mut self, chain: &mut CountedChain, batch: &mut Batch, packets: usize, began: Nanos) -> Nanos {
+        if self.meter.keeps_packets() {
+            let now = self.clock.now();
+            self.meter.remember(batch, [began, now]);
+        }
         let unsent = self.port.transmit(batch);
         let sent = self.clock.now();
         let lost = (chain.newly_lost(), unsent);

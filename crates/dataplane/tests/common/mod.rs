@@ -159,6 +159,7 @@ pub fn run_spec(
         },
         window: Nanos::from_millis(20),
         capture_out: Some(capture.clone()),
+        keep_packets: None,
         not_matched: 0,
         seed: 1,
         scaling: setup.scaling,

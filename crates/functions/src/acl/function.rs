@@ -1,10 +1,11 @@
 //! The `Acl` network function.
 
 use super::classifier::ClassifierError;
-use super::{Action, Classifier};
+use super::naming::{Conditions, RuleOrigin};
+use super::{Action, Classifier, Rule};
 use std::sync::Arc;
 use tailwater_chain::batch::{Batch, MAX_BATCH, Packet, Verdict};
-use tailwater_chain::function::{FlowStates, FunctionProperties, NetworkFunction, NewFlow};
+use tailwater_chain::function::{Explanation, FlowStates, FunctionProperties, NetworkFunction, NewFlow, TracedPacket};
 use tailwater_chain::live::{Live, Version};
 use tailwater_net::FlowKey;
 
@@ -14,6 +15,9 @@ pub struct AclRules {
     /// The action of each rule, in order.
     actions: Vec<Action>,
     default: Action,
+    /// The rules, for explanations.
+    rules: Box<[Rule]>,
+    origin: RuleOrigin,
 }
 
 impl AclRules {
@@ -21,12 +25,20 @@ impl AclRules {
     ///
     /// # Errors
     /// If there are too many rules, or if they are too complex to compile.
-    pub fn new(rules: &[super::Rule], default: Action) -> Result<AclRules, ClassifierError> {
+    pub fn new(rules: &[Rule], default: Action) -> Result<AclRules, ClassifierError> {
         Ok(AclRules {
             classifier: Classifier::new(rules)?,
             actions: rules.iter().map(|rule| rule.action).collect(),
             default,
+            rules: rules.into(),
+            origin: RuleOrigin::default(),
         })
+    }
+
+    /// The same rules, whose explanations name their origin.
+    #[must_use]
+    pub(crate) fn of(self, origin: RuleOrigin) -> AclRules {
+        AclRules { origin, ..self }
     }
 
     /// Returns the action of a rule, or the default action.
@@ -48,9 +60,15 @@ impl AclTable {
     ///
     /// # Errors
     /// See [`AclRules::new`].
-    pub fn new(rules: &[super::Rule], default: Action) -> Result<AclTable, ClassifierError> {
-        let rules = Live::new(AclRules::new(rules, default)?);
-        Ok(AclTable { rules })
+    pub fn new(rules: &[Rule], default: Action) -> Result<AclTable, ClassifierError> {
+        Ok(AclTable::of(AclRules::new(rules, default)?))
+    }
+
+    /// Creates a table of compiled rules.
+    pub(crate) fn of(rules: AclRules) -> AclTable {
+        AclTable {
+            rules: Live::new(rules),
+        }
     }
 
     /// Returns the live rules, which can be replaced. After a replacement, each flow is decided again on its next
@@ -178,6 +196,22 @@ impl NetworkFunction for Acl {
             if self.cached_rules.value.action_of(*rule) == Action::Deny {
                 packet.verdict = Verdict::Drop(DENIED);
             }
+        }
+    }
+
+    fn explain(&self, traced: &TracedPacket<'_>, _: &mut FlowStates<'_>, text: &mut Explanation) {
+        let rules = &self.cached_rules.value;
+        let found = rules.classifier.classify(&traced.key);
+        let action = match rules.action_of(found) {
+            Action::Allow => "allow",
+            Action::Deny => "deny",
+        };
+        match found.and_then(|at| Some((at, rules.rules.get(at as usize)?))) {
+            Some((at, rule)) => {
+                rules.origin.name(at, text);
+                text.add(format_args!(": {action} {}", Conditions(rule)));
+            }
+            None => text.add(format_args!("no rule, default {action}")),
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Kind `acl` of functions.
 
+use super::classifier::ClassifierError;
+use super::naming::RuleOrigin;
 use super::spec::AclConfig;
 use super::{Acl, AclRules, AclTable};
 use crate::kind::{
@@ -27,7 +29,7 @@ impl FunctionConfig for AclConfig {
     }
 
     fn build(&self, _context: &BuildContext<'_>) -> Result<Box<dyn FunctionFactory>, FunctionError> {
-        let table = AclTable::new(&self.rules, self.default)?;
+        let table = AclTable::of(self.compiled()?);
         Ok(Box::new(AclFactory {
             table: Arc::new(table),
             cached: self.cached,
@@ -40,6 +42,13 @@ impl FunctionConfig for AclConfig {
 
     fn notices(&self) -> Vec<String> {
         self.shadowed_rules()
+    }
+}
+
+impl AclConfig {
+    fn compiled(&self) -> Result<AclRules, ClassifierError> {
+        let origin = RuleOrigin::new(self.source.as_deref(), self.lines.iter().copied());
+        Ok(AclRules::new(&self.rules, self.default)?.of(origin))
     }
 }
 
@@ -64,7 +73,7 @@ impl FunctionFactory for AclFactory {
         if old.cached != new.cached {
             return Err(UpdateError::Fixed("cache"));
         }
-        let rules = AclRules::new(&new.rules, new.default).map_err(UpdateError::rejected)?;
+        let rules = new.compiled().map_err(UpdateError::rejected)?;
         let summary = count(new.rules.len(), "rule");
         Ok(PreparedUpdate::of_live(summary, &self.table, rules, AclTable::live))
     }

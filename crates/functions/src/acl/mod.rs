@@ -9,6 +9,7 @@ pub mod generate;
 mod kind;
 mod limits;
 pub mod linear;
+pub(crate) mod naming;
 pub mod rule;
 pub(crate) mod rule_list;
 mod rule_sets;

@@ -5,7 +5,7 @@ use super::program::Instruction;
 use std::sync::Arc;
 use tailwater_api::PacketAction;
 use tailwater_chain::batch::{Batch, Verdict};
-use tailwater_chain::function::{FlowStates, NetworkFunction};
+use tailwater_chain::function::{Explanation, FlowStates, NetworkFunction, TracedPacket};
 use tailwater_chain::live::{Live, Version};
 
 /// Maximum number of rules of a function.
@@ -134,5 +134,18 @@ impl NetworkFunction for BpfFilter {
                 (PacketAction::Pass, None) => {}
             }
         });
+    }
+
+    fn explain(&self, traced: &TracedPacket<'_>, _: &mut FlowStates<'_>, text: &mut Explanation) {
+        let BpfRules { filters, default } = &self.cached_rules.value;
+        let name = |action| match action {
+            PacketAction::Pass => "pass",
+            PacketAction::Drop => "drop",
+        };
+        let frame = traced.frame();
+        match filters.iter().position(|(filter, _)| filter.matches(frame)) {
+            Some(at) => text.add(format_args!("rule {}: {}", at + 1, name(filters[at].1))),
+            None => text.add(format_args!("no rule, default {}", name(*default))),
+        }
     }
 }

@@ -3,7 +3,7 @@
 use super::rules::{ClassifierRules, ClassifierTable, Scratch};
 use std::sync::Arc;
 use tailwater_chain::batch::{Batch, MAX_BATCH, Packet, Verdict};
-use tailwater_chain::function::{FlowStates, FunctionProperties, NetworkFunction, NewFlow};
+use tailwater_chain::function::{Explanation, FlowStates, FunctionProperties, NetworkFunction, NewFlow, TracedPacket};
 use tailwater_chain::live::Version;
 
 /// Sends packets to branches of the chain by the first rule that matches their 5-tuple. The decision is either made on
@@ -114,5 +114,21 @@ impl NetworkFunction for Classifier {
         }
         self.cached_rules.value.find(&mut self.scratch, batch.len());
         self.send(batch, |_, at, scratch| usize::from(scratch.targets[at]));
+    }
+
+    fn explain(&self, traced: &TracedPacket<'_>, flows: &mut FlowStates<'_>, text: &mut Explanation) {
+        let rules = &self.cached_rules.value;
+        let rule = rules.rule(&traced.key);
+        match rule {
+            Some(rule) => text.add(format_args!("rule {}", rule + 1)),
+            None => text.add(format_args!("no rule, default")),
+        }
+        let target = match self.in_flow {
+            true => *flows.state::<Target>(traced.packet()) as usize,
+            false => rules.target(rule),
+        };
+        if let Some(name) = self.table.counters().get(target) {
+            text.add_part(format_args!("{name}"));
+        }
     }
 }

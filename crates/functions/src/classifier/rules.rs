@@ -51,6 +51,19 @@ impl ClassifierRules {
         })
     }
 
+    /// Index of the rule that matches, if one does.
+    pub(super) fn rule(&self, key: &FlowKey) -> Option<u32> {
+        let there = self.classifier.classify(key);
+        let back = self.both.then(|| self.classifier.classify(&key.reversed()));
+        there.into_iter().chain(back.flatten()).min()
+    }
+
+    /// Target of a rule's packets, or of packets that no rule matches.
+    pub(super) fn target(&self, rule: Option<u32>) -> usize {
+        let of_rule = rule.and_then(|rule| self.targets.get(rule as usize));
+        usize::from(of_rule.copied().unwrap_or(self.default))
+    }
+
     /// Finds the targets of the first `count` keys.
     pub(super) fn find(&self, scratch: &mut Scratch, count: usize) {
         let Scratch { keys, found, targets } = scratch;

@@ -4,6 +4,7 @@ use super::connection::{
     ANSWERED, BY_EXIT, Connection, DENIED, ECHO, FORBIDDEN, HALF_OPEN, Kind, LISTED, NONE, OPENING, OTHER, REJECTED,
     REVERSED, TCP, UDP, millis,
 };
+use super::explain::{explain, explain_message};
 use super::fragment::FragmentPosition;
 use super::options::Fragments;
 use super::rule_set::RuleSet;
@@ -15,7 +16,8 @@ use bytemuck::Zeroable;
 use std::sync::Arc;
 use tailwater_chain::batch::{Batch, MAX_BATCH, Packet, Verdict};
 use tailwater_chain::function::{
-    DurableState, FlowEnds, FlowStates, FunctionProperties, Lifetimes, NetworkFunction, NewFlow,
+    DurableState, Explanation, FlowEnds, FlowStates, FunctionProperties, Lifetimes, NetworkFunction, NewFlow,
+    TracedPacket,
 };
 use tailwater_chain::live::Version;
 use tailwater_chain::region::write_in_order;
@@ -552,6 +554,18 @@ impl NetworkFunction for Firewall {
                 packet.verdict = Verdict::Drop(reason);
             }
         });
+    }
+
+    fn explain(&self, traced: &TracedPacket<'_>, flows: &mut FlowStates<'_>, text: &mut Explanation) {
+        let rules = &self.cached_rules.value;
+        if traced.packet().headers.fragment == Fragment::Whole && is_message(traced.frame(), &traced.packet().headers) {
+            return explain_message(rules, traced, text);
+        }
+        let by_rules = match traced.packet().verdict {
+            Verdict::Drop(reason) => matches!(reason, RULES_DENY | RULES_REJECT),
+            Verdict::Forward | Verdict::Bypass => true,
+        };
+        explain((rules, by_rules), traced, flows, text);
     }
 
     fn flow_ends(&mut self) -> Option<&mut dyn FlowEnds> {

@@ -1,5 +1,6 @@
 //! Kind `firewall` of functions.
 
+use super::rule_set::RuleSet;
 use super::spec::FirewallConfig;
 use super::{Firewall, FirewallTable};
 use crate::kind::{
@@ -17,6 +18,15 @@ pub static KIND: FunctionKind = FunctionKind {
     parse: |node, context| Ok(FirewallConfig::parse(node, context)?.into()),
 };
 
+impl FirewallConfig {
+    /// Names the rules' file in explanations, if they come from one.
+    fn name_file(&self, rules: &RuleSet) {
+        if let Some(file) = &self.source {
+            rules.set_file(file);
+        }
+    }
+}
+
 impl FunctionConfig for FirewallConfig {
     fn kind(&self) -> &'static str {
         KIND.name
@@ -29,6 +39,7 @@ impl FunctionConfig for FirewallConfig {
     fn build(&self, context: &BuildContext<'_>) -> Result<Box<dyn FunctionFactory>, FunctionError> {
         let rules = (&self.zones[..], &self.rules[..], self.default);
         let table = FirewallTable::new(rules, self.options, context.capacity, context.seed)?;
+        self.name_file(&table.rules.current().value);
         Ok(Box::new(FirewallFactory { table: Arc::new(table) }))
     }
 
@@ -39,6 +50,7 @@ impl FunctionConfig for FirewallConfig {
     ) -> Result<Box<dyn FunctionFactory>, FunctionError> {
         let rules = (&self.zones[..], &self.rules[..], self.default);
         let table = FirewallTable::sharing(rules, self.options, isolation.capacity, &isolation.shared_counters)?;
+        self.name_file(&table.rules.current().value);
         Ok(Box::new(FirewallFactory { table: Arc::new(table) }))
     }
 
@@ -82,6 +94,7 @@ impl FunctionFactory for FirewallFactory {
             return Err(UpdateError::Fixed("all fields except rules"));
         }
         let rules = self.table.prepare(&new.rules).map_err(UpdateError::rejected)?;
+        new.name_file(&rules);
         let summary = count(new.rules.len(), "rule");
         let table = Arc::clone(&self.table);
         Ok(PreparedUpdate::new(summary, move || (table.activate(rules), None)))

@@ -1,6 +1,7 @@
 //! `Firewall`: stateful firewall with rules between zones.
 
 mod connection;
+mod explain;
 pub(crate) mod fragment;
 mod function;
 mod kind;

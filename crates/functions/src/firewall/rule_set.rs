@@ -2,9 +2,13 @@
 
 use super::rules::{Action, MAX_ZONES, Rule, State, States, Zone, ZonePort};
 use crate::acl::classifier::{Classifier, ClassifierError};
+use crate::acl::naming::{Conditions, file_name};
 use crate::acl::{self, Rule as FiveTuple};
 use std::collections::HashMap;
+use std::path::Path;
+use std::sync::OnceLock;
 use tailwater_chain::batch::MAX_BATCH;
+use tailwater_chain::function::Explanation;
 use tailwater_net::FlowKey;
 
 /// Maximum number of entries in all lists together. Each pair of zones has a list, and a rule without zones is in all
@@ -29,6 +33,8 @@ pub enum RuleSetError {
 struct List {
     classifier: Classifier,
     actions: Vec<Action>,
+    /// Index of each rule in [`RuleSet::rules`].
+    rules: Vec<u32>,
 }
 
 /// Index that is no list's, for an empty batch.
@@ -43,6 +49,10 @@ pub(crate) struct RuleSet {
     /// States that at least one rule is about.
     states: States,
     default: Action,
+    /// All rules, for explanations.
+    rules: Box<[Rule]>,
+    /// File that they come from, if any.
+    file: OnceLock<Box<str>>,
 }
 
 impl std::fmt::Debug for RuleSet {
@@ -149,6 +159,8 @@ impl RuleSet {
                 .filter(|(rule, state)| rule.states.has(*state))
                 .fold(States::NEW, |states, (_, state)| states.with(state)),
             default,
+            rules: rules.into(),
+            file: OnceLock::new(),
         };
         let mut known: HashMap<Vec<u32>, u16> = HashMap::new();
         let mut listed = 0;
@@ -180,6 +192,7 @@ impl RuleSet {
             set.lists.push(List {
                 classifier: Classifier::new(&tuples)?,
                 actions: chosen().map(|rule| rule.action).collect(),
+                rules: list.clone(),
             });
         }
         Ok(set)
@@ -220,14 +233,51 @@ impl RuleSet {
 
     /// Returns the rules' action for a packet in a state, or `None` if no rule matches.
     pub(super) fn find(&self, key: &FlowKey, port: u8, state: State) -> Option<Action> {
+        let list = self.list(key, port, state);
+        let rule = list.classifier.classify(key)?;
+        list.actions.get(rule as usize).copied()
+    }
+
+    fn list(&self, key: &FlowKey, port: u8, state: State) -> &List {
         let mut pair = [0];
         if let Some(zones) = &self.zones {
             zones.pairs(&[*key], &[port], &mut pair);
         }
         let list = self.of_pair[usize::from(pair[0])][state as usize];
-        let list = &self.lists[usize::from(list)];
-        let rule = list.classifier.classify(key)?;
-        list.actions.get(rule as usize).copied()
+        &self.lists[usize::from(list)]
+    }
+
+    /// Names the file of the rules in explanations. Only the first call counts.
+    pub(super) fn set_file(&self, file: &Path) {
+        let _ = self.file.set(file_name(file));
+    }
+
+    /// Appends the rule that decides about a packet in a state.
+    pub(super) fn explain(&self, key: &FlowKey, port: u8, state: State, text: &mut Explanation) {
+        let name = |action| match action {
+            Action::Allow => "allow",
+            Action::Deny => "deny",
+            Action::Reject => "reject",
+        };
+        let list = self.list(key, port, state);
+        let found = list.classifier.classify(key);
+        let index = found.and_then(|rule| list.rules.get(rule as usize).copied());
+        let Some((index, rule)) = index.and_then(|index| Some((index, self.rules.get(index as usize)?))) else {
+            match state {
+                State::New => text.add_part(format_args!("no rule, default {}", name(self.default))),
+                _ => text.add_part(format_args!("no rule about this state")),
+            }
+            return;
+        };
+        text.add_part(format_args!("rule {}", index + 1));
+        if let Some(file) = self.file.get() {
+            text.add(format_args!(" ({file}:{})", rule.line));
+        }
+        text.add(format_args!(
+            ": {} {}",
+            name(rule.action),
+            Conditions(&rule.five_tuple())
+        ));
     }
 
     /// Returns the action for the first packet of a connection.

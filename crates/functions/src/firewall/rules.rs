@@ -100,7 +100,7 @@ pub(super) const ANY_PORT: RangeInclusive<u16> = 0..=u16::MAX;
 
 impl Rule {
     /// Creates a rule that matches all new connections.
-    pub(super) fn any(action: Action, line: u32) -> Rule {
+    pub(crate) fn any(action: Action, line: u32) -> Rule {
         Rule {
             action,
             from: None,

@@ -6,8 +6,11 @@ use crate::exporter::Sender;
 use crate::stream_pool::{self, StreamPoolCache};
 use std::sync::Arc;
 use tailwater_chain::batch::{Batch, Packet, Verdict};
-use tailwater_chain::function::{DurableState, FlowEnds, FlowStates, FunctionProperties, NetworkFunction, RunEnd};
+use tailwater_chain::function::{
+    DurableState, Explanation, FlowEnds, FlowStates, FunctionProperties, NetworkFunction, RunEnd, TracedPacket,
+};
 use tailwater_chain::live::Version;
+use tailwater_ids::alert::Alert;
 use tailwater_ids::connection::{Connection, Lease};
 use tailwater_ids::inspector::{self, Inspector};
 use tailwater_ids::packet::Input;
@@ -82,7 +85,37 @@ pub struct Ids {
     sent: u64,
     /// `true` once there was a packet: no other process has this one's part of the streams any more.
     has_begun: bool,
+    /// Last alerts of the current batch, for explanations.
+    alerted: Alerted,
     counters: [u64; COUNTERS],
+}
+
+/// Most alerts of a batch that explanations can name.
+const EXPLAINED: usize = 32;
+
+/// First alerts of a batch: each one's packet in it, and rule.
+#[derive(Debug, Default)]
+struct Alerted {
+    alerts: [(u16, u32); EXPLAINED],
+    count: usize,
+}
+
+impl Alerted {
+    #[cold]
+    fn add(&mut self, at: usize, alerts: &[Alert]) {
+        for (slot, alert) in self.alerts[self.count..].iter_mut().zip(alerts) {
+            *slot = (at as u16, alert.rule);
+            self.count += 1;
+        }
+    }
+
+    /// Rules that have alerted on a packet.
+    fn of(&self, at: usize) -> impl Iterator<Item = u32> {
+        let alerts = self.alerts[..self.count].iter();
+        alerts
+            .filter(move |alert| usize::from(alert.0) == at)
+            .map(|alert| alert.1)
+    }
 }
 
 impl Ids {
@@ -98,6 +131,7 @@ impl Ids {
             sender: table.eve.as_ref().map(Eve::sender),
             sent: 0,
             has_begun: false,
+            alerted: Alerted::default(),
             counters: [0; COUNTERS],
             table,
         }
@@ -203,6 +237,7 @@ impl NetworkFunction for Ids {
 
     fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {
         self.refresh_rules();
+        self.alerted.count = 0;
         for i in 0..batch.len() {
             let (packet, frame) = batch.packet_mut(i);
             let connection = flows.state::<Connection>(packet);
@@ -217,10 +252,24 @@ impl NetworkFunction for Ids {
                 packet.verdict = Verdict::Drop(reason as u8);
             }
             if !self.inspector.alerts().is_empty() {
+                self.alerted.add(i, self.inspector.alerts());
                 self.send_alerts();
             }
         }
         self.update_counters();
+    }
+
+    fn explain(&self, traced: &TracedPacket<'_>, _: &mut FlowStates<'_>, text: &mut Explanation) {
+        for rule in self.alerted.of(traced.at) {
+            match self.cached_rules.value.rule(rule) {
+                Some(rule) => text.add_part(format_args!("rule sid {} alerted", rule.about.sid)),
+                None => text.add_part(format_args!("a rule alerted")),
+            }
+        }
+        if self.alerted.count > 0 || matches!(traced.packet().verdict, Verdict::Drop(_)) {
+            return;
+        }
+        text.add(format_args!("no alert"));
     }
 
     fn run_end(&mut self) -> Option<&mut dyn RunEnd> {

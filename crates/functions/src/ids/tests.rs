@@ -323,3 +323,14 @@ fn a_rule_that_is_not_utf8_is_left_out_and_listed() {
     );
     std::fs::remove_file(&path).unwrap();
 }
+
+#[test]
+fn the_rule_that_alerted_is_named() {
+    let table = table(&sources(&[RULE]), &options(true, None));
+    let mut chain = rig(&table);
+    let frames = conversation(7, &[REQUEST]);
+    chain.run(&frames[..3], NOW);
+    assert_eq!(chain.explain(&frames[3], NOW), ["rule sid 5 alerted"]);
+    let others = conversation(8, &[b"hello"]);
+    assert_eq!(chain.explain(&others[0], NOW), ["no alert"]);
+}

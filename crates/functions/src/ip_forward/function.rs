@@ -6,7 +6,7 @@ use super::v6::Search;
 use std::net::IpAddr;
 use std::sync::Arc;
 use tailwater_chain::batch::{Batch, MAX_BATCH, Packet, Verdict};
-use tailwater_chain::function::{FlowStates, FunctionProperties, NetworkFunction, NewFlow};
+use tailwater_chain::function::{Explanation, FlowStates, FunctionProperties, NetworkFunction, NewFlow, TracedPacket};
 use tailwater_chain::live::{Live, Version};
 use tailwater_net::checksum::ChecksumDelta;
 use tailwater_net::parse::Network;
@@ -196,5 +196,9 @@ impl NetworkFunction for IpForward {
                 }
             }
         });
+    }
+
+    fn explain(&self, traced: &TracedPacket<'_>, _: &mut FlowStates<'_>, text: &mut Explanation) {
+        self.cached_rules.value.explain(traced.key.destination(), text);
     }
 }

@@ -8,6 +8,7 @@ pub mod function;
 mod kind;
 pub mod linear;
 mod memory;
+mod prefixes;
 pub mod route;
 pub mod routes_file;
 mod spec;

@@ -1,11 +1,13 @@
 //! Route table for both IP versions.
 
 use super::error::TableError;
+use super::prefixes::{MOST_EXPLAINED, Prefixes};
 use super::route::{Decision, MAX_NEXT_HOPS, MAX_ROUTES, NextHop, Route, Target};
 use super::v4::{self, V4Table};
 use super::v6::{self, V6Table};
 use ipnet::IpNet;
 use std::net::IpAddr;
+use tailwater_chain::function::Explanation;
 
 /// Compiled routes, shared by all workers.
 pub struct RouteTable {
@@ -13,6 +15,9 @@ pub struct RouteTable {
     pub(super) v6: V6Table,
     /// Destination and source MAC address of each next hop, as laid out in a frame.
     pub(super) addresses: Box<[[u8; 12]]>,
+    /// For explanations.
+    prefixes: Prefixes,
+    names: Box<[Box<str>]>,
 }
 
 impl RouteTable {
@@ -65,6 +70,8 @@ impl RouteTable {
             v4: V4Table::new(v4_entries, default)?,
             v6: V6Table::new(v6_entries, default)?,
             addresses: addresses.collect(),
+            prefixes: Prefixes::new(routes),
+            names: next_hops.iter().map(|hop| hop.name.as_str().into()).collect(),
         })
     }
 
@@ -80,8 +87,30 @@ impl RouteTable {
         self.decide(address).target()
     }
 
+    /// Appends the route of packets to an address.
+    pub(super) fn explain(&self, address: IpAddr, text: &mut Explanation) {
+        match self.prefixes.longest(address) {
+            Some(prefix) => text.add(format_args!("route {prefix}")),
+            None if self.prefixes.are_known() => text.add(format_args!("default route")),
+            None => text.add(format_args!("one of more than {MOST_EXPLAINED} routes")),
+        }
+        match self.find(address) {
+            None => text.add_part(format_args!("no next hop")),
+            Some(Target::Local) => text.add_part(format_args!("local")),
+            Some(Target::Blackhole) => text.add_part(format_args!("blackhole")),
+            Some(Target::NextHop(hop)) => {
+                if let Some(name) = self.names.get(usize::from(hop)) {
+                    text.add_part(format_args!("next hop {name}"));
+                }
+                if let Some([a, b, c, d, e, f, ..]) = self.addresses.get(usize::from(hop)) {
+                    text.add(format_args!(" {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}"));
+                }
+            }
+        }
+    }
+
     /// Returns the memory of the look-up structures in bytes.
     pub fn memory_bytes(&self) -> usize {
-        self.v4.memory_bytes() + self.v6.memory_bytes() + size_of_val(&*self.addresses)
+        self.v4.memory_bytes() + self.v6.memory_bytes() + size_of_val(&*self.addresses) + self.prefixes.memory_bytes()
     }
 }

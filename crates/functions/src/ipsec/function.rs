@@ -8,7 +8,7 @@ use super::table::{InboundSa, IpsecTable, OutboundSa};
 use std::ops::Range;
 use std::sync::Arc;
 use tailwater_chain::batch::{Batch, MAX_BATCH, Packet, Verdict};
-use tailwater_chain::function::{FlowStates, FunctionProperties, NetworkFunction};
+use tailwater_chain::function::{Explanation, FlowStates, FunctionProperties, NetworkFunction, TracedPacket};
 use tailwater_chain::live::{Live, Version};
 use tailwater_net::parse::{Fragment, Headers, Network, parse};
 use tailwater_net::protocol::ethertype;
@@ -77,6 +77,8 @@ struct Scratch {
     policies: [Option<u32>; MAX_BATCH],
     /// Packets to encapsulate: index in the batch and association.
     protect: [(u16, u32); MAX_BATCH],
+    /// SPI of each packet that was decapsulated, by index in the batch, for explanations.
+    spis: [u32; MAX_BATCH],
 }
 
 /// Kind of a packet, seen from this endpoint.
@@ -98,6 +100,7 @@ impl Ipsec {
             places: [0; MAX_BATCH],
             policies: [None; MAX_BATCH],
             protect: [(0, 0); MAX_BATCH],
+            spis: [0; MAX_BATCH],
         };
         Ipsec {
             pending: vec![0; held.value.leaving.len()],
@@ -141,6 +144,7 @@ impl Ipsec {
             places,
             policies,
             protect,
+            ..
         } = &mut *self.scratch;
         self.cached_rules
             .value
@@ -188,9 +192,11 @@ impl Ipsec {
     fn inbound(&mut self, batch: &mut Batch, i: usize, in_udp: bool) -> Result<(), u8> {
         let (packet, frame) = batch.packet_mut(i);
         let Some(found) = uncover(&self.cached_rules.value, &packet.headers, frame, in_udp)? else {
+            self.scratch.spis[i] = 0;
             return Ok(());
         };
         let (start, length) = (found.start, found.length);
+        self.scratch.spis[i] = found.spi;
         let link = usize::from(packet.headers.network_offset);
         frame.copy_within(..link, start - link);
         frame[start - 2..start].copy_from_slice(&found.ethertype.to_be_bytes());
@@ -283,11 +289,40 @@ impl NetworkFunction for Ipsec {
             self.outbound(batch, others);
         }
     }
+
+    fn explain(&self, traced: &TracedPacket<'_>, _: &mut FlowStates<'_>, text: &mut Explanation) {
+        let (table, key) = (&self.cached_rules.value, &traced.key);
+        let refused = matches!(traced.packet().verdict, Verdict::Drop(_));
+        let port = (key.protocol() == protocol::UDP).then_some(key.destination_port());
+        if matches!(key.protocol(), protocol::ESP | protocol::UDP) && table.is_end(key.destination(), port) {
+            match (refused, self.scratch.spis.get(traced.at)) {
+                (false, Some(spi)) if *spi != 0 => text.add(format_args!("inbound association {spi:#x}")),
+                _ => text.add(format_args!("inbound, to {}", key.destination())),
+            }
+            return;
+        }
+        let mut policy = [None];
+        table.find_policies(&[*key], &mut policy);
+        match policy[0] {
+            Some(policy) => text.add(format_args!("policy {}", policy + 1)),
+            None => text.add(format_args!("no policy, default")),
+        }
+        match table.action_of(policy[0]) {
+            PolicyAction::Pass => text.add(format_args!(": pass")),
+            PolicyAction::Drop => text.add(format_args!(": drop")),
+            PolicyAction::Protect(association) => {
+                if let Some(leaving) = table.leaving.get(association as usize) {
+                    text.add(format_args!(": outbound association {:#x}", leaving.spi));
+                }
+            }
+        }
+    }
 }
 
 /// Position of the decrypted inner packet within its frame.
 struct Decapsulated<'a> {
     association: &'a InboundSa,
+    spi: u32,
     start: usize,
     length: usize,
     ethertype: u16,
@@ -366,6 +401,7 @@ fn uncover<'a>(
     let start = start + ESP + IV;
     Ok(Some(Decapsulated {
         association,
+        spi,
         start,
         length,
         ethertype,

@@ -5,7 +5,9 @@ use crate::rewrite::{DESTINATION, Translation, redirect_v6};
 use std::net::IpAddr;
 use std::sync::Arc;
 use tailwater_chain::batch::{Batch, Packet, Verdict};
-use tailwater_chain::function::{DurableState, FlowStates, FunctionProperties, NetworkFunction, NewFlow};
+use tailwater_chain::function::{
+    DurableState, Explanation, FlowStates, FunctionProperties, NetworkFunction, NewFlow, TracedPacket,
+};
 use tailwater_chain::live::Version;
 use tailwater_net::Nanos;
 
@@ -83,6 +85,14 @@ impl NetworkFunction for LoadBalancer {
                 packet.verdict = Verdict::Drop(reason);
             }
         });
+    }
+
+    fn explain(&self, traced: &TracedPacket<'_>, flows: &mut FlowStates<'_>, text: &mut Explanation) {
+        let packet = traced.packet();
+        let number = *flows.state::<DurableTarget>(packet) as TargetNumber;
+        self.cached_rules
+            .value
+            .explain(&traced.key, number, packet.is_new(), text);
     }
 
     fn durable(&mut self) -> Option<&mut dyn DurableState> {

@@ -5,6 +5,7 @@ use ipnet::IpNet;
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::{Mutex, PoisonError};
+use tailwater_chain::function::Explanation;
 use tailwater_chain::live::Live;
 use tailwater_net::FlowKey;
 
@@ -212,16 +213,49 @@ pub struct ServiceTable {
 }
 
 impl ServiceTable {
-    /// Returns the target of a flow whose state holds `present`.
-    pub(super) fn choose(&self, key: &FlowKey, present: TargetNumber) -> TargetNumber {
+    /// Returns the service of packets with this key.
+    #[inline]
+    fn service(&self, key: &FlowKey) -> Option<&Choice> {
         let exact = (key.destination(), key.destination_port(), key.protocol());
-        let found = match self.exact.get(&exact) {
+        match self.exact.get(&exact) {
             // Fragments have no usable transport header and belong to no service.
             _ if key.is_fragment() => None,
             None => self.wide.iter().find(|choice| choice.matches(key)),
             found => found,
+        }
+    }
+
+    /// Appends the service of packets with this key, and the reason for which their flow has the target `number`.
+    /// `is_new` is `true` for its first packet.
+    pub(super) fn explain(&self, key: &FlowKey, number: TargetNumber, is_new: bool, text: &mut Explanation) {
+        let Some(service) = self.service(key) else {
+            return text.add(format_args!("no service"));
         };
-        let Some(choice) = found else {
+        text.add(format_args!("service {}", service.address));
+        if let Some(port) = service.port {
+            text.add(format_args!(" port {port}"));
+        }
+        match self.targets.get(number as usize) {
+            Some(Target::V4(address, port)) => backend((*address).into(), *port, text),
+            Some(Target::V6(address, port)) => backend((*address).into(), *port, text),
+            Some(Target::Mac([a, b, c, d, e, f])) => {
+                text.add_part(format_args!("backend {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}"))
+            }
+            _ => return text.add_part(format_args!("no backend is up")),
+        }
+        match (is_new, service.backends.contains(&number)) {
+            (true, _) => text.add_part(format_args!(
+                "by the flow's hash, of {} that are up",
+                service.backends.len()
+            )),
+            (false, true) => text.add_part(format_args!("chosen for the flow before")),
+            (false, false) => text.add_part(format_args!("chosen for the flow before, now draining")),
+        }
+    }
+
+    /// Returns the target of a flow whose state holds `present`.
+    pub(super) fn choose(&self, key: &FlowKey, present: TargetNumber) -> TargetNumber {
+        let Some(choice) = self.service(key) else {
             return if self.drop_others { REFUSE_OTHERS } else { PASS };
         };
         if choice.keeping.binary_search(&present).is_ok() {
@@ -233,6 +267,13 @@ impl ServiceTable {
         }
         let place = choice.places[(key.hash(SPREAD) % places) as usize];
         choice.backends[usize::from(place)]
+    }
+}
+
+fn backend(address: IpAddr, port: Option<u16>, text: &mut Explanation) {
+    text.add_part(format_args!("backend {address}"));
+    if let Some(port) = port {
+        text.add(format_args!(" port {port}"));
     }
 }
 

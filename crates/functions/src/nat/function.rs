@@ -9,7 +9,8 @@ use std::sync::Arc;
 use tailwater_chain::batch::{Batch, Packet, Verdict};
 use tailwater_chain::flow_table::NoCompanion;
 use tailwater_chain::function::{
-    CompanionCandidates, DurableState, FlowStates, FunctionProperties, MAX_CANDIDATES, NetworkFunction, NewFlow,
+    CompanionCandidates, DurableState, Explanation, FlowStates, FunctionProperties, MAX_CANDIDATES, NetworkFunction,
+    NewFlow, TracedPacket,
 };
 use tailwater_chain::live::{Live, Version};
 use tailwater_chain::region::write_in_order;
@@ -305,6 +306,27 @@ impl NetworkFunction for Nat {
                 packet.verdict = Verdict::Drop(NOT_TRANSLATABLE);
             }
         });
+    }
+
+    fn explain(&self, traced: &TracedPacket<'_>, flows: &mut FlowStates<'_>, text: &mut Explanation) {
+        let packet = traced.packet();
+        let translation = *flows.state::<Translation>(packet);
+        let (address, port) = translation.target();
+        let age = if packet.is_new() { "new" } else { "existing" };
+        let key = &traced.key;
+        match translation.mode {
+            SOURCE => text.add(format_args!(
+                "{age} binding, inside {}:{}, outside {address}:{port}",
+                key.source(),
+                key.source_port(),
+            )),
+            DESTINATION => text.add(format_args!(
+                "{age} binding, inside {address}:{port}, outside {}:{}",
+                key.destination(),
+                key.destination_port(),
+            )),
+            _ => text.add(format_args!("no binding")),
+        }
     }
 
     fn durable(&mut self) -> Option<&mut dyn DurableState> {

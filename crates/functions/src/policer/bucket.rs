@@ -73,6 +73,23 @@ impl Meter {
         conforms
     }
 
+    /// Tokens in a bucket, and tokens of a full one: bytes, or packets if the rate is in packets.
+    pub(super) fn level(&self, full: u64, now: Nanos) -> (u64, u64) {
+        let now = now.0.saturating_mul(1 << STEPS);
+        let each = u128::from(self.per_packet.max(self.per_byte)).max(1);
+        let tokens = |steps: u64| ((u128::from(steps) << 24) / each) as u64;
+        let left = self.depth.saturating_sub(full.saturating_sub(now));
+        (tokens(left), tokens(self.depth))
+    }
+
+    /// Unit of its tokens.
+    pub(super) fn unit(&self) -> &'static str {
+        match self.per_packet {
+            0 => "bytes",
+            _ => "packets",
+        }
+    }
+
     /// Converts a bucket of another meter to this one. Tokens taken still count, up to this meter's burst.
     #[inline]
     pub(super) fn take_over(&self, full: u64, now: Nanos) -> u64 {

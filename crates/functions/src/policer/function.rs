@@ -4,8 +4,11 @@ use super::bucket::STEPS;
 use super::limits::{ExceedAction, Limit, PolicerRules, Scope, SharedBuckets};
 use bytemuck::{Pod, Zeroable};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use tailwater_chain::batch::{Batch, MAX_BATCH, Packet, Verdict};
-use tailwater_chain::function::{DurableState, FlowStates, FunctionProperties, NetworkFunction, NewFlow};
+use tailwater_chain::function::{
+    DurableState, Explanation, FlowStates, FunctionProperties, NetworkFunction, NewFlow, TracedPacket,
+};
 use tailwater_chain::live::{Live, Version};
 use tailwater_net::Nanos;
 use tailwater_net::checksum::ChecksumDelta;
@@ -325,6 +328,38 @@ impl NetworkFunction for Policer {
             });
             let shared = (&limits[first as usize], &*rules.shared[first as usize]);
             judge(shared, batch, (places, conforms), notes);
+        }
+    }
+
+    fn explain(&self, traced: &TracedPacket<'_>, flows: &mut FlowStates<'_>, text: &mut Explanation) {
+        let (packet, rules) = (traced.packet(), &self.held.value);
+        let found = match rules.is_one_for_all() {
+            true => Some(0),
+            false => rules.find(&traced.key),
+        };
+        let Some((at, limit)) = found.and_then(|at| Some((at, rules.limits().get(at)?))) else {
+            return text.add(format_args!("no limit"));
+        };
+        text.add(format_args!("limit {}", at + 1));
+        let state = match (self.in_flow, limit.scope) {
+            (true, Scope::Flow) => Some(*flows.state::<FlowState>(packet)),
+            _ => None,
+        };
+        let [committed, peak] = match (state, rules.shared.get(at)) {
+            (Some(state), _) => {
+                text.add(format_args!(" per flow"));
+                [state.committed, state.peak]
+            }
+            (None, Some(shared)) => [&shared.committed, &shared.peak].map(|bucket| bucket.load(Ordering::Relaxed)),
+            (None, None) => return,
+        };
+        let mut left = |name: &str, meter: &super::Meter, bucket| {
+            let (left, all) = meter.level(bucket, packet.arrival);
+            text.add_part(format_args!("{left} of {all} {}{name} left", meter.unit()));
+        };
+        left("", &limit.committed, committed);
+        if let Some(meter) = &limit.peak {
+            left(" of the peak", meter, peak);
         }
     }
 

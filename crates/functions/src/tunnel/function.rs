@@ -3,7 +3,7 @@
 use super::rules::{Action, TunnelRules};
 use std::sync::Arc;
 use tailwater_chain::batch::{Batch, Packet, Verdict};
-use tailwater_chain::function::{FlowStates, NetworkFunction, NewFlow};
+use tailwater_chain::function::{Explanation, FlowStates, NetworkFunction, NewFlow, TracedPacket};
 use tailwater_chain::live::{Live, Version};
 use tailwater_net::vlan::{MAX_VLAN_TAGS, TAG, VlanTag};
 
@@ -179,6 +179,22 @@ impl NetworkFunction for Tunnel {
                     apply(batch, i, action);
                 }
             }
+        }
+    }
+
+    fn explain(&self, traced: &TracedPacket<'_>, flows: &mut FlowStates<'_>, text: &mut Explanation) {
+        let rules = &self.cached_rules.value;
+        let decided = match (self.in_flow && !rules.depend_on_vlan(), rules.constant()) {
+            (true, _) => *flows.state::<Decided>(traced.packet()),
+            (false, Some(action)) => encoded(action),
+            // The tag by which such rules decide may be gone.
+            (false, None) => return text.add(format_args!("rules by VLAN")),
+        };
+        match decided {
+            0 => text.add(format_args!("pass")),
+            1 => text.add(format_args!("pop the outer tag")),
+            2 => text.add(format_args!("drop")),
+            tag => text.add(format_args!("push the tag of VLAN {}", tag & 0x0fff)),
         }
     }
 }

@@ -14,7 +14,9 @@ use bytemuck::{Pod, Zeroable};
 use std::sync::Arc;
 use tailwater_api::PacketAction;
 use tailwater_chain::batch::{Batch, MAX_BATCH, Packet, Verdict};
-use tailwater_chain::function::{FlowStates, FunctionProperties, NetworkFunction, NewFlow, RunEnd};
+use tailwater_chain::function::{
+    Explanation, FlowStates, FunctionProperties, NetworkFunction, NewFlow, RunEnd, TracedPacket,
+};
 use tailwater_net::parse::Fragment;
 use tailwater_net::{FlowKey, Nanos, protocol};
 
@@ -199,6 +201,31 @@ impl NetworkFunction for Upf {
             if let Err(reason) = done {
                 batch.packet_mut(i).0.verdict = Verdict::Drop(reason);
             }
+        }
+    }
+
+    fn explain(&self, traced: &TracedPacket<'_>, _: &mut FlowStates<'_>, text: &mut Explanation) {
+        let Some(work) = self.work.get(traced.at) else {
+            return;
+        };
+        let (table, session) = match work.kind {
+            Kind::Done => return,
+            Kind::Tunnelled => {
+                text.add(format_args!("TEID {:#x}", work.header.teid));
+                (&self.table, self.table.find_teid(work.header.teid))
+            }
+            Kind::Plain | Kind::Kept => {
+                let user = self.table.options.role.user(&traced.key);
+                text.add(format_args!("UE {user}"));
+                (&self.table, self.table.find_user(user))
+            }
+        };
+        let Some((_, record)) = session else {
+            return text.add_part(format_args!("no session"));
+        };
+        text.add_part(format_args!("session {}", record.id));
+        if let Some(used) = table.profiles.get(usize::from(record.forward.profile)) {
+            text.add_part(format_args!("profile {}", used.profile.name));
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The `UrlFilter` network function: position of each packet in its stream, and verdicts.
 
-use super::lookup::Lookup;
+use super::lookup::{Lookup, Matched};
 use super::reassembly::Pool;
 use super::service::{Action, FilterTable, Rest};
 use super::table::UrlTable;
@@ -9,7 +9,9 @@ use bytemuck::{Pod, Zeroable};
 use std::sync::Arc;
 use tailwater_api::PacketAction;
 use tailwater_chain::batch::{Batch, Packet, Verdict};
-use tailwater_chain::function::{DurableState, FlowEnds, FlowStates, NetworkFunction, NewFlow};
+use tailwater_chain::function::{
+    DurableState, Explanation, FlowEnds, FlowStates, NetworkFunction, NewFlow, TracedPacket,
+};
 use tailwater_chain::live::Version;
 use tailwater_net::parse::Fragment;
 use tailwater_net::tcp::TcpFlags;
@@ -105,6 +107,7 @@ pub struct UrlFilter {
     cached_rules: Arc<Version<UrlTable>>,
     pub(super) pool: Pool,
     joined: Vec<u8>,
+    matched: Matched,
     counters: [u64; 5],
 }
 
@@ -115,6 +118,7 @@ impl UrlFilter {
         UrlFilter {
             pool: Pool::new(Arc::clone(table.stream_pool())),
             joined: Vec::with_capacity(config.buffer_bytes + MAX_HOST),
+            matched: Matched::default(),
             counters: [0; 5],
             cached_rules: table.live().current(),
             table,
@@ -287,6 +291,7 @@ impl UrlFilter {
                 http: stream.flags & HTTP != 0,
                 tls: stream.flags & TLS != 0,
                 begun: false,
+                matched: &mut self.matched,
             };
             // The first copy of a byte counts: buffered bytes take precedence over the segment's.
             let (used, event) = if gap == Some(0) {
@@ -317,6 +322,7 @@ impl UrlFilter {
                 Event::Url => (NOTE_URL, URL_BLOCKED),
                 Event::ServerName => (NOTE_SNI, SNI_BLOCKED),
             };
+            self.matched.packet = Some((packet.arrival, packet.rss_hash));
             if self.table.config().action == Action::Drop {
                 return StreamOutcome::Blocked(reason);
             }
@@ -504,6 +510,25 @@ impl NetworkFunction for UrlFilter {
                 _ => stream.settled(0, 0),
             };
         }
+    }
+
+    fn explain(&self, traced: &TracedPacket<'_>, flows: &mut FlowStates<'_>, text: &mut Explanation) {
+        let packet = traced.packet();
+        if self.matched.packet == Some((packet.arrival, packet.rss_hash)) {
+            let (name, goes_on) = self.matched.name();
+            let dots = if goes_on { "..." } else { "" };
+            return text.add(format_args!("a pattern matches {name}{dots}"));
+        }
+        let status = match flows.state::<Stream>(packet).status {
+            OFF => "not a filtered port",
+            NEW => "stream with no data yet",
+            LIVE => "stream inspected, no match so far",
+            DONE => "stream needs no more inspection",
+            BLOCKED | HELD => "stream blocked by an earlier match",
+            LOST => "stream could not be followed",
+            _ => "fragment",
+        };
+        text.add(format_args!("{status}"));
     }
 
     fn flow_ends(&mut self) -> Option<&mut dyn FlowEnds> {

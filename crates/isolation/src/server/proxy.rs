@@ -7,8 +7,8 @@ use crate::message::Description;
 use std::sync::{Arc, Mutex, PoisonError};
 use tailwater_chain::batch::{Batch, Packet, Verdict};
 use tailwater_chain::function::{
-    CompanionCandidates, DurableState, FlowEnds, FlowStates, FunctionProperties, Lifetimes, NetworkFunction, NewFlow,
-    RemoteFunction, RunEnd,
+    CompanionCandidates, DurableState, Explanation, FlowEnds, FlowStates, FunctionProperties, Lifetimes,
+    NetworkFunction, NewFlow, RemoteFunction, RunEnd, TracedPacket,
 };
 use tailwater_net::FlowKey;
 use tailwater_sdk::protocol::snapshots::FlowSnapshots;
@@ -155,6 +155,10 @@ impl NetworkFunction for ProxyFunction {
 
     fn properties(&self) -> FunctionProperties {
         self.properties
+    }
+
+    fn explain(&self, _: &TracedPacket<'_>, _: &mut FlowStates<'_>, text: &mut Explanation) {
+        text.add(format_args!("not explained: the function runs in a process of its own"));
     }
 
     fn new_flow(&mut self, packet: &Packet, _frame: &[u8], flow: &mut NewFlow<'_>) -> Verdict {

@@ -136,6 +136,7 @@ impl Lab {
             },
             window: WINDOW,
             capture_out: None,
+            keep_packets: None,
             not_matched: 0,
             seed: 1,
             scaling: mapper.map(|mapper| ScalingConfig {

@@ -170,6 +170,7 @@ pub fn run_policy(
         },
         window: WINDOW,
         capture_out: None,
+        keep_packets: None,
         not_matched: 0,
         seed: 1,
         scaling,

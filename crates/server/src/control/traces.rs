@@ -5,7 +5,7 @@ use super::streams::{self, Stream};
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
-use tailwater_chain::packet_traces::{PacketFilter, TraceStep, TraceStream, TracedFunction};
+use tailwater_chain::packet_traces::{PacketFilter, TraceRole, TraceStep, TraceStream, TracedFunction};
 use tailwater_net::Nanos;
 use tokio::sync::OwnedSemaphorePermit;
 use tonic::Status;
@@ -43,7 +43,7 @@ pub(super) fn stream(trace: TraceStream, longest: Nanos, permit: OwnedSemaphoreP
             while let Some(step) = trace.next_step() {
                 latest = Instant::now();
                 let functions = trace.traces().functions();
-                let step = of_step(numbers.of(step.packet), &step, functions);
+                let step = of_step(numbers.of(&step), &step, functions);
                 let update = message::trace_update::Update::Step(step);
                 if sender
                     .send(Ok(message::TraceUpdate { update: Some(update) }))
@@ -69,14 +69,22 @@ pub(super) fn stream(trace: TraceStream, longest: Nanos, permit: OwnedSemaphoreP
     receiver
 }
 
-/// Numbers of packets, in the order of their first steps.
+/// Numbers of packets, in the order of their first steps. A step in front of the chain begins a new packet, even in a
+/// buffer and with an arrival that an earlier one had.
 #[derive(Default)]
-struct Numbers(HashMap<(u32, Nanos), u32>);
+struct Numbers {
+    last: u32,
+    known: HashMap<(u16, u32, Nanos), u32>,
+}
 
 impl Numbers {
-    fn of(&mut self, packet: (u32, Nanos)) -> u32 {
-        let next = self.0.len() as u32 + 1;
-        *self.0.entry(packet).or_insert(next)
+    fn of(&mut self, step: &TraceStep) -> u32 {
+        if let (Some(number), Some(_)) = (self.known.get(&step.packet), step.function) {
+            return *number;
+        }
+        self.last += 1;
+        self.known.insert(step.packet, self.last);
+        self.last
     }
 }
 
@@ -89,7 +97,7 @@ fn of_step(number: u32, step: &TraceStep, functions: &[TracedFunction]) -> messa
             .map_or("other", String::as_str)
             .to_owned()
     };
-    let (key, opens_flow) = step.flow;
+    let key = &step.key;
     let bytes = |address: IpAddr| match address {
         IpAddr::V4(address) => address.octets().to_vec(),
         IpAddr::V6(address) => address.octets().to_vec(),
@@ -98,7 +106,7 @@ fn of_step(number: u32, step: &TraceStep, functions: &[TracedFunction]) -> messa
         packet: number,
         function: function.map(|function| function.map_or_else(String::new, |function| function.name.clone())),
         core: step.core,
-        arrival_nanos: step.packet.1.0,
+        arrival_nanos: step.packet.2.0,
         began_nanos: step.times[0].0,
         ended_nanos: step.times[1].0,
         batch: step.batch.into(),
@@ -108,8 +116,59 @@ fn of_step(number: u32, step: &TraceStep, functions: &[TracedFunction]) -> messa
         source_port: key.source_port().into(),
         destination_port: key.destination_port().into(),
         protocol: key.protocol().into(),
-        opens_flow,
+        opens_flow: step.flow.is_new,
         length: step.length.into(),
         frame: step.captured().to_vec(),
+        explanation: step.explanation.as_str().to_owned(),
+        flow_entry: step.flow.index,
+        reversed: step.flow.is_reversed,
+        bucket: step.flow.bucket.into(),
+        role: match step.role {
+            TraceRole::Dedicated => message::TraceRole::Dedicated,
+            TraceRole::Auxiliary => message::TraceRole::Auxiliary,
+            TraceRole::Leased => message::TraceRole::Leased,
+        }
+        .into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tailwater_chain::packet_traces::{CAPTURED, TracedFlow};
+    use tailwater_net::FlowKey;
+
+    fn step(packet: (u16, u32, Nanos), function: Option<u16>) -> TraceStep {
+        TraceStep {
+            packet,
+            function,
+            core: 0,
+            role: TraceRole::Dedicated,
+            times: [Nanos::ZERO; 2],
+            batch: 1,
+            dropped: None,
+            key: FlowKey::default(),
+            flow: TracedFlow::default(),
+            explanation: Default::default(),
+            length: 0,
+            frame: [0; CAPTURED],
+        }
+    }
+
+    #[test]
+    fn packets_of_two_pools_with_equal_buffers_and_arrivals_are_two() {
+        let mut numbers = Numbers::default();
+        let (one, other) = ((0, 7, Nanos(5)), (1, 7, Nanos(5)));
+        let steps = [
+            (one, None),
+            (other, None),
+            (one, Some(0)),
+            (other, Some(0)),
+            // The buffer is free again, and holds a packet that came at the same time.
+            (one, None),
+            (one, Some(0)),
+        ];
+        let found = steps.map(|(packet, function)| numbers.of(&step(packet, function)));
+        assert_eq!(found, [1, 2, 1, 2, 3, 3]);
     }
 }

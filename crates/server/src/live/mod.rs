@@ -11,6 +11,7 @@ mod ended;
 mod external;
 mod figures;
 mod offloading;
+mod options;
 mod outputs;
 mod profiling;
 mod reading;
@@ -38,6 +39,7 @@ use reading::ChainReader;
 use running::{RunningChain, StartFrom};
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tailwater_api::IsolationMode;
@@ -74,6 +76,8 @@ pub struct LiveMachine {
     profiles: Option<Profiles>,
     reader: ChainReader,
     profiler: Option<Box<dyn Profiler>>,
+    /// Folder to keep late, lost and dropped packets in.
+    keep_packets: Option<PathBuf>,
     figures: Figures,
     /// Wall-clock time at which the host's clock was 0.
     origin: Nanos,
@@ -147,6 +151,7 @@ impl LiveMachine {
             profiles: None,
             reader: ChainReader::default(),
             profiler: None,
+            keep_packets: None,
             figures: Figures::default(),
             origin,
             notes: Vec::new(),
@@ -166,21 +171,6 @@ impl LiveMachine {
             cache_bytes,
             source: Box::new(source),
         });
-        self
-    }
-
-    /// Runs functions in processes of their own where a chain requests it; `read` reads such a chain. Without this, it
-    /// is refused.
-    #[must_use]
-    pub fn isolating(mut self, read: ReadIsolated) -> LiveMachine {
-        self.reader = ChainReader::isolating(read);
-        self
-    }
-
-    /// Measures profiles that are missing by `profiler`.
-    #[must_use]
-    pub fn profiling(mut self, profiler: Box<dyn Profiler>) -> LiveMachine {
-        self.profiler = Some(profiler);
         self
     }
 
@@ -226,6 +216,7 @@ impl LiveMachine {
         let config = RunConfig {
             scaling,
             isolation,
+            keep_packets: self.kept(&spec),
             ..RunConfig::new(cores)
         };
         RunPlan::new(spec, config).map_err(|error| Refusal::new(error.to_string()))

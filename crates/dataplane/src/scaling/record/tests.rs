@@ -454,6 +454,7 @@ fn a_live_run_is_recorded_and_replayed_alike() {
             nic: TraceNicConfig::default(),
             window: Nanos::from_millis(20),
             capture_out: None,
+            keep_packets: None,
             not_matched: 0,
             seed: 1,
             scaling: Some(ScalingConfig {

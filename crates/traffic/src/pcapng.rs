@@ -16,7 +16,11 @@ const RESOLUTION: u16 = 9;
 const NANOSECONDS: u8 = 9;
 
 /// Writer of a file with one Ethernet interface.
-pub struct PcapngWriter<W>(W);
+#[derive(Debug)]
+pub struct PcapngWriter<W> {
+    file: W,
+    bytes: u64,
+}
 
 impl<W: Write> PcapngWriter<W> {
     /// Writes the heads, with the interface's name.
@@ -24,7 +28,7 @@ impl<W: Write> PcapngWriter<W> {
     /// # Errors
     /// The file cannot be written.
     pub fn new(file: W, name: &str) -> io::Result<PcapngWriter<W>> {
-        let mut writer = PcapngWriter(file);
+        let mut writer = PcapngWriter { file, bytes: 0 };
         let mut section = Vec::new();
         section.extend(BYTE_ORDER_MAGIC.to_le_bytes());
         section.extend([1u16, 0].map(u16::to_le_bytes).concat());
@@ -58,12 +62,26 @@ impl<W: Write> PcapngWriter<W> {
         self.block(ENHANCED_PACKET, &block)
     }
 
+    /// Bytes written so far.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Writes what is buffered.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+
     fn block(&mut self, kind: u32, body: &[u8]) -> io::Result<()> {
+        self.bytes += body.len() as u64 + 12;
         let length = (body.len() as u32 + 12).to_le_bytes();
-        self.0.write_all(&kind.to_le_bytes())?;
-        self.0.write_all(&length)?;
-        self.0.write_all(body)?;
-        self.0.write_all(&length)
+        self.file.write_all(&kind.to_le_bytes())?;
+        self.file.write_all(&length)?;
+        self.file.write_all(body)?;
+        self.file.write_all(&length)
     }
 }
 
@@ -83,7 +101,7 @@ fn pad(block: &mut Vec<u8>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tailwater_traffic::{CaptureReader, PacketSource, ReadOptions};
+    use crate::{CaptureReader, PacketSource, ReadOptions};
 
     #[test]
     fn packets_are_read_as_they_were_written() {
