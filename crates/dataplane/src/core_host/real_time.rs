@@ -14,8 +14,8 @@ use tailwater_isolation::server::{PRIORITY, SharedCore};
 /// Time after which a core that does not answer is given up.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Orders a core's thread to raise its priority for one more chain, or to lower it for one less. The thread answers once
-/// that is done. Returns `false` if it has ended.
+/// Orders a core's thread to raise its priority for one more chain, or to lower it for one less, which the thread
+/// answers. Returns `false` if it has ended.
 pub(super) type OrderPriority = Box<dyn Fn(bool, Sender<()>) -> bool + Send + Sync>;
 
 /// Guard of a core's real-time priority. The thread has its ordinary priority again once all guards are dropped.
