@@ -2,9 +2,11 @@
 //!
 //! Consecutive functions share a round. The chain is cut at external functions, and at functions that stay in the
 //! worker's process, such as classifiers. Packets of a branch make rounds of their own. Each such row of functions has
-//! its own rounds and processes, all on the worker's core. A worker on an auxiliary core has processes of its own there,
-//! which share the flows' state with those of the dedicated cores, and rest while the worker sleeps. Between the rows the worker sends packets out and receives
+//! its own rounds and processes, all on the worker's core. Between the rows the worker sends packets out and receives
 //! returned ones, or runs the functions that stayed.
+//!
+//! A worker on an auxiliary core has processes of its own there, which share the flows' state with those of the
+//! dedicated cores, and rest while the worker sleeps.
 
 use tailwater_chain::chain::Chain;
 use tailwater_chain::function::NetworkFunction;

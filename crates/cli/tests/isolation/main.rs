@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod auxiliary;
 mod chaos;
 mod defences;
 mod exiting;

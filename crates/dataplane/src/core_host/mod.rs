@@ -26,7 +26,6 @@ use crate::worker::hosted::{Feeds, Hosted};
 use auxiliary_core::{AuxiliaryLoop, AuxiliaryOrder, HostedAuxiliary};
 use core_loop::CoreLoop;
 use mailbox::{Mailbox, Order, Orders, mailbox};
-use real_time::CoreThread;
 pub(crate) use real_time::RealTimeCore;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -255,12 +254,19 @@ impl CoreHost {
     /// `None` if there is no such core, or its thread does not answer.
     pub(crate) fn real_time(&self, core: usize) -> Option<RealTimeCore> {
         if let Some(own) = self.cores.iter().find(|own| own.number == core) {
-            let thread = CoreThread::Dedicated(own.mailbox.clone());
-            return RealTimeCore::raise(core, thread, own.shared.clone());
+            let mailbox = own.mailbox.clone();
+            let order = Box::new(move |raise, done| mailbox.send(Order::RealTime { raise, done }));
+            return RealTimeCore::raise(core, order, own.shared.clone());
         }
         let (own, waker) = self.auxiliary.iter().find(|(own, _)| own.number == core)?;
-        let thread = CoreThread::Auxiliary(own.mailbox.clone(), waker.clone());
-        RealTimeCore::raise(core, thread, own.shared.clone())
+        let (mailbox, waker) = (own.mailbox.clone(), waker.clone());
+        let order = Box::new(move |raise, done| {
+            let sent = mailbox.send(AuxiliaryOrder::RealTime { raise, done });
+            // It may sleep.
+            waker.wake();
+            sent
+        });
+        RealTimeCore::raise(core, order, own.shared.clone())
     }
 
     /// Same as [`open_port`](Self::open_port), for a port in which packets wait until it is

@@ -5,52 +5,37 @@
 //! while it gives other chains their turns: it yields the core in the isolated chains' turns only. The thread of an
 //! auxiliary core sleeps while it has no packets, and then the priority means nothing.
 
-use super::auxiliary_core::AuxiliaryOrder;
-use super::mailbox::{Mailbox, Order};
+use std::fmt;
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
-use tailwater_handover::park::Waker;
 use tailwater_handover::priority::Priority;
 use tailwater_isolation::server::{PRIORITY, SharedCore};
 
 /// Time after which a core that does not answer is given up.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Thread of a core, as orders reach it.
-#[derive(Debug)]
-pub(super) enum CoreThread {
-    Dedicated(Mailbox<Order>),
-    /// It sleeps, and is woken for an order.
-    Auxiliary(Mailbox<AuxiliaryOrder>, Waker),
-}
-
-impl CoreThread {
-    /// Returns `false` if the thread has ended.
-    fn order(&self, raise: bool, done: Sender<()>) -> bool {
-        match self {
-            CoreThread::Dedicated(mailbox) => mailbox.send(Order::RealTime { raise, done }),
-            CoreThread::Auxiliary(mailbox, waker) => {
-                let sent = mailbox.send(AuxiliaryOrder::RealTime { raise, done });
-                waker.wake();
-                sent
-            }
-        }
-    }
-}
+/// Orders a core's thread to raise its priority for one more chain, or to lower it for one less, which the thread
+/// answers. Returns `false` if it has ended.
+pub(super) type OrderPriority = Box<dyn Fn(bool, Sender<()>) -> bool + Send + Sync>;
 
 /// Guard of a core's real-time priority. The thread has its ordinary priority again once all guards are dropped.
-#[derive(Debug)]
 pub(crate) struct RealTimeCore {
     number: usize,
-    thread: CoreThread,
+    order: OrderPriority,
     shared: SharedCore,
+}
+
+impl fmt::Debug for RealTimeCore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("RealTimeCore").field(&self.number).finish()
+    }
 }
 
 impl RealTimeCore {
     /// Gives a core's thread real-time priority, if that is permitted. Returns when it has it, or `None` if the thread
     /// does not answer.
-    pub(super) fn raise(number: usize, thread: CoreThread, shared: SharedCore) -> Option<RealTimeCore> {
-        let guard = RealTimeCore { number, thread, shared };
+    pub(super) fn raise(number: usize, order: OrderPriority, shared: SharedCore) -> Option<RealTimeCore> {
+        let guard = RealTimeCore { number, order, shared };
         // Without an answer, the guard's end is ordered, too: the thread may read both orders later.
         guard.order(true).then_some(guard)
     }
@@ -67,7 +52,7 @@ impl RealTimeCore {
 
     fn order(&self, raise: bool) -> bool {
         let (done, answer) = channel();
-        self.thread.order(raise, done) && answer.recv_timeout(ANSWER_TIMEOUT).is_ok()
+        (self.order)(raise, done) && answer.recv_timeout(ANSWER_TIMEOUT).is_ok()
     }
 }
 

@@ -9,7 +9,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 use tailwater_dataplane::scaling::ScalingConfig;
 use tailwater_dataplane::{RunConfig, RunPlan};
-use tailwater_functions::spec::ChainSpec;
+use tailwater_functions::spec::{ChainSpec, FunctionSpec};
 use tailwater_isolation::server::{IsolationConfig, Launch, Program};
 
 /// Argument that makes this program a function's process.
@@ -58,21 +58,21 @@ impl Isolated {
         Isolated::with(server, (network, functions, OBJECTIVE), (None, None), replaced)
     }
 
-    /// Starts a chain that also uses the server's auxiliary cores, and records the packets that it sends.
+    /// Starts a chain that also uses the server's auxiliary cores, with a last function that is not isolated.
     pub fn offloading(
         server: &Server,
         (network, functions): (&str, &str),
         scaling: ScalingConfig,
-        sent: Option<PathBuf>,
+        last: Option<FunctionSpec>,
     ) -> Isolated {
         // Leases of auxiliary cores last for twice the objective.
-        Isolated::with(server, (network, functions, "5ms"), (Some(scaling), sent), None)
+        Isolated::with(server, (network, functions, "5ms"), (Some(scaling), last), None)
     }
 
     fn with(
         server: &Server,
         (network, functions, objective): (&str, &str, &str),
-        (scaling, capture_out): (Option<ScalingConfig>, Option<PathBuf>),
+        (scaling, last): (Option<ScalingConfig>, Option<FunctionSpec>),
         replaced: Option<&Running>,
     ) -> Isolated {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
@@ -80,18 +80,16 @@ impl Isolated {
         let name = format!("tailwater-hosted-{}-{number}.yaml", std::process::id());
         let file = std::env::temp_dir().join(name);
         fs::write(&file, text(network, functions, objective)).unwrap();
-        let spec = ChainSpec::read(&file).unwrap_or_else(|error| panic!("{error}"));
+        let mut spec = ChainSpec::read(&file).unwrap_or_else(|error| panic!("{error}"));
         let launch = Launch {
             program: std::env::current_exe().unwrap().into(),
             arguments: vec![PROCESS.into(), file.clone().into()],
         };
+        let programs = Program::of_chain(&spec, &launch);
+        spec.functions.extend(last);
         let config = RunConfig {
-            isolation: Some(IsolationConfig::new(
-                Program::of_chain(&spec, &launch),
-                spec.slo.budget(),
-            )),
+            isolation: Some(IsolationConfig::new(programs, spec.slo.budget())),
             scaling,
-            capture_out,
             ..RunConfig::new(server.cores.clone())
         };
         let running = server.start_plan(RunPlan::new(spec, config).unwrap(), replaced);

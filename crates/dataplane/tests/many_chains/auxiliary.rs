@@ -5,40 +5,11 @@ use crate::common::mappers::{random_flows, random_leases, random_splits};
 use crate::rig::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use tailwater_chain::batch::Batch;
-use tailwater_chain::function::{FlowStates, NetworkFunction};
 use tailwater_dataplane::cores;
 use tailwater_dataplane::scaling::ScalingConfig;
 use tailwater_dataplane::shared_port::Unmatched;
 use tailwater_handover::park::Mode;
 use tailwater_net::Nanos;
-
-/// Function that counts packets that come after a later one of their flow, or again.
-struct InOrder(Arc<AtomicU64>);
-
-impl NetworkFunction for InOrder {
-    fn kind(&self) -> &'static str {
-        "InOrder"
-    }
-
-    fn state_bytes(&self) -> usize {
-        size_of::<u64>()
-    }
-
-    fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {
-        for i in 0..batch.len() {
-            let number = batch.frame(i)[42..46]
-                .try_into()
-                .map(u32::from_be_bytes)
-                .expect("four bytes");
-            let next = flows.state::<u64>(batch.packet(i));
-            if u64::from(number) < *next {
-                self.0.fetch_add(1, Ordering::Relaxed);
-            }
-            *next = u64::from(number) + 1;
-        }
-    }
-}
 
 /// Chains whose mappers move their flows at random, in three ways, share auxiliary cores: each packet passes once, in
 /// the order of its flow, and the cores are lent to all of them.
@@ -58,9 +29,7 @@ fn auxiliary_cores_are_lent_to_several_chains() {
     let server = Server::with_auxiliary(trace, 1, auxiliary, (false, Unmatched::Drop));
     let wrong = Arc::<AtomicU64>::default();
     let run = |network, scaling| {
-        let wrong = Arc::clone(&wrong);
-        let make = move || -> Box<dyn NetworkFunction> { Box::new(InOrder(Arc::clone(&wrong))) };
-        let last = own_function("in-order", make);
+        let last = in_order(&wrong);
         let functions = "{accounting: }, {synthetic: {cycles: 6000}}";
         server.run_with(network, functions, 1, (Some(last), Some(scaling)))
     };

@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tailwater_chain::batch::Batch;
@@ -282,6 +282,41 @@ impl NetworkFunction for Dies {
 pub fn dies_after(packets: u32) -> FunctionSpec {
     let make = move || -> Box<dyn NetworkFunction> { Box::new(Dies(packets)) };
     own_function("dies", make)
+}
+
+/// Function that counts packets that come after a later one of their flow, or again.
+struct InOrder(Arc<AtomicU64>);
+
+impl NetworkFunction for InOrder {
+    fn kind(&self) -> &'static str {
+        "InOrder"
+    }
+
+    fn state_bytes(&self) -> usize {
+        size_of::<u64>()
+    }
+
+    fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {
+        for i in 0..batch.len() {
+            let number = batch.frame(i)[42..46]
+                .try_into()
+                .map(u32::from_be_bytes)
+                .expect("four bytes");
+            let next = flows.state::<u64>(batch.packet(i));
+            if u64::from(number) < *next {
+                self.0.fetch_add(1, Ordering::Relaxed);
+            }
+            *next = u64::from(number) + 1;
+        }
+    }
+}
+
+/// Function that adds the packets that are out of order to `wrong`.
+pub fn in_order(wrong: &Arc<AtomicU64>) -> FunctionSpec {
+    let wrong = Arc::clone(wrong);
+    own_function("in-order", move || -> Box<dyn NetworkFunction> {
+        Box::new(InOrder(Arc::clone(&wrong)))
+    })
 }
 
 pub fn assert_books(report: &RunReport) {

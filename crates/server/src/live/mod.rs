@@ -22,7 +22,6 @@ mod take_over;
 
 pub use ended::{EndedChain, final_counts};
 pub use figures::{ChainFigures, Figures};
-pub use offloading::MakeOffloading;
 pub use profiling::Profiler;
 pub use reading::ReadIsolated;
 
@@ -32,7 +31,6 @@ use crate::details::CoreDetails;
 use crate::machine::{ChainObservation, ChainState, Machine, MachineNote, Refusal};
 use crate::take_over::fields::{FinalCounts, HandedOver, MachineOffer, TakenOver};
 use deferred::TakingOver;
-use offloading::Offloading;
 use outputs::check_outputs;
 use profiling::core_to_profile;
 use reading::ChainReader;
@@ -51,6 +49,7 @@ use tailwater_files::regular_only;
 use tailwater_functions::spec::ChainSpec;
 use tailwater_net::Nanos;
 use tailwater_placement::slo::Curves;
+use tailwater_policy::core::MakeMapper;
 
 /// Time within which a chain has drained: twice its objective, at most half a second, and what its end takes.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
@@ -61,6 +60,24 @@ pub struct ServerPort {
     pub port: Box<dyn Port>,
     /// Configuration.
     pub config: SharedPortConfig,
+}
+
+/// Packets of a worker in its own queue or on auxiliary cores, at most, for chains with the first workers of a port.
+/// Further packets wait in its ring. For later ones than these the port's buffers might not suffice: they use no
+/// auxiliary cores.
+const OFFLOADED: [(usize, u32); 2] = [(4, 2048), (16, 512)];
+
+/// Makes the mappers by which a chain uses auxiliary cores; `None` if it does not. The flag is set if its functions run
+/// in processes of their own.
+pub type MakeOffloading = Box<dyn Fn(&ChainSpec, bool) -> Result<Option<MakeMapper>, String> + Send>;
+
+/// The same, without its content in debug output.
+struct Offloading(MakeOffloading);
+
+impl std::fmt::Debug for Offloading {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Offloading")
+    }
 }
 
 /// Data plane of this machine.

@@ -1,6 +1,6 @@
 //! Use of the host's auxiliary cores by its chains.
 
-use super::LiveMachine;
+use super::{LiveMachine, MakeOffloading, OFFLOADED, Offloading};
 use crate::chain::AppliedChain;
 use crate::events::Severity;
 use crate::machine::{MachineNote, Refusal};
@@ -8,25 +8,6 @@ use tailwater_dataplane::RunPlan;
 use tailwater_dataplane::scaling::ScalingConfig;
 use tailwater_functions::spec::ChainSpec;
 use tailwater_handover::park::Mode;
-use tailwater_policy::core::MakeMapper;
-
-/// Packets of a worker in its own queue or on auxiliary cores, at most, for chains with the first workers of a port.
-/// Further packets wait in its ring. For later ones than these the port's buffers might not suffice: they use no
-/// auxiliary cores.
-const OFFLOADED: [(usize, u32); 2] = [(4, 2048), (16, 512)];
-
-/// Makes the mappers by which a chain uses auxiliary cores; `None` if it does not. The flag is set if its functions run
-/// in processes of their own.
-pub type MakeOffloading = Box<dyn Fn(&ChainSpec, bool) -> Result<Option<MakeMapper>, String> + Send>;
-
-/// The same, without its content in debug output.
-pub(super) struct Offloading(MakeOffloading);
-
-impl std::fmt::Debug for Offloading {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Offloading")
-    }
-}
 
 impl LiveMachine {
     /// Lets chains use the host's auxiliary cores.

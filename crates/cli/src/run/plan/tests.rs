@@ -383,8 +383,8 @@ fn isolation_of_the_spec() {
                 "{accounting: }, {name: told, accounting: {export: {file: DIR/told.csv}}}",
                 TRUSTED,
             ),
-            "--auxiliary: isolated function told cannot run on auxiliary cores: it exports from a single process; remove \
-             --auxiliary, or set --isolation none",
+            "--auxiliary: isolated function told cannot run on auxiliary cores: it exports from a single process; \
+             remove --auxiliary, or set --isolation none",
         ),
         (
             "",
