@@ -103,6 +103,13 @@ pub(super) fn has_newest_spec(instance: &ChainInstance, chain: &Chain) -> bool {
     Some(instance.spec.chain_generation) == chain.metadata.generation && is_of(instance, chain)
 }
 
+/// Returns `true` if the server of an instance runs the newest spec of this chain, as its agent has reported. An agent of
+/// an older version reports no generation: the instance's spec counts.
+pub(super) fn runs_newest_spec(instance: &ChainInstance, chain: &Chain) -> bool {
+    let reported = instance.status.as_ref().and_then(|status| status.chain_generation);
+    has_newest_spec(instance, chain) && (reported.is_none() || reported == chain.metadata.generation)
+}
+
 /// Returns `false` if an instance is one of another chain, which is gone and had the same name.
 pub(super) fn is_of(instance: &ChainInstance, chain: &Chain) -> bool {
     let owner = instance.owner_references().iter().find(|owner| owner.kind == "Chain");

@@ -128,6 +128,8 @@ pub struct InstanceStatus {
     /// Traffic of the spec that the server runs: its `match`, as JSON.
     #[serde(rename = "match")]
     pub match_: Option<String>,
+    /// Generation of the chain whose spec the server runs. A roll-out is complete when all instances have the newest.
+    pub chain_generation: Option<i64>,
     /// Packets are steered to it; written by the ingress.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub steered: Option<bool>,

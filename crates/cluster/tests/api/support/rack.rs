@@ -187,6 +187,8 @@ pub struct Pace {
     pub lost_after: Duration,
     /// Time between looks of agents at their servers.
     pub period: Duration,
+    /// Shortest time between rounds of the controller.
+    pub pause: Duration,
     /// The controller looks for plans with fewer servers.
     pub consolidate: bool,
     /// The controller has missing profiles measured, in the namespace `default`.
@@ -198,6 +200,7 @@ pub const FAST: Pace = Pace {
     heartbeat: Duration::from_millis(300),
     lost_after: Duration::from_secs(2),
     period: Duration::from_millis(200),
+    pause: Duration::from_millis(20),
     consolidate: false,
     profiling: false,
 };
@@ -257,7 +260,7 @@ pub fn start_controller_at(pace: Pace, client: &Client, name: &str) -> Running {
             duration: Duration::from_secs(2),
         },
         period: Duration::from_millis(200),
-        pause: Duration::from_millis(20),
+        pause: pace.pause,
         drain: Duration::from_secs(2),
         peak: Duration::from_secs(2),
         better: pace.consolidate.then(|| BetterPlans {
