@@ -187,6 +187,10 @@ pub fn status(
         rate: figures.map(|figures| rate_text(figures.offered)),
         figures,
         match_: taken.then(|| match_of(instance)).or(before.match_),
+        slo_version: match taken {
+            true => instance.spec.slo_version.clone(),
+            false => before.slo_version,
+        },
         chain_generation: taken
             .then_some(instance.spec.chain_generation)
             .or(before.chain_generation),

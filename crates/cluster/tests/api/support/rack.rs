@@ -369,10 +369,15 @@ pub fn condition(chain: &Chain, name: &str) -> Option<(String, String)> {
 /// # Panics
 /// It does not hold within a minute.
 pub async fn until<F: Future<Output = bool>>(what: &str, holds: impl Fn() -> F) -> Duration {
+    until_at(Duration::from_millis(50), what, holds).await
+}
+
+/// Same, with a look each time that this much has passed: looks at many objects take long.
+pub async fn until_at<F: Future<Output = bool>>(pause: Duration, what: &str, holds: impl Fn() -> F) -> Duration {
     let began = Instant::now();
     while !holds().await {
-        assert!(began.elapsed() < Duration::from_secs(40), "not in time: {what}");
-        sleep(Duration::from_millis(50)).await;
+        assert!(began.elapsed() < Duration::from_secs(60), "not in time: {what}");
+        sleep(pause).await;
     }
     began.elapsed()
 }
