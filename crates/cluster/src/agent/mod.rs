@@ -424,7 +424,8 @@ async fn release(client: &Client, key: &Key) -> kube::Result<()> {
         .collect();
     let patch = json!({"metadata": {"finalizers": left, "resourceVersion": instance.resource_version()}});
     match api.patch(&key.1, &PatchParams::default(), &Patch::Merge(patch)).await {
-        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+        // It is gone, or another write was faster, such as this agent's report: the next round tries again.
+        Err(kube::Error::Api(status)) if [404, 409].contains(&status.code) => Ok(()),
         result => result.map(drop),
     }
 }

@@ -176,6 +176,7 @@ pub fn status(
     let figures = chain.and_then(|chain| chain.figures);
     let cores = chain.map(|chain| &*chain.cores).unwrap_or_default();
     let cores: Vec<String> = cores.iter().map(u32::to_string).collect();
+    let taken = takes(instance, attempt) && phase == InstancePhase::Running;
     InstanceStatus {
         observed_generation: attempt.map_or(before.observed_generation, |attempt| attempt.generation),
         phase,
@@ -185,23 +186,29 @@ pub fn status(
         p99: chain.and_then(|chain| chain.latency).map(latency_text),
         rate: figures.map(|figures| rate_text(figures.offered)),
         figures,
-        match_: runs_match(instance, attempt)
-            .filter(|_| phase == InstancePhase::Running)
-            .or(before.match_),
+        match_: taken.then(|| match_of(instance)).or(before.match_),
+        slo_version: match taken {
+            true => instance.spec.slo_version.clone(),
+            false => before.slo_version,
+        },
+        chain_generation: taken
+            .then_some(instance.spec.chain_generation)
+            .or(before.chain_generation),
         // The ingress writes these.
         steered: None,
         steering_reason: None,
     }
 }
 
-/// Traffic of the instance's spec, if the server has taken that.
-fn runs_match(instance: &ChainInstance, attempt: Option<&Attempt>) -> Option<String> {
-    let taken = attempt.filter(|attempt| attempt.refused.is_none())?;
-    if Some(taken.generation) != instance.metadata.generation {
-        return None;
-    }
+/// Returns `true` if the server has taken the instance's newest spec.
+fn takes(instance: &ChainInstance, attempt: Option<&Attempt>) -> bool {
+    attempt.is_some_and(|attempt| attempt.refused.is_none() && Some(attempt.generation) == instance.metadata.generation)
+}
+
+/// Traffic of the instance's spec.
+fn match_of(instance: &ChainInstance) -> String {
     let spec = without_mac(&instance.spec.chain_spec);
-    Some(spec.get("match").map_or_else(|| "{}".to_owned(), Value::to_string))
+    spec.get("match").map_or_else(|| "{}".to_owned(), Value::to_string)
 }
 
 /// Leaves out conditions that the server does not know any more.

@@ -2,7 +2,7 @@
 
 use super::objects::{Objects, full_name};
 use crate::ingress::{MAX_PARTS, Ranks, chain_identity, parts_of};
-use crate::resources::{Chain, ChainInstance, Scale, local_name, names_a_socket};
+use crate::resources::{Chain, ChainInstance, Scale, SharedSlo, local_name, names_a_socket};
 use kube::ResourceExt;
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, HashMap};
@@ -100,7 +100,7 @@ pub fn facts(settings: &ChainSettings) -> Result<ChainFacts, String> {
 /// Reason why a chain is not accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejection {
-    /// One word for programs: `Invalid`, `Conflict` or `TooManyLengths`.
+    /// One word for programs: `Invalid`, `SloMissing`, `SloInvalid`, `Conflict` or `TooManyLengths`.
     pub reason: &'static str,
     /// One line for people.
     pub message: String,
@@ -125,6 +125,8 @@ pub struct ReadChain {
     pub curves: Vec<Arc<Curves>>,
     /// Reason why a profile is not used, if there is one.
     pub unusable: Option<String>,
+    /// Objectives from an Slo.
+    shared: SharedSlo,
     /// Versions of the profiles.
     profiles: Vec<(String, String)>,
 }
@@ -173,7 +175,10 @@ impl Chains {
                 .map(|profile| (profile.name_any(), profile.resource_version().unwrap_or_default()));
             let versions: Vec<_> = versions.collect();
             let known = before.remove(&name).filter(|read| read.uid == chain.metadata.uid);
-            let read = match known.filter(|read| read.generation == generation && read.profiles == versions) {
+            let is_same = |read: &ReadChain| {
+                (read.generation, &read.profiles, &read.shared) == (generation, &versions, &chain.spec.shared)
+            };
+            let read = match known.filter(is_same) {
                 Some(read) => read,
                 None => {
                     has_changed = true;
@@ -211,9 +216,19 @@ impl Chains {
 
     fn read_one(&self, chain: &Chain, files: &[&str], profiles: Vec<(String, String)>) -> ReadChain {
         let manifest = manifest_of(&chain.name_any(), &chain.spec.local);
-        let facts = check_name(chain)
-            .and_then(|()| check_programs(&chain.spec.local))
-            .and_then(|()| self.reader.read(&manifest));
+        let facts = match &chain.spec.shared {
+            &SharedSlo::Unusable(reason, ref message) => Err(Rejection {
+                reason,
+                message: message.clone(),
+            }),
+            SharedSlo::None | SharedSlo::Of(_) => check_name(chain)
+                .and_then(|()| check_programs(&chain.spec.local))
+                .and_then(|()| self.reader.read(&manifest))
+                .map_err(|message| Rejection {
+                    reason: "Invalid",
+                    message,
+                }),
+        };
         let (mut curves, mut unusable) = (Vec::new(), None);
         if facts.is_ok() {
             for file in files {
@@ -226,15 +241,13 @@ impl Chains {
         ReadChain {
             generation: chain.metadata.generation.unwrap_or_default(),
             uid: chain.metadata.uid.clone(),
-            facts: facts.map_err(|message| Rejection {
-                reason: "Invalid",
-                message,
-            }),
+            facts,
             running: None,
             scale: chain.spec.scale,
             pool: chain.spec.pool.clone(),
             curves,
             unusable,
+            shared: chain.spec.shared.clone(),
             profiles,
         }
     }

@@ -3,7 +3,7 @@
 use super::objects::{Objects, full_name, sorted};
 use super::writes::{Key, Write};
 use crate::notices::Notices;
-use crate::resources::{Chain, ChainInstance, Function, RackServer, ServerPool};
+use crate::resources::{Chain, ChainInstance, Function, RackServer, ServerPool, Slo};
 use futures::StreamExt;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
@@ -181,6 +181,12 @@ async fn carry_out(client: &Client, recorder: &Recorder, write: Write) -> kube::
             let api = Api::<ServerPool>::all(client.clone());
             let patch = Patch::Merge(json!({ "status": status }));
             api.patch_status(&name, &parameters, &patch).await?;
+            Ok(Done::Other)
+        }
+        Write::SloStatus { key, status } => {
+            let api = Api::<Slo>::namespaced(client.clone(), &key.0);
+            let patch = Patch::Merge(json!({ "status": status }));
+            api.patch_status(&key.1, &parameters, &patch).await?;
             Ok(Done::Other)
         }
         Write::Server { name, conditions } => {

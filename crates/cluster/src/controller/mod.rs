@@ -7,6 +7,7 @@
 //! - [`chains`]: which chains are valid, and what they need;
 //! - [`view`]: from objects to the policy's view;
 //! - [`writes`]: from the policy's plan to changes of objects;
+//! - `slos`: objectives that chains share;
 //! - [`pools`]: which servers belong to which pools;
 //! - [`profiling`]: Jobs that measure profiles;
 //! - [`pods`]: pods of the instances' functions;
@@ -21,6 +22,7 @@ pub mod pods;
 pub mod pools;
 pub mod profiling;
 mod seen;
+pub(crate) mod slos;
 pub mod status;
 pub mod view;
 mod write;
@@ -44,6 +46,7 @@ use kube::{Api, Client};
 use pools::Pools;
 use profiling::{Profiler, Profiling};
 use seen::Servers;
+use slos::Slos;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tailwater_net::Nanos;
@@ -93,6 +96,7 @@ pub async fn run(
     let of_functions = watcher::Config::default().labels(INSTANCE_LABEL);
     let (pods, watch_pods) = watch_into(Api::all(client.clone()), of_functions, &changed, &notices);
     let (pools, watch_pools) = watch_into(Api::all(client.clone()), everything(), &changed, &notices);
+    let (slos, watch_slos) = watch_into(Api::all(client.clone()), everything(), &changed, &notices);
     let of_profiles = watcher::Config::default().labels(PROFILE_LABEL);
     let (jobs, watch_jobs) = watch_into(Api::all(client.clone()), of_profiles, &changed, &notices);
     let is_profiling = config.profiling.is_some();
@@ -103,7 +107,7 @@ pub async fn run(
             false => std::future::pending().await,
         }
     };
-    let watch_others = futures::future::join4(watch_functions, watch_pods, watch_pools, watch_jobs);
+    let watch_others = futures::future::join5(watch_functions, watch_pods, watch_pools, watch_jobs, watch_slos);
     let leases = Api::namespaced(client.clone(), namespace);
     // Renewals are no changes.
     let (leases, watch_leases) = watch_into(leases, everything(), &Arc::new(Notify::new()), &notices);
@@ -112,6 +116,7 @@ pub async fn run(
         instances,
         servers,
         pools,
+        slos,
         profiles,
         leases,
         functions,
@@ -204,7 +209,9 @@ struct Term {
 
 impl Term {
     async fn round(&mut self, objects: &Objects, now: Nanos, options: RackOptions) {
-        let objects = self.enactor.with_own_writes(objects);
+        let mut objects = self.enactor.with_own_writes(objects);
+        let slos = Slos::new(&objects);
+        slos.resolve(&mut objects.chains);
         self.servers.see(&objects.leases, now);
         self.chains.read(&objects);
         let pools = Pools::new(&objects);
@@ -220,7 +227,8 @@ impl Term {
             None => Profiling::default(),
         };
         let seen = (&self.servers, &pools);
-        let writes = writes::writes(&objects, &self.chains, seen, (&plan, &profiling), wall);
+        let mut writes = writes::writes(&objects, &self.chains, seen, (&plan, &profiling), wall);
+        writes.extend(slos.writes(&objects, wall));
         self.enactor.enact(writes).await;
     }
 }

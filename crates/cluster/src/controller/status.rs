@@ -1,7 +1,7 @@
 //! Conditions of chains.
 
 use super::chains::{Chains, ReadChain};
-use super::objects::{full_name, has_newest_spec};
+use super::objects::{full_name, has_newest_spec, runs_newest_spec};
 use super::pools::Pools;
 use crate::figures::{latency_text, rate_text};
 use crate::resources::{Chain, ChainInstance, ChainStatus, InstancePhase, set_condition};
@@ -61,7 +61,7 @@ pub fn chain_status(
     }
     let old = active
         .iter()
-        .filter(|instance| !has_newest_spec(instance, chain))
+        .filter(|instance| !runs_newest_spec(instance, chain))
         .count();
     let stuck = active.iter().find(|instance| {
         has_newest_spec(instance, chain)

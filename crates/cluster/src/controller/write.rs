@@ -1,6 +1,6 @@
 //! Change of an object.
 
-use crate::resources::{Chain, ChainInstance, ChainStatus, Condition, FunctionStatus, PoolStatus};
+use crate::resources::{Chain, ChainInstance, ChainStatus, Condition, FunctionStatus, PoolStatus, SloStatus};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::Value;
@@ -48,6 +48,13 @@ pub enum Write {
         name: String,
         /// Status.
         status: Box<PoolStatus>,
+    },
+    /// Change the status of an Slo.
+    SloStatus {
+        /// Key of the Slo.
+        key: Key,
+        /// Status.
+        status: Box<SloStatus>,
     },
     /// Create a Job that measures a profile.
     CreateJob(Box<Job>),

@@ -9,8 +9,8 @@ use super::seen::Servers;
 use super::status::{chain_status, events_between};
 pub use super::write::{Key, Write};
 use crate::resources::{
-    CHAIN_LABEL, Chain, ChainInstance, DRAIN_FINALIZER, InstancePhase, InstanceSpec, SERVER_LABEL, references,
-    set_condition,
+    CHAIN_LABEL, Chain, ChainInstance, DRAIN_FINALIZER, InstancePhase, InstanceSpec, SERVER_LABEL, SharedSlo,
+    references, set_condition,
 };
 use k8s_openapi::jiff::Timestamp;
 use kube::api::ObjectMeta;
@@ -223,12 +223,21 @@ fn spec_for(local: &Map<String, Value>, promised: f64, mac: &str) -> Map<String,
     spec
 }
 
+/// Version of the Slo that a chain has its objectives from.
+fn slo_version(chain: &Chain) -> Option<String> {
+    match &chain.spec.shared {
+        SharedSlo::Of(version) => Some(version.clone()),
+        SharedSlo::None | SharedSlo::Unusable(..) => None,
+    }
+}
+
 fn instance_of(chain: &Chain, new: &NewInstance, mac: String, users: &mut HashSet<u32>) -> ChainInstance {
     let name = chain.name_any();
     let spec = InstanceSpec {
         chain: name.clone(),
         server: new.server.clone(),
         chain_generation: chain.metadata.generation.unwrap_or_default(),
+        slo_version: slo_version(chain),
         promised: new.rate,
         exclusive: new.exclusive,
         replaces: new.replaces.as_deref().map(|replaced| short(replaced).to_owned()),
@@ -278,7 +287,8 @@ fn rollout(chain: &Chain, instances: &[&ChainInstance], users: &mut HashSet<u32>
     let mut spec = spec_for(&chain.spec.local, next.spec.promised, &next.spec.mac);
     replace(&mut spec, &next.spec.chain_spec);
     let pods = pods_of(&chain.spec.local, &next.name_any(), &next.spec.pods, users);
-    let mut patch = json!({"spec": {"chainGeneration": generation, "chainSpec": spec}});
+    let slo = slo_version(chain);
+    let mut patch = json!({"spec": {"chainGeneration": generation, "sloVersion": slo, "chainSpec": spec}});
     if !is_of(next, chain) {
         // The chain was deleted and created again: its instances, if they are still there, become the new one's.
         patch["metadata"] = json!({"ownerReferences": [chain.controller_owner_ref(&())]});

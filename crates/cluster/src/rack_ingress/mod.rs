@@ -12,6 +12,7 @@ mod telling;
 pub use feed::Feed;
 
 use crate::controller::chains::Chains;
+use crate::controller::slos::with_any_slo;
 use crate::controller::{DocumentReader, Objects};
 use crate::ingress::{self, Input, LossCause, Output, SteeringConfig, Switch};
 use crate::notices::Notices;
@@ -54,11 +55,15 @@ pub async fn run(
     let (chains, watch_chains) = watch_into(Api::all(client.clone()), everything(), &changed, &notices);
     let (instances, watch_instances) = watch_into(Api::all(client.clone()), everything(), &changed, &notices);
     let (servers, watch_servers) = watch_into(Api::all(client.clone()), everything(), &changed, &notices);
-    let objects = || Objects {
-        chains: crate::controller::sorted(chains.all()),
-        instances: crate::controller::sorted(instances.all()),
-        servers: crate::controller::sorted(servers.all()),
-        ..Objects::default()
+    let objects = || {
+        let mut chains = crate::controller::sorted(chains.all());
+        with_any_slo(&mut chains);
+        Objects {
+            chains,
+            instances: crate::controller::sorted(instances.all()),
+            servers: crate::controller::sorted(servers.all()),
+            ..Objects::default()
+        }
     };
     let steering = async {
         // Rows that the switch has can only be kept for instances that are known.

@@ -2,6 +2,7 @@
 
 use super::condition::Condition;
 use super::schema::any_map;
+use super::slo::SharedSlo;
 use kube::CustomResource;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
@@ -14,7 +15,7 @@ const LONGEST_NAME: usize = 63;
 const SEPARATOR: &str = "--";
 
 /// Spec of a chain: that of the file for a single machine, which is checked by the code that reads such files, and
-/// [`scale`](ChainSpec::scale) and [`pool`](ChainSpec::pool).
+/// [`scale`](ChainSpec::scale), [`pool`](ChainSpec::pool) and [`slo_ref`](ChainSpec::slo_ref).
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[kube(
     group = "tailwater.dev",
@@ -37,6 +38,7 @@ const SEPARATOR: &str = "--";
     ),
     printcolumn(name = "Reason", type_ = "string", json_path = ".status.reason"),
     printcolumn(name = "Pool", type_ = "string", json_path = ".spec.pool", priority = 1),
+    printcolumn(name = "Slo", type_ = "string", json_path = ".spec.sloRef", priority = 1),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 pub struct ChainSpec {
@@ -46,6 +48,12 @@ pub struct ChainSpec {
     /// Name of the [`ServerPool`](super::ServerPool) whose servers it is limited to. Without one: servers in no pool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pool: Option<String>,
+    /// Name of the [`Slo`](super::Slo), in the same namespace, whose objectives it has in place of `slo`.
+    #[serde(rename = "sloRef", default, skip_serializing_if = "Option::is_none")]
+    pub slo_ref: Option<String>,
+    /// Objectives that it has from there, as the controller has found them. No part of the object.
+    #[serde(skip)]
+    pub shared: SharedSlo,
     /// Everything else, as the file of a single machine has it.
     #[serde(flatten)]
     pub local: Map<String, Value>,
@@ -67,6 +75,11 @@ impl JsonSchema for ChainSpec {
             json!({
                 "scale": scale,
                 "pool": {"type": "string", "maxLength": 63, "nullable": true},
+                "sloRef": {
+                    "type": "string", "maxLength": 253,
+                    "description": "Name of the Slo in the same namespace whose objectives the chain has in place of \
+                                    `slo`. Used on a rack of Kubernetes only.",
+                },
                 "functions": {
                     "type": "array", "minItems": 1, "maxItems": 16,
                     "items": {"type": "object", "x-kubernetes-preserve-unknown-fields": true},
@@ -77,7 +90,11 @@ impl JsonSchema for ChainSpec {
                 },
             }),
         );
-        schema.insert("required".to_owned(), json!(["functions", "slo"]));
+        schema.insert("required".to_owned(), json!(["functions"]));
+        let rule = json!({
+            "rule": "has(self.slo) != has(self.sloRef)", "message": "expected either slo or sloRef",
+        });
+        schema.insert("x-kubernetes-validations".to_owned(), json!([rule]));
         schema
     }
 }

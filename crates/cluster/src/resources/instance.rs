@@ -40,6 +40,10 @@ pub struct InstanceSpec {
     pub server: String,
     /// Generation of the chain that `chainSpec` is of.
     pub chain_generation: i64,
+    /// Version of the Slo that `chainSpec` has its objectives from, if it is one's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 128))]
+    pub slo_version: Option<String>,
     /// Packets per second that it is promised; 0 without a promise. `chainSpec` has it as its throughput.
     #[serde(default)]
     #[schemars(range(min = 0.0))]
@@ -128,6 +132,10 @@ pub struct InstanceStatus {
     /// Traffic of the spec that the server runs: its `match`, as JSON.
     #[serde(rename = "match")]
     pub match_: Option<String>,
+    /// Generation of the chain whose spec the server runs. A roll-out is complete when all instances have the newest.
+    pub chain_generation: Option<i64>,
+    /// Version of the Slo whose objectives the server keeps, if they are one's.
+    pub slo_version: Option<String>,
     /// Packets are steered to it; written by the ingress.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub steered: Option<bool>,

@@ -6,11 +6,13 @@
 //! | [`ChainInstance`] | the controller; status: the server's agent | agents, the controller |
 //! | [`RackServer`] | the server's agent; `unschedulable`: operators | the controller |
 //! | [`Profile`] | operators, or Jobs that measure | the controller, agents |
+//! | [`Slo`] | operators; status: the controller | the controller |
 //! | [`ServerPool`] | operators; status: the controller | the controller |
 //! | [`Function`] | operators; status: the controller | the controller, which makes pods |
 //!
 //! The API server is the only truth: a controller or agent that starts anew needs nothing else. `spec` of a chain is
-//! that of the file which runs on a single machine; `spec.scale` and `spec.pool` are used on a rack only.
+//! that of the file which runs on a single machine; `spec.scale`, `spec.pool` and `spec.sloRef` are used on a rack
+//! only.
 
 // Columns of tables are attributes that look alike.
 #![allow(clippy::duplicated_attributes)]
@@ -23,6 +25,7 @@ mod pool;
 mod profile;
 mod schema;
 mod server;
+mod slo;
 
 pub use chain::{Chain, ChainSpec, ChainStatus, NameTooLong, Scale, local_name};
 pub use condition::{Condition, set as set_condition};
@@ -34,9 +37,11 @@ pub use instance::{ChainInstance, InstanceFigures, InstancePhase, InstancePod, I
 pub use pool::{PoolOperator, PoolRequirement, PoolSelector, PoolSpec, PoolStatus, ServerPool};
 pub use profile::{Profile, ProfileSpec, apply_profile};
 pub use server::{RackServer, ServerSpec, ServerStatus, server_lease};
+pub use slo::{SharedSlo, Slo, SloSpec, SloStatus, SloType};
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
+use schema::RULES;
 use tailwater_api::schema::{Foreign, FunctionSchema, structural_schema};
 
 /// API group of all kinds.
@@ -66,10 +71,11 @@ pub fn definitions(functions: &[FunctionSchema]) -> Vec<CustomResourceDefinition
         Profile::crd(),
         Function::crd(),
         ServerPool::crd(),
+        Slo::crd(),
     ]
 }
 
-/// Gives the definition of chains the schema of their files, and the rack's own field.
+/// Gives the definition of chains the schema of their files, and the rack's own fields.
 fn check_chains(definition: &mut CustomResourceDefinition, functions: &[FunctionSchema]) {
     let mut checked = structural_schema(tailwater_api::chain::SCHEMA.spec, functions, Foreign::Refused);
     let schema = definition.spec.versions[0].schema.as_mut();
@@ -82,7 +88,14 @@ fn check_chains(definition: &mut CustomResourceDefinition, functions: &[Function
         .and_then(|fields| fields.get_mut("spec"))
         .expect("made by kube");
     let outline = serde_json::to_value(&*spec).expect("a plain schema");
-    checked["properties"]["scale"] = outline["properties"]["scale"].clone();
+    for field in ["scale", "sloRef"] {
+        checked["properties"][field] = outline["properties"][field].clone();
+    }
+    checked["required"] = outline["required"].clone();
+    let rules = outline[RULES].as_array().into_iter().flatten().cloned();
+    let mut of_file = checked[RULES].as_array().cloned().unwrap_or_default();
+    of_file.extend(rules);
+    checked[RULES] = of_file.into();
     checked["description"] = outline["description"].clone();
     *spec = serde_json::from_value(checked).expect("a structural schema");
 }

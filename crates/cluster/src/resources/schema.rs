@@ -3,6 +3,9 @@
 use schemars::Schema;
 use serde_json::json;
 
+/// Field of rules in CEL.
+pub(super) const RULES: &str = "x-kubernetes-validations";
+
 /// Schema of a map that is passed on as it is.
 pub(super) fn any_map(description: &str) -> Schema {
     let schema = json!({

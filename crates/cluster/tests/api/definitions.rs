@@ -58,7 +58,11 @@ async fn the_api_server_checks_chains_and_completes_them() {
     // Defaults of functions are filled in, too.
     assert_eq!(created_chain["spec"]["functions"][1]["nat"]["otherProtocols"], "drop");
     let wrong = [
-        (json!({"functions": functions}), "spec.slo: Required"),
+        (json!({"functions": functions}), "expected either slo or sloRef"),
+        (
+            json!({"functions": functions, "slo": {"latency": "1ms"}, "sloRef": "gold"}),
+            "expected either slo or sloRef",
+        ),
         (json!({"functions": [], "slo": {"latency": "1ms"}}), "spec.functions"),
         (
             json!({"functions": functions, "slo": {"latency": "soon"}}),

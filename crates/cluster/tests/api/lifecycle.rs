@@ -389,33 +389,43 @@ async fn better_plans_empty_servers_in_the_background() {
         let servers: std::collections::BTreeSet<&String> = running.iter().collect();
         (running.len(), servers.len(), instances.len())
     };
-    // A large and a small chain fill the cores of a server before there is the next one: no two of them share a core.
-    for (number, model) in models.iter().enumerate() {
-        agents.push(start_agent(client, &format!("node-{number}"), 2, model));
-        let mut both = Vec::new();
-        for (size, throughput) in [("small", "700kpps"), ("large", "850kpps")] {
-            let name = format!("{size}-{number}");
+    let profiled = |name: String| {
+        let profiles = profiles.clone();
+        async move {
             let spec = ProfileSpec {
                 chain: name.clone(),
                 file: String::new(),
             };
-            profiles
-                .create(&PostParams::default(), &Profile::new(&name, spec))
-                .await
-                .unwrap();
-            let destinations = format!("10.{}.0.0/16", 2 * number + usize::from(size == "large"));
-            both.push(chain(&name, &destinations, &json!({"slo": {"throughput": throughput}})));
+            let profile = Profile::new(&name, spec);
+            profiles.create(&PostParams::default(), &profile).await.unwrap();
         }
-        create(client, &both).await;
-        until("both run", || async { places().await.0 == 2 * (number + 1) }).await;
+    };
+    for (number, model) in models.iter().enumerate() {
+        agents.push(start_agent(client, &format!("node-{number}"), 2, model));
     }
-    let api: Api<Chain> = Api::namespaced(client.clone(), "default");
+    // An instance of a large chain on each server leaves room for one small chain there. It runs on all before there are
+    // small ones: where the controller has not seen a server yet, it divides a chain among what the others have left.
+    profiled("large".to_owned()).await;
+    let on_all = json!({"slo": {"throughput": "2550kpps"}, "scale": {"min": 3, "servers": 3}});
+    create(client, &[chain("large", "10.0.0.0/16", &on_all)]).await;
+    until("the large one is on all servers", || async {
+        places().await == (3, 3, 3)
+    })
+    .await;
     for number in 0..3 {
-        api.delete(&format!("large-{number}"), &DeleteParams::default())
-            .await
-            .unwrap();
+        let name = format!("small-{number}");
+        profiled(name.clone()).await;
+        let destinations = format!("10.{}.0.0/16", number + 1);
+        create(
+            client,
+            &[chain(&name, &destinations, &json!({"slo": {"throughput": "700kpps"}}))],
+        )
+        .await;
     }
-    until("the large ones are gone", || async { places().await.2 == 3 }).await;
+    until("the small ones run, too", || async { places().await == (6, 3, 6) }).await;
+    let api: Api<Chain> = Api::namespaced(client.clone(), "default");
+    api.delete("large", &DeleteParams::default()).await.unwrap();
+    until("the large one is gone", || async { places().await.2 == 3 }).await;
     assert_eq!(places().await.1, 3, "there is something to save");
     drop(controller);
     let pace = Pace {

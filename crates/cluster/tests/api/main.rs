@@ -8,4 +8,5 @@ mod profiling;
 mod restarts;
 mod rights;
 mod rules;
+mod slos;
 mod support;

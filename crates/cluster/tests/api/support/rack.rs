@@ -187,6 +187,8 @@ pub struct Pace {
     pub lost_after: Duration,
     /// Time between looks of agents at their servers.
     pub period: Duration,
+    /// Shortest time between rounds of the controller.
+    pub pause: Duration,
     /// The controller looks for plans with fewer servers.
     pub consolidate: bool,
     /// The controller has missing profiles measured, in the namespace `default`.
@@ -198,6 +200,7 @@ pub const FAST: Pace = Pace {
     heartbeat: Duration::from_millis(300),
     lost_after: Duration::from_secs(2),
     period: Duration::from_millis(200),
+    pause: Duration::from_millis(20),
     consolidate: false,
     profiling: false,
 };
@@ -257,7 +260,7 @@ pub fn start_controller_at(pace: Pace, client: &Client, name: &str) -> Running {
             duration: Duration::from_secs(2),
         },
         period: Duration::from_millis(200),
-        pause: Duration::from_millis(20),
+        pause: pace.pause,
         drain: Duration::from_secs(2),
         peak: Duration::from_secs(2),
         better: pace.consolidate.then(|| BetterPlans {
@@ -366,10 +369,15 @@ pub fn condition(chain: &Chain, name: &str) -> Option<(String, String)> {
 /// # Panics
 /// It does not hold within a minute.
 pub async fn until<F: Future<Output = bool>>(what: &str, holds: impl Fn() -> F) -> Duration {
+    until_at(Duration::from_millis(50), what, holds).await
+}
+
+/// Same, with a look each time that this much has passed: looks at many objects take long.
+pub async fn until_at<F: Future<Output = bool>>(pause: Duration, what: &str, holds: impl Fn() -> F) -> Duration {
     let began = Instant::now();
     while !holds().await {
-        assert!(began.elapsed() < Duration::from_secs(40), "not in time: {what}");
-        sleep(Duration::from_millis(50)).await;
+        assert!(began.elapsed() < Duration::from_secs(60), "not in time: {what}");
+        sleep(pause).await;
     }
     began.elapsed()
 }
