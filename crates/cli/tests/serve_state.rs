@@ -60,8 +60,7 @@ fn assert_kept(before: &BTreeMap<Vec<u8>, Vec<u8>>, server: &RedisServer) {
 
 /// A process that takes over gets the store when the running one has processed and stored everything: no packet is lost
 /// for want of it.
-#[test]
-fn the_store_passes_to_a_process_that_takes_over() {
+fn pass_the_store(fields: &str) {
     let Some(server) = RedisServer::start(&[]) else {
         return;
     };
@@ -69,7 +68,7 @@ fn the_store_passes_to_a_process_that_takes_over() {
     folder.server("");
     folder.write(
         "chains/stored.yaml",
-        &stored(&server, "{nat: {external: [203.0.113.0/28]}}", ""),
+        &stored(&server, "{nat: {external: [203.0.113.0/28]}}", fields),
     );
     let mut serving = Serving::start(&folder);
     await_packets(&folder);
@@ -92,6 +91,20 @@ fn the_store_passes_to_a_process_that_takes_over() {
         assert_eq!(chain["failure"], Value::Null, "{chain:#}");
         let packets = &chain["report"]["packets"];
         assert_eq!(number(&packets["lost"]), 0, "{packets:#}");
+    }
+}
+
+#[test]
+fn the_store_passes_to_a_process_that_takes_over() {
+    pass_the_store("");
+}
+
+/// The new process starts its own once it has the store: what isolated functions know is there.
+#[test]
+fn isolated_functions_continue_from_the_store_in_a_process_that_takes_over() {
+    match rustix::process::geteuid().is_root() {
+        true => pass_the_store("  isolation: process\n"),
+        false => println!("skipped: confining functions needs root"),
     }
 }
 

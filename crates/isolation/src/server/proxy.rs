@@ -37,6 +37,7 @@ pub(super) struct ProxyFunction {
     /// `None` if this function's state cannot be stored externally.
     durable: Option<ProxyState>,
     piece_bytes: usize,
+    can_restart: bool,
     /// Shared by all proxies of a worker, which run one at a time. `None` in a prototype.
     round: Arc<Mutex<Option<Round>>>,
 }
@@ -89,6 +90,7 @@ pub(super) fn all(
             wants_flow_ends: k == 0 && wants_flow_ends,
             durable: ProxyState::of(k, description, round),
             piece_bytes: description.piece_bytes as usize,
+            can_restart: description.can_restart,
             round: Arc::clone(round),
         });
         (seat.program.function.clone(), function)
@@ -152,6 +154,10 @@ impl NetworkFunction for ProxyFunction {
 
     fn properties(&self) -> FunctionProperties {
         self.properties
+    }
+
+    fn can_restart(&self) -> bool {
+        self.can_restart
     }
 
     fn new_flow(&mut self, packet: &Packet, _frame: &[u8], flow: &mut NewFlow<'_>) -> Verdict {
