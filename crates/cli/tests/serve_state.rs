@@ -10,6 +10,13 @@ use redis_server::{RedisServer, piece_of};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::process::Stdio;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Serialises tests: a server with isolated functions has real-time priority, and leaves the others nothing of the core.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Chain with state in Redis, and further fields.
 fn stored(server: &RedisServer, functions: &str, fields: &str) -> String {
@@ -61,6 +68,7 @@ fn assert_kept(before: &BTreeMap<Vec<u8>, Vec<u8>>, server: &RedisServer) {
 /// A process that takes over gets the store when the running one has processed and stored everything: no packet is lost
 /// for want of it.
 fn pass_the_store(fields: &str) {
+    let _alone = alone();
     let Some(server) = RedisServer::start(&[]) else {
         return;
     };
@@ -112,6 +120,7 @@ fn isolated_functions_continue_from_the_store_in_a_process_that_takes_over() {
 /// is done, the other chain goes on, and the operator reads which chain has failed and why. Applied again, it runs.
 #[test]
 fn a_store_that_refuses_a_process_that_takes_over_fails_its_chain_alone() {
+    let _alone = alone();
     let Some(server) = RedisServer::start(&[]) else {
         return;
     };
@@ -170,6 +179,7 @@ fn a_store_that_refuses_a_process_that_takes_over_fails_its_chain_alone() {
 
 #[test]
 fn bindings_outlive_a_killed_server_and_a_replaced_chain() {
+    let _alone = alone();
     let Some(server) = RedisServer::start(&[]) else {
         return;
     };

@@ -278,3 +278,19 @@ fn checksum(bytes: &[u8]) -> u64 {
     let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)
 }
+
+#[cfg(all(test, feature = "control"))]
+mod tests {
+    use super::*;
+
+    /// After a take-over, the new server's own files are there, and the old one's are remains.
+    #[test]
+    fn chain_files_of_this_process_are_known_by_their_names() {
+        assert!(is_own_chain_file(&chain_file("edge-1", 0)) && is_own_chain_file(&chain_file("e", u64::MAX)));
+        let other = format!("{CHAIN_FILES}edge-{}{:020}", u64::from(std::process::id()) * 10, 1);
+        let short = format!("{CHAIN_FILES}edge-{}", std::process::id());
+        for name in [&*other, &short, CHAIN_FILES, FILE, ".generation.1"] {
+            assert!(!is_own_chain_file(name), "{name}");
+        }
+    }
+}
