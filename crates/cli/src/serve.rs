@@ -206,7 +206,9 @@ fn profiles_of(spec: &ServerSpec, admission: &AdmissionSpec, cores: &[usize]) ->
     let profiles = ServerProfiles::new(&admission.profiles, cores[0]);
     let measures = admission.profile == Unprofiled::Auto;
     let profiles = Arc::new(if measures { profiles.measured() } else { profiles });
-    profiles.open().map_err(CliError::Input)?;
+    if let Some(created) = profiles.open().map_err(CliError::Input)? {
+        complain("notice", &created);
+    }
     if !measures {
         return Ok((profiles, None));
     }

@@ -211,6 +211,86 @@ fn two_isolated_chains_share_a_core_in_containers_and_processes() {
     }
 }
 
+/// Starts a process that takes over.
+fn take_over(folder: &Folder, more: &[&str]) -> Serving {
+    let mut command = folder.command(&[&["serve", "server.yaml", "--output", "json", "--take-over"], more].concat());
+    Serving(Some(
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap(),
+    ))
+}
+
+/// Waits for the end of a server that was taken over. Asserts that it has lost nothing.
+fn assert_taken_over(mut serving: Serving, folder: &Folder) {
+    let output = serving.0.take().unwrap().wait_with_output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{told}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    for chain in report["chains"].as_array().unwrap() {
+        let packets = &chain["report"]["packets"];
+        assert_eq!(
+            (&chain["failure"], number(&packets["lost"])),
+            (&Value::Null, 0),
+            "{packets}"
+        );
+    }
+    wait("the event", || {
+        let events = folder.run(&["events", "--socket", "edge.sock"]);
+        String::from_utf8_lossy(&events.stdout).contains("TookOver")
+    });
+}
+
+/// Both servers have processes on the core at real-time priority for a while, and none of them naps.
+#[test]
+fn isolated_chains_pass_to_a_process_that_takes_over() {
+    let _alone = alone();
+    if !can_isolate() {
+        return;
+    }
+    let folder = Folder::new();
+    folder.server("");
+    let text = fs::read_to_string(folder.0.join("server.yaml")).unwrap();
+    folder.write("server.yaml", &text.replace("5kpps", "1kpps"));
+    folder.chain("plain", "10.0.0.0/17", "{nat: {external: [198.19.255.0/28]}}");
+    folder.write(
+        "chains/apart.yaml",
+        &apart("{count: {counters: [{name: all}]}}, {forward: }", PROCESS),
+    );
+    let serving = Serving::start(&folder);
+    await_both(&folder);
+    let first = below(&serving);
+    let next = take_over(&folder, &[]);
+    assert_taken_over(serving, &folder);
+    await_both(&folder);
+    await_gone(&first);
+    let second = below(&next);
+    assert!(second.len() >= 4, "{second:?}");
+    assert_eq!(state_of(&folder), [".chain.apart-", "generation"]);
+    // What an isolated function knows does not pass.
+    let text = apart("{count: {counters: [{name: all}]}}, {accounting: }", PROCESS);
+    folder.write("apart.yaml", &text);
+    folder.ok(&["apply", "-f", "apart.yaml"]);
+    folder.write("chains/apart.yaml", &text);
+    let refused = take_over(&folder, &[]).0.take().unwrap().wait_with_output().unwrap();
+    let told = String::from_utf8_lossy(&refused.stderr);
+    let expected = "--take-over would lose the state of function accounting of chain apart; add --lose-state to accept";
+    assert!(refused.status.code() == Some(2) && told.contains(expected), "{told}");
+    let third = below(&next);
+    let last = take_over(&folder, &["--lose-state"]);
+    assert_taken_over(next, &folder);
+    await_gone(&third);
+    // Processes that replace others find their chain's file, which the old server's end has left.
+    let fourth = below(&last);
+    fourth
+        .iter()
+        .for_each(|process| processes::signal_if_there(*process, "-KILL"));
+    await_gone(&fourth);
+    await_both(&folder);
+    let report = last.stop();
+    for chain in report["chains"].as_array().unwrap() {
+        assert_eq!(chain["failure"], Value::Null, "{report:#}");
+    }
+}
+
 /// Builds an example as a program, `rate`.
 fn build_rate_limit(folder: &Folder) {
     let example = |file: &str| {

@@ -150,3 +150,27 @@ fn profiles_that_cannot_be_used_are_found_at_the_start() {
         "spec.admission.measure.core: ",
     );
 }
+
+/// With `profile: auto` it was created without a word, also where the name was mistyped.
+#[test]
+fn a_missing_folder_of_profiles_is_told() {
+    let folder = Folder::new();
+    let capture = ["trace", "synth", "backbone", "--duration", "10ms", "-o", "small.pcap"];
+    assert!(folder.run(&capture).status.success());
+    folder.server("  admission: {profiles: curvse, profile: auto}\n");
+    let mut told = (0..2).map(|_| {
+        let output = folder.run(&["serve", "server.yaml", "--duration", "100ms"]);
+        let said = String::from_utf8(output.stderr).unwrap();
+        let mut lines = said.lines().filter(|line| line.contains("spec.admission.profiles"));
+        (lines.next().map(str::to_owned), lines.count())
+    });
+    let (first, second) = (told.next().unwrap(), told.next().unwrap());
+    let line = first.0.unwrap();
+    let expected = "curvse: no such folder, created for profiles that the server measures";
+    assert!(
+        line.starts_with("notice: spec.admission.profiles: ") && line.ends_with(expected),
+        "{line}"
+    );
+    assert_eq!((first.1, second), (0, (None, 0)));
+    assert!(folder.0.join("curvse").is_dir());
+}

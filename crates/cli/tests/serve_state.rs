@@ -10,6 +10,13 @@ use redis_server::{RedisServer, piece_of};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::process::Stdio;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Serialises tests: a server with isolated functions has real-time priority, and leaves the others nothing of the core.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Chain with state in Redis, and further fields.
 fn stored(server: &RedisServer, functions: &str, fields: &str) -> String {
@@ -60,8 +67,8 @@ fn assert_kept(before: &BTreeMap<Vec<u8>, Vec<u8>>, server: &RedisServer) {
 
 /// A process that takes over gets the store when the running one has processed and stored everything: no packet is lost
 /// for want of it.
-#[test]
-fn the_store_passes_to_a_process_that_takes_over() {
+fn pass_the_store(fields: &str) {
+    let _alone = alone();
     let Some(server) = RedisServer::start(&[]) else {
         return;
     };
@@ -69,7 +76,7 @@ fn the_store_passes_to_a_process_that_takes_over() {
     folder.server("");
     folder.write(
         "chains/stored.yaml",
-        &stored(&server, "{nat: {external: [203.0.113.0/28]}}", ""),
+        &stored(&server, "{nat: {external: [203.0.113.0/28]}}", fields),
     );
     let mut serving = Serving::start(&folder);
     await_packets(&folder);
@@ -95,10 +102,25 @@ fn the_store_passes_to_a_process_that_takes_over() {
     }
 }
 
+#[test]
+fn the_store_passes_to_a_process_that_takes_over() {
+    pass_the_store("");
+}
+
+/// The new process starts its own once it has the store: what isolated functions know is there.
+#[test]
+fn isolated_functions_continue_from_the_store_in_a_process_that_takes_over() {
+    match rustix::process::geteuid().is_root() {
+        true => pass_the_store("  isolation: process\n"),
+        false => println!("skipped: confining functions needs root"),
+    }
+}
+
 /// A store that answers, and turns the chain away at the moment at which the running server has let go: the take-over
 /// is done, the other chain goes on, and the operator reads which chain has failed and why. Applied again, it runs.
 #[test]
 fn a_store_that_refuses_a_process_that_takes_over_fails_its_chain_alone() {
+    let _alone = alone();
     let Some(server) = RedisServer::start(&[]) else {
         return;
     };
@@ -157,6 +179,7 @@ fn a_store_that_refuses_a_process_that_takes_over_fails_its_chain_alone() {
 
 #[test]
 fn bindings_outlive_a_killed_server_and_a_replaced_chain() {
+    let _alone = alone();
     let Some(server) = RedisServer::start(&[]) else {
         return;
     };

@@ -96,14 +96,14 @@ pub trait Receiver: Send {
         0
     }
 
-    /// Position in a ring that another process can share, if it can.
-    fn position(&self) -> Option<u64> {
+    /// Positions in rings that another process can share, if it can.
+    fn positions(&self) -> Option<Vec<u64>> {
         None
     }
 
-    /// Continues at the position of another process. Returns `false` if there is no such position.
-    fn continue_at(&mut self, position: u64) -> bool {
-        let _ = position;
+    /// Continues at as many positions of another process. Returns `false` if there is no such position.
+    fn continue_at(&mut self, positions: &[u64]) -> bool {
+        let _ = positions;
         false
     }
 
@@ -570,10 +570,10 @@ impl<R: Receiver, S: Sender> PortQueue for DeviceQueue<R, S> {
         if self.forwarding.is_some() || self.receivers.is_empty() {
             return None;
         }
-        let rings = self.receivers.iter().map(Receiver::position);
+        let rings = self.receivers.iter().map(Receiver::positions);
         let missed = self.missed.as_ref().map_or(0, |missed| missed.load(Ordering::Relaxed));
         Some(QueuePosition {
-            rings: rings.collect::<Option<_>>()?,
+            rings: rings.collect::<Option<Vec<_>>>()?.concat(),
             received_before: self.arrived_after.0,
             missed: missed + self.last_missed,
             ended: self.state != State::Runs,
@@ -582,11 +582,16 @@ impl<R: Receiver, S: Sender> PortQueue for DeviceQueue<R, S> {
     }
 
     fn continue_at(&mut self, position: &QueuePosition) -> bool {
-        if self.forwarding.is_some() || position.rings.is_empty() || position.rings.len() != self.receivers.len() {
+        if self.forwarding.is_some() {
             return false;
         }
-        let mut places = self.receivers.iter_mut().zip(&position.rings);
-        let is_known = places.all(|(receiver, place)| receiver.continue_at(*place));
+        let mut rest = &position.rings[..];
+        let mut continues = |receiver: &mut R| {
+            let (own, others) = rest.split_at_checked(receiver.positions()?.len())?;
+            rest = others;
+            receiver.continue_at(own).then_some(())
+        };
+        let is_known = self.receivers.iter_mut().all(|own| continues(own).is_some()) && rest.is_empty();
         // Packets that wait arrived later than this.
         self.arrived_after = Nanos(position.received_before).min(self.arrived_after);
         self.last_missed += position.missed;

@@ -252,6 +252,12 @@ pub trait Port: Send + Sync {
         None
     }
 
+    /// Positions of this port's queues that continue at these of another process, which may have another number of
+    /// queues. `None` if they are of other traffic.
+    fn divide(&self, positions: Vec<QueuePosition>) -> Option<Vec<QueuePosition>> {
+        Some(positions)
+    }
+
     /// Sockets by which another process can continue, if it needs any.
     ///
     /// # Errors

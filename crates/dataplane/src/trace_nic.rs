@@ -199,6 +199,13 @@ impl Port for TraceNic {
         let paced = self.config.pacing != Pacing::Saturate;
         paced.then(|| position::identity(&self.image, self.queues))
     }
+
+    fn divide(&self, positions: Vec<QueuePosition>) -> Option<Vec<QueuePosition>> {
+        match positions.len() == usize::from(self.queues) {
+            true => Some(positions),
+            false => position::divide(&self.image, &positions, self.queues, self.config.duration),
+        }
+    }
 }
 
 pub(crate) fn check(reta: &Reta, queues: u16) -> Result<(), RetaError> {
@@ -494,7 +501,7 @@ impl PortQueue for TraceQueue {
     }
 
     fn continue_at(&mut self, position: &QueuePosition) -> bool {
-        if !position::is_known(position, self.image.descriptors.len(), self.ring.size) {
+        if !position::is_known(position, self.image.descriptors.len()) {
             return false;
         }
         let duration = self.end.saturating_sub(self.start);
@@ -505,7 +512,8 @@ impl PortQueue for TraceQueue {
         self.next = position.next as usize;
         self.lap = Lap::new(&self.image, position.lap, Nanos(position.lap_start));
         self.exhausted = position.ended;
-        self.ring = Ring::new(self.ring.size);
+        // One that continues several others gets what waits in all of their rings.
+        self.ring = Ring::new(self.ring.size.max(position.waiting.len()));
         for &(arrival, index, lap) in &position.waiting {
             let arrival = Nanos(arrival);
             self.ring.push(Arrived { arrival, index, lap });

@@ -17,7 +17,20 @@ const FILE: &str = "generation";
 /// Start of the names of temporary files.
 const TEMPORARY: &str = ".generation.";
 /// Start of the names of files with chains, for the processes of their functions.
-pub const CHAIN_FILES: &str = ".chain.";
+const CHAIN_FILES: &str = ".chain.";
+
+/// Name of this process's file of this number with a chain, for the processes of its functions.
+pub fn chain_file(chain: &str, number: u64) -> String {
+    format!("{CHAIN_FILES}{chain}-{}{number:020}", std::process::id())
+}
+
+/// Returns `true` if a name is that of a file of this process.
+#[cfg(feature = "control")]
+fn is_own_chain_file(name: &str) -> bool {
+    let numbers = name.rsplit_once('-').map_or("", |(_, numbers)| numbers);
+    let process = numbers.len().checked_sub(20).and_then(|end| numbers.get(..end));
+    name.starts_with(CHAIN_FILES) && process == Some(&std::process::id().to_string())
+}
 /// Start of the first line, with the version of the format.
 const MAGIC: &str = "tailwater-generation-1";
 /// Largest file in bytes: a thousand chains of 1 MiB would be more than a server runs.
@@ -132,6 +145,20 @@ impl StateFolder {
     /// # Errors
     /// The folder cannot be used ([`ErrorKind::WouldBlock`]: another server uses it).
     pub fn open(folder: &Path) -> io::Result<(StateFolder, Vec<String>)> {
+        StateFolder::lock(folder, |_| false)
+    }
+
+    /// Same, once the server that used it has ended and this process has taken over: files with its chains stay.
+    ///
+    /// # Errors
+    /// Same as [`open`](StateFolder::open).
+    #[cfg(feature = "control")]
+    pub(crate) fn open_after(folder: &Path) -> io::Result<(StateFolder, Vec<String>)> {
+        StateFolder::lock(folder, is_own_chain_file)
+    }
+
+    /// Opens and locks the folder, and removes temporary files that need not `stay`.
+    fn lock(folder: &Path, stays: impl Fn(&str) -> bool) -> io::Result<(StateFolder, Vec<String>)> {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
         // A user who can open a folder can lock it; chains may also contain keys.
         fs::set_permissions(folder, Permissions::from_mode(0o700))?;
@@ -140,7 +167,7 @@ impl StateFolder {
         let mut removed = Vec::new();
         for entry in fs::read_dir(folder)?.flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
-            if name.starts_with(TEMPORARY) || name.starts_with(CHAIN_FILES) {
+            if (name.starts_with(TEMPORARY) || name.starts_with(CHAIN_FILES)) && !stays(&name) {
                 fs::remove_file(entry.path())?;
                 removed.push(name);
             }
@@ -250,4 +277,20 @@ pub fn decode(bytes: &[u8]) -> io::Result<StoredGeneration> {
 fn checksum(bytes: &[u8]) -> u64 {
     let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)
+}
+
+#[cfg(all(test, feature = "control"))]
+mod tests {
+    use super::*;
+
+    /// After a take-over, the new server's own files are there, and the old one's are remains.
+    #[test]
+    fn chain_files_of_this_process_are_known_by_their_names() {
+        assert!(is_own_chain_file(&chain_file("edge-1", 0)) && is_own_chain_file(&chain_file("e", u64::MAX)));
+        let other = format!("{CHAIN_FILES}edge-{}{:020}", u64::from(std::process::id()) * 10, 1);
+        let short = format!("{CHAIN_FILES}edge-{}", std::process::id());
+        for name in [&*other, &short, CHAIN_FILES, FILE, ".generation.1"] {
+            assert!(!is_own_chain_file(name), "{name}");
+        }
+    }
 }

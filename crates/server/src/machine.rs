@@ -161,6 +161,11 @@ pub trait Machine {
         let _ = counts;
     }
 
+    /// Leaves the cores to another process now and then while a take-over is prepared, or no more.
+    fn share_cores(&mut self, shares: bool) {
+        let _ = shares;
+    }
+
     /// Packets that waited while ports were paused.
     fn waited(&self) -> u64 {
         0

@@ -60,6 +60,14 @@ impl LockedState {
         let (store, removed) = StateFolder::open(&paths.state).map_err(|source| state_error(&paths.state, source))?;
         Ok(LockedState { store, removed })
     }
+
+    /// Same, after a take-over: this process has chains already, whose files stay.
+    #[cfg(feature = "control")]
+    pub(crate) fn lock_after(paths: &Paths) -> Result<LockedState, ServeError> {
+        let opened = StateFolder::open_after(&paths.state);
+        let (store, removed) = opened.map_err(|source| state_error(&paths.state, source))?;
+        Ok(LockedState { store, removed })
+    }
 }
 
 /// Error of a state folder.

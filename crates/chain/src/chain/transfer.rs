@@ -104,14 +104,14 @@ struct RowPart {
 impl Chain {
     /// Functions in chain order, and their state that can pass to another process.
     pub fn transfer_functions(&mut self) -> Vec<TransferFunction> {
-        let passes = !self.branches && self.external_state.is_none();
+        let passes = !self.branches && self.external_state.is_none() && !self.has_isolated_functions();
         let stages = self.stages.iter_mut();
         let functions = stages.map(|Stage { name, function, .. }| {
             let bytes = function.state_bytes();
             let version = function.portable().map(|portable| portable.format_version());
             let state = match version {
-                _ if function.remote().is_some() => TransferState::Local,
                 _ if function.can_restart() => TransferState::None,
+                _ if function.remote().is_some() => TransferState::Local,
                 Some(version) if passes => TransferState::Portable { version, bytes },
                 _ => TransferState::Local,
             };

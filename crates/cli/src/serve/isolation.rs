@@ -4,7 +4,7 @@ use crate::isolation::{Request, read_text};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tailwater_server::AppliedChain;
-use tailwater_server::generation::CHAIN_FILES;
+use tailwater_server::generation::chain_file;
 use tailwater_server::live::ReadIsolated;
 
 /// Returns the reader of chains whose functions run in processes of their own. Files for these processes are in the
@@ -22,7 +22,7 @@ pub fn isolating(state: PathBuf, has_other_cores: bool) -> ReadIsolated {
             );
         }
         let number = files.fetch_add(1, Ordering::Relaxed);
-        let file = state.join(format!("{CHAIN_FILES}{}-{number}", chain.name));
+        let file = state.join(chain_file(&chain.name, number));
         let manifest = &chain.manifest;
         let text = (&*manifest.yaml, &*manifest.source, manifest.base_dir());
         let request = Request::of_spec(chain.settings.isolation.clone());

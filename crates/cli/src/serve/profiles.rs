@@ -38,20 +38,22 @@ impl ServerProfiles {
         self
     }
 
-    /// Checks that the file or folder is there. A folder that the server measures into is created.
+    /// Checks that the file or folder is there. A folder that the server measures into is created: returns a line for
+    /// the user then, since the wrong folder is missing, too.
     ///
     /// # Errors
     /// One line.
-    pub fn open(&self) -> Result<(), String> {
+    pub fn open(&self) -> Result<Option<String>, String> {
         let shown = || one_line(&self.path.display().to_string());
         let wrong = |error: &dyn std::fmt::Display| format!("spec.admission.profiles: {}: {error}", shown());
-        if self.measures {
+        let is_new = self.measures && matches!(self.path.try_exists(), Ok(false));
+        if is_new {
             fs::create_dir_all(&self.path).map_err(|error| wrong(&error))?;
         }
         let found = fs::metadata(&self.path).map_err(|error| wrong(&error))?;
         match self.measures && !found.is_dir() {
             true => Err(wrong(&"expected a folder")),
-            false => Ok(()),
+            false => Ok(is_new.then(|| wrong(&"no such folder, created for profiles that the server measures"))),
         }
     }
 

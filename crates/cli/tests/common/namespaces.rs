@@ -211,21 +211,25 @@ impl Hosts {
     /// Like [`add_function`](Self::add_function), for the worker with this number, which is appended to the names in
     /// the middle.
     pub fn add_function_for(&mut self, worker: &str) -> usize {
-        let middle = self.names[2].clone();
-        let name = format!("{middle}-function{worker}");
+        let name = format!("{}-function{worker}", self.names[2]);
         self.names.push(name.clone());
         self.add_namespace(&name, true);
-        let peers = [("in0", format!("fn-in{worker}")), ("out0", format!("fn-out{worker}"))];
-        for (inside, outside) in &peers {
-            self.must(&format!(
-                "ip link add {inside} netns {name} type veth peer name {outside} netns {middle}"
-            ));
-            for (namespace, interface) in [(&name, *inside), (&middle, outside.as_str())] {
-                self.must(&format!("ip netns exec {namespace} ethtool -K {interface} tx off"));
-                self.must(&format!("ip -n {namespace} link set dev {interface} up"));
-            }
+        let function = self.names.len() - 1;
+        self.link_function(function, "in0", &format!("fn-in{worker}"));
+        self.link_function(function, "out0", &format!("fn-out{worker}"));
+        function
+    }
+
+    /// Connects a function's interface with one in the middle.
+    pub fn link_function(&self, function: usize, inside: &str, outside: &str) {
+        let (name, middle) = (&self.names[function], &self.names[2]);
+        self.must(&format!(
+            "ip link add {inside} netns {name} type veth peer name {outside} netns {middle}"
+        ));
+        for (namespace, interface) in [(name, inside), (middle, outside)] {
+            self.must(&format!("ip netns exec {namespace} ethtool -K {interface} tx off"));
+            self.must(&format!("ip -n {namespace} link set dev {interface} up"));
         }
-        self.names.len() - 1
     }
 
     /// Splits the middle: `port1` moves to a new namespace, whose number is returned. A link connects both, with

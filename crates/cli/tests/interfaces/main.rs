@@ -203,7 +203,13 @@ fn packets_leave_by_the_interface_they_came_from() {
         let state = |port: &str| hosts.on(2, &format!("cat /sys/class/net/{port}/brport/state")).stdout;
         ["port0", "port1", "twin"].iter().all(|port| state(port) == b"3\n")
     });
-    wait_for(|| text(&hosts.on(2, "cat /proc/net/packet").stdout).lines().count() > 1);
+    // A socket is there before it receives, of all protocols.
+    wait_for(|| {
+        let sockets = text(&hosts.on(2, "cat /proc/net/packet").stdout);
+        sockets
+            .lines()
+            .any(|line| line.split_whitespace().nth(3) == Some("0003"))
+    });
     let answered = Conversation::start(&hosts, &["10.9.0.200"], 5, 500).finish();
     let report = running.stop();
     assert_identity(&report);

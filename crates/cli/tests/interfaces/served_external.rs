@@ -163,6 +163,51 @@ fn functions_behind_interfaces_on_a_server() {
     }
 }
 
+/// They were gone for good, and so were all later packets of their chain.
+#[test]
+fn interfaces_of_a_function_are_used_again_that_are_made_again() {
+    if skipped(&[]) || !has_two_cores() {
+        return;
+    }
+    let (mut hosts, folder) = (quiet_hosts(), Folder::new());
+    let function = bridge(&mut hosts, "");
+    answer(&hosts, 1, HOSTS[1], 1);
+    let server = served::server(&folder, BOTH);
+    chain(&folder, "edge", UDP, &format!("[{}]", external("")));
+    let mut program = served::start(&hosts, &server, &[]);
+    await_chains(&folder, &mut program, 1);
+    let talk = || Conversation::start(&hosts, &[HOSTS[1]], 5, 200).finish();
+    talk();
+    for (inside, outside) in [("in0", "fn-in"), ("out0", "fn-out")] {
+        let mut await_said = |expected: &str| {
+            wait_for(|| {
+                program.assert_runs();
+                program.said().contains(&format!("port interface={outside} {expected}"))
+            });
+        };
+        hosts.must_on(2, &format!("ip link del {outside}"));
+        await_said("disappeared during the run");
+        hosts.link_function(function, inside, outside);
+        hosts.must_on(function, &format!("ip link set {inside} master between"));
+        await_said("was made again and is used");
+    }
+    await_forwarding(&hosts, function);
+    talk();
+    assert_eq!(read_interfaces(&hosts), 4);
+    let report = program.stop();
+    let report = &report["chains"][0]["report"];
+    let of = |what: &str| report["externals"][0][what].as_u64().unwrap();
+    assert_eq!(of("sent"), of("returned") + of("not_returned"), "{report}");
+    for port in report["ports"].as_array().unwrap() {
+        // There, gone, there.
+        assert_eq!(
+            (&port["gone"], port["link"]["changes"].as_u64()),
+            (&Value::Bool(false), Some(2)),
+            "{report}"
+        );
+    }
+}
+
 /// Isolated functions in front of an external one and behind it.
 #[test]
 fn functions_around_one_behind_interfaces_are_isolated_on_a_server() {

@@ -20,6 +20,9 @@ const LONGEST_STOP: Nanos = Nanos::from_secs(2);
 /// Time between two rounds while ports are paused: another process may need the core.
 const PAUSE_INTERVAL: Duration = Duration::from_micros(100);
 
+/// Time between two sleeps at real-time priority while another process needs the core, too.
+const SHARE_INTERVAL: Nanos = Nanos::from_millis(1);
+
 /// Worker on the core.
 struct Resident {
     worker: Box<dyn Hosted>,
@@ -43,6 +46,8 @@ pub(super) struct CoreLoop {
     nap: Option<Nanos>,
     /// A worker waits for another core.
     waits: bool,
+    /// Time of the next sleep for another process that needs the core, if there is one.
+    shares_at: Option<Nanos>,
     /// Time at which workers are given up, once the core is to stop.
     stop_at: Option<Nanos>,
 }
@@ -58,6 +63,7 @@ impl CoreLoop {
             busy,
             nap,
             waits: false,
+            shares_at: None,
             stop_at: None,
         }
     }
@@ -92,6 +98,11 @@ impl CoreLoop {
             }
             last = end;
             now = self.clock.now();
+            if self.shares_at.is_some_and(|at| now >= at) && priority.is_raised() {
+                std::thread::sleep(PAUSE_INTERVAL);
+                now = self.clock.now();
+                self.shares_at = Some(now + SHARE_INTERVAL);
+            }
         }
         self.pollers.iter_mut().for_each(|(_, poller)| poller.finish());
     }
@@ -121,6 +132,7 @@ impl CoreLoop {
                 self.order.add(key, share);
             }
             Order::RealTime { raise, done } => priority.change(raise, &done),
+            Order::Share(shares) => self.shares_at = shares.then_some(Nanos::ZERO),
             Order::Stop => {
                 let at = self.clock.now() + LONGEST_STOP;
                 self.stop_at.get_or_insert(at);

@@ -28,6 +28,8 @@ pub(super) enum Order {
     },
     /// Run at the real-time priority of isolated functions, for one more of their chains or for one less.
     RealTime { raise: bool, done: Sender<()> },
+    /// Leave the core to another process now and then, also at real-time priority, from now on or no more.
+    Share(bool),
     /// End once all workers have ended. Ports are polled no more.
     Stop,
 }
@@ -62,6 +64,7 @@ impl fmt::Debug for Order {
             Order::Change { .. } => "Change",
             Order::Run { .. } => "Run",
             Order::RealTime { .. } => "RealTime",
+            Order::Share(_) => "Share",
             Order::Stop => "Stop",
         })
     }

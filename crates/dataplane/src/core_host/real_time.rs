@@ -71,6 +71,12 @@ pub(super) struct ThreadPriority {
 }
 
 impl ThreadPriority {
+    /// Returns `true` while the priority is raised: no ordinary thread gets the core, and none of the same priority that
+    /// does not take turns with this one.
+    pub(super) fn is_raised(&self) -> bool {
+        self.raised.is_some()
+    }
+
     /// Raises the priority for one more chain, or lowers it after the last one.
     pub(super) fn change(&mut self, raise: bool, done: &Sender<()>) {
         self.chains = match raise {

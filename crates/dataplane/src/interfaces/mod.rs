@@ -10,9 +10,11 @@
 //!
 //! **Take-over.** Another process gets the sockets' descriptors, and maps the same rings. Nothing changes for the
 //! kernel: packets wait in the rings, in order, and the next process reads on at the slot at which the one before it
-//! has stopped.
+//! has stopped. With fewer cores, each reads several rings. With more, some read none: another socket would move flows
+//! whose packets wait in a ring to another one.
 
 mod buffers;
+mod passing;
 mod queue;
 
 use crate::clock::Clock;
@@ -23,12 +25,12 @@ use crate::packet_socket::ring::{RingLayout, RxRing};
 use crate::packet_socket::socket::PacketSocket;
 use crate::packet_socket::{InterfaceError, MOST_HEADERS, Problem};
 use crate::port::{
-    OpenError, PassedSockets, Port, PortQueue, PortRequirements, PortSender, Reta, RetaError, TrafficIdentity,
-    round_robin,
+    OpenError, PassedSockets, Port, PortQueue, PortRequirements, PortSender, QueuePosition, Reta, RetaError,
+    TrafficIdentity, round_robin,
 };
 use crate::report::PortReport;
 use buffers::{BufferStock, CACHED, QueueBuffers};
-use queue::{CountedSocket, RingReceiver, SocketSender};
+use queue::{CountedSocket, RingReceiver, SocketRing, SocketSender};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -190,14 +192,14 @@ impl InterfacePorts {
         }
     }
 
-    /// Rings of an interface's sockets, one for each worker. Unless they were another process's, reception starts.
+    /// Rings of an interface's sockets: one for each worker, or those of another process. Otherwise reception starts.
     fn rings(&self, found: &mut FoundInterface, workers: u16, frame_bytes: usize) -> Result<Vec<RxRing>, OpenError> {
         let device = |error: InterfaceError| OpenError::Device(error.to_string());
         let first = &found.sockets[0];
         let failed = |error: io::Error| device(first.error(Problem::Ring(error)));
         if self.is_adopted {
-            let (Some(layout), true) = (found.rings, found.sockets.len() == usize::from(workers)) else {
-                let problem = Problem::Passed(format!("expected sockets of {workers} cores"));
+            let Some(layout) = found.rings else {
+                let problem = Problem::Passed("expected sockets with rings".to_owned());
                 return Err(device(first.error(problem)));
             };
             let rings = found
@@ -298,9 +300,12 @@ impl InterfacePorts {
             });
             self.monitors.push((monitor, layout));
             let rings = interface.rings.into_iter().zip(exchanges).zip(interface.sockets);
-            for (queues, (ring, socket)) in received.iter_mut().zip(rings) {
-                let source = (number as u8, make_buffers());
-                queues.push(RingReceiver::new(ring, socket, source, Arc::clone(&self.is_owner)));
+            let rings = rings.map(|((ring, renewed), from)| SocketRing { ring, renewed, from });
+            if let Some(of_queues) = passing::divide(rings.collect(), received.len()) {
+                for (receivers, rings) in received.iter_mut().zip(of_queues) {
+                    let source = (number as u8, make_buffers());
+                    receivers.push(RingReceiver::new(rings, source, Arc::clone(&self.is_owner)));
+                }
             }
             for (ways, socket) in sent.iter_mut().zip(interface.senders) {
                 ways.push(socket);
@@ -419,6 +424,12 @@ impl Port for InterfacePorts {
             duration: 0,
             queues: self.steering.len() as u16,
         })
+    }
+
+    fn divide(&self, positions: Vec<QueuePosition>) -> Option<Vec<QueuePosition>> {
+        let receiving = self.monitors.iter().filter(|(_, layout)| layout.is_some());
+        let sockets: Vec<usize> = receiving.map(|(monitor, _)| monitor.sockets().count()).collect();
+        passing::regroup(&positions, &sockets, self.steering.len())
     }
 
     fn sockets(&self) -> io::Result<PassedSockets> {

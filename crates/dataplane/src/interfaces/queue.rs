@@ -23,31 +23,38 @@ pub(super) struct CountedSocket {
 
 /// Receive ring of one socket.
 #[derive(Debug)]
-pub(super) struct RingReceiver {
-    ring: RxRing,
+pub(super) struct SocketRing {
+    pub(super) ring: RxRing,
     /// Passes the ring of an interface that was made again.
-    renewed: Arc<RingExchange>,
-    from: CountedSocket,
+    pub(super) renewed: Arc<RingExchange>,
+    pub(super) from: CountedSocket,
+}
+
+/// Receive rings of an interface's sockets that one core reads: one, unless another process had another number of
+/// cores.
+#[derive(Debug)]
+pub(super) struct RingReceiver {
+    rings: Vec<SocketRing>,
+    /// Ring that is read first.
+    first: usize,
     /// Index of the chain's port (0: entry, 1: exit), set on each packet.
     entry: u8,
     buffers: QueueBuffers,
     arrived: Vec<Arrived>,
     refused: u64,
-    /// Set while the ring is this process's.
+    /// Set while the rings are this process's.
     is_owner: Arc<AtomicBool>,
 }
 
 impl RingReceiver {
     pub(super) fn new(
-        (ring, renewed): (RxRing, Arc<RingExchange>),
-        from: CountedSocket,
+        rings: Vec<SocketRing>,
         (entry, buffers): (u8, QueueBuffers),
         is_owner: Arc<AtomicBool>,
     ) -> RingReceiver {
         RingReceiver {
-            ring,
-            renewed,
-            from,
+            rings,
+            first: 0,
             entry,
             buffers,
             arrived: Vec::with_capacity(MAX_BATCH),
@@ -55,21 +62,19 @@ impl RingReceiver {
             is_owner,
         }
     }
-}
 
-impl Receiver for RingReceiver {
+    /// Reads a ring, until this number of packets is there. Returns the number read, with those refused.
     #[inline]
-    fn receive(&mut self, pool: &mut BufferPool, most: usize) -> usize {
-        debug_assert!(self.arrived.is_empty(), "packets that nobody took");
-        let most = most.min(MAX_BATCH).min(self.buffers.settle(pool));
+    fn read(&mut self, at: usize, pool: &mut BufferPool, most: usize) -> usize {
+        let SocketRing { ring, renewed, from } = &mut self.rings[at];
         let longest = (pool.memory().buffer_bytes() - HEADROOM).min(MAX_FRAME);
         let (mut count, mut refused) = (0, 0);
         while count < most {
             // Not before the buffer is there: a slot that is dropped goes to the kernel.
-            let Some(slot) = self.ring.next() else {
+            let Some(slot) = ring.next() else {
                 // The old ring is read to its end first.
-                if self.renewed.is_new() {
-                    self.renewed.exchange(&mut self.ring);
+                if renewed.is_new() {
+                    renewed.exchange(ring);
                 }
                 break;
             };
@@ -90,8 +95,28 @@ impl Receiver for RingReceiver {
             });
         }
         if count > 0 {
-            self.from.counters.note_received(count - refused, refused);
+            from.counters.note_received(count - refused, refused);
             self.refused += refused as u64;
+        }
+        count
+    }
+}
+
+impl Receiver for RingReceiver {
+    #[inline]
+    fn receive(&mut self, pool: &mut BufferPool, most: usize) -> usize {
+        debug_assert!(self.arrived.is_empty(), "packets that nobody took");
+        let most = most.min(MAX_BATCH).min(self.buffers.settle(pool));
+        let (rings, mut count) = (self.rings.len(), 0);
+        for i in 0..rings {
+            count += self.read((self.first + i) % rings, pool, most - count);
+            if count == most {
+                break;
+            }
+        }
+        if rings > 1 {
+            // Each ring is read to its end in its turn.
+            self.first = (self.first + 1) % rings;
         }
         count
     }
@@ -110,23 +135,26 @@ impl Receiver for RingReceiver {
     }
 
     fn ring(&self) -> usize {
-        self.ring.slots()
+        self.rings.iter().map(|own| own.ring.slots()).sum()
     }
 
     fn take_missed(&mut self) -> u64 {
+        let missed = |own: &SocketRing| own.from.counters.take_missed(&own.from.socket);
         match self.is_owner.load(Ordering::Relaxed) {
-            true => self.from.counters.take_missed(&self.from.socket),
+            true => self.rings.iter().map(missed).sum(),
             false => 0,
         }
     }
 
-    fn position(&self) -> Option<u64> {
+    fn positions(&self) -> Option<Vec<u64>> {
         // A new ring that nobody has read yet is read from its start.
-        Some(if self.renewed.is_new() { 0 } else { self.ring.position() } as u64)
+        let position = |own: &SocketRing| if own.renewed.is_new() { 0 } else { own.ring.position() } as u64;
+        Some(self.rings.iter().map(position).collect())
     }
 
-    fn continue_at(&mut self, position: u64) -> bool {
-        usize::try_from(position).is_ok_and(|position| self.ring.continue_at(position))
+    fn continue_at(&mut self, positions: &[u64]) -> bool {
+        let mut each = self.rings.iter_mut().zip(positions);
+        each.all(|(own, position)| usize::try_from(*position).is_ok_and(|position| own.ring.continue_at(position)))
     }
 
     fn set_owner(&mut self, is_owner: bool) {

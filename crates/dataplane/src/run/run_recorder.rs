@@ -21,7 +21,7 @@ use crate::run::error::{RunError, Unrecorded};
 use crate::run::plan::RunConfig;
 use crate::run::progress::{FunctionProgress, Progress};
 use crate::scaling::counters::{BucketCounters, ServerReport};
-use crate::shared_port::succession::{Heir, RunEnds};
+use crate::shared_port::succession::{Heir, RunEnds, Succession};
 use crate::telemetry::WindowReceiver;
 use crate::timeline::add_reasons;
 use crate::worker::finished::Finished;
@@ -68,6 +68,8 @@ pub(super) struct RunRecorder<'r> {
     pub(super) factory: ChainFactory,
     /// Destination of function times, if functions were timed.
     pub(super) notes: Option<&'r BatchRecorder>,
+    /// Inheritance of the chain, if it took the place of another one.
+    pub(super) succession: Option<Succession>,
     /// Estates for a successor, once there is one, of a chain beside others.
     pub(super) heir: Option<Heir>,
     /// The threads of the workers go on with other chains.
@@ -200,6 +202,11 @@ impl RunRecorder<'_> {
         chains.iter_mut().flatten().for_each(Chain::take_all_back);
         let flows = makers.flow_report(&chains, left);
         let last = finish(chains, reasons.len(), &mut deaths);
+        if let Some(succession) = &self.succession
+            && let Err(message) = catch_panic(|| succession.end_what_is_left(!deaths.is_empty()))
+        {
+            deaths.push((ENDS.to_owned(), message));
+        }
         let (isolation, exported) = makers.finish(RunEnds::kept(self.heir.as_ref()));
         let recorded = recorded.map(drop).and(kept.map(drop)).map_err(Unrecorded::from);
         let recorded = recorded.and(exported.map_err(Unrecorded::from));

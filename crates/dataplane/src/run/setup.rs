@@ -242,6 +242,7 @@ pub(super) fn set_up<'r>(
         stores,
         factory,
         notes,
+        succession: on_host.and_then(|on_host| on_host.succession.clone()),
         heir: on_host.map(|on_host| Arc::clone(&on_host.ends.heir)),
         shares_core: on_host.is_some(),
     };

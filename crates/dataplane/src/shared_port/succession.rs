@@ -14,6 +14,7 @@ use crate::worker::flags::WorkerFlags;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 use tailwater_chain::chain::{Chain, DividedChain, FlowShare};
 use tailwater_functions::build::KeptFunction;
 use tailwater_net::Nanos;
@@ -82,6 +83,14 @@ impl Estate {
         self.is_left.load(Ordering::Acquire)
     }
 
+    /// Ends the flows that nobody took.
+    fn end(&self) {
+        let left = std::mem::take(&mut *self.chain.lock().unwrap_or_else(PoisonError::into_inner));
+        if let Left::Whole(chain) = left {
+            chain.drain();
+        }
+    }
+
     /// Takes the whole chain, if it was left.
     fn take(&self) -> Inherited {
         let mut left = self.chain.lock().unwrap_or_else(PoisonError::into_inner);
@@ -110,12 +119,9 @@ impl Estate {
 }
 
 impl Drop for Estate {
-    /// Ends the flows of a chain that nobody took.
+    /// Ends the flows of a chain that was left after its successor's end.
     fn drop(&mut self) {
-        let left = self.chain.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if let Left::Whole(chain) = std::mem::take(left) {
-            chain.drain();
-        }
+        self.end();
     }
 }
 
@@ -210,6 +216,18 @@ impl Succession {
         }
     }
 
+    /// Ends the flows that no worker took, since it died before. To be called while what instances of the functions
+    /// `kept` share is still there: they report these flows. With `waits`, waits for predecessors that have not ended.
+    pub(crate) fn end_what_is_left(&self, waits: bool) {
+        let until = Instant::now() + Duration::from_nanos(LONGEST_WAIT.0);
+        for estate in self.estates.iter() {
+            while waits && !estate.is_left() && Instant::now() < until {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            estate.end();
+        }
+    }
+
     /// Inheritance of the worker of this number.
     pub(crate) fn of(&self, worker: usize) -> Inheritance {
         Inheritance {
@@ -271,6 +289,11 @@ impl Inheritance {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::sync::atomic::AtomicUsize;
+    use tailwater_api::PacketAction;
+    use tailwater_chain::batch::Batch;
+    use tailwater_chain::chain::InputPolicy;
+    use tailwater_chain::function::{FlowStates, NetworkFunction, RunEnd};
 
     fn owners(before: u16, after: u16) -> Owners {
         Owners {
@@ -297,6 +320,48 @@ mod tests {
                 let passes = (0..owners.before.len()).any(is_owned);
                 prop_assert_eq!(owners.pass(usize::from(from), usize::from(to)), passes);
             }
+        }
+    }
+
+    /// Function that counts its ends.
+    struct Ends(Arc<AtomicUsize>);
+
+    impl NetworkFunction for Ends {
+        fn kind(&self) -> &'static str {
+            "ends"
+        }
+        fn process(&mut self, _: &mut Batch, _: &mut FlowStates<'_>) {}
+        fn run_end(&mut self) -> Option<&mut dyn RunEnd> {
+            Some(self)
+        }
+    }
+
+    impl RunEnd for Ends {
+        fn drain(&mut self) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// They ended only when the last handle of the succession was dropped, after what they share with others.
+    #[test]
+    fn kept_functions_end_with_the_run_whose_worker_died_before_it_inherited() {
+        let input = InputPolicy {
+            malformed: PacketAction::Drop,
+            non_ip: PacketAction::Drop,
+        };
+        for (before, after) in [(1, 1), (1, 2)] {
+            let succession = Succession::new(Vec::new(), after, before);
+            let ends = Arc::<AtomicUsize>::default();
+            let functions: Vec<(String, Box<dyn NetworkFunction>)> =
+                vec![("ends".to_owned(), Box::new(Ends(Arc::clone(&ends))))];
+            let chain = Chain::new(functions, None, input);
+            let (leaving, end) = (succession.clone(), succession.clone());
+            let leaves = std::thread::spawn(move || leaving.estates[0].leave(Some(chain)));
+            end.end_what_is_left(true);
+            assert_eq!(ends.load(Ordering::Relaxed), 1, "{before} to {after}");
+            leaves.join().unwrap();
+            drop((succession, end));
+            assert_eq!(ends.load(Ordering::Relaxed), 1, "{before} to {after}");
         }
     }
 

@@ -49,9 +49,12 @@ impl SharedPort {
         found.into_iter().collect()
     }
 
-    /// Continues at the positions of another process's queues, one for each poller. Returns `false` if they are none of
-    /// this traffic.
+    /// Continues at the positions of another process's queues, also of another number of pollers. Returns `false` if
+    /// they are none of this traffic.
     pub fn continue_at(&self, positions: Vec<QueuePosition>) -> bool {
+        let Some(positions) = self.lock_port().divide(positions) else {
+            return false;
+        };
         let are_known = Arc::new(AtomicBool::new(positions.len() == self.progress.len()));
         let known = Arc::clone(&are_known);
         self.control.on_pollers(Arc::new(move |number, poller| {

@@ -396,6 +396,62 @@ fn a_queue_continues_at_the_position_of_another_one() {
     }
 }
 
+/// Queues of another number receive what the others have not, each the packets of its buckets, in order: also what
+/// waits in rings, and what one queue has seen arrive and another has not.
+#[test]
+fn another_number_of_queues_continues_at_the_positions_of_others() {
+    let times: Vec<u64> = (0..300).map(|number| number * 10).collect();
+    let config = |ring| TraceNicConfig {
+        duration: Some(Nanos(10_000)),
+        renumber: Renumber::All,
+        ring,
+        ..TraceNicConfig::default()
+    };
+    let rig = |queues, ring| Rig::new(trace(&times), queues, config(ring));
+    let all = |rig: &mut Rig, from: u64| {
+        let mut received = Vec::new();
+        for now in (from..=40_000).step_by(100) {
+            for queue in 0..rig.queues.len() {
+                received.extend(rig.poll(queue, now).1);
+            }
+        }
+        received.sort_unstable();
+        received
+    };
+    let expected = all(&mut rig(1, 1024), 0);
+    assert_eq!(expected.len(), 1_000);
+    for (before, after) in [(1, 2), (2, 1), (2, 3), (3, 2), (4, 1)] {
+        for until in [0, 350, 2_980, 3_005, 9_990, 11_000] {
+            let (mut old, mut new) = (rig(before, 1024), rig(after, 16));
+            let mut received = Vec::new();
+            for queue in 0..usize::from(before) {
+                // One after the other, and each leaves some in its ring.
+                let now = until + 130 * queue as u64;
+                received.extend(old.poll(queue, now).1);
+                old.queues[queue].admit(Nanos(now + 500), 1024);
+            }
+            let positions: Vec<_> = old
+                .queues
+                .iter()
+                .map(|queue| PortQueue::position(queue).unwrap())
+                .collect();
+            let divided = Port::divide(&new.nic, positions.clone()).unwrap();
+            assert_eq!(divided.len(), usize::from(after));
+            for (queue, position) in new.queues.iter_mut().zip(&divided) {
+                assert!(position.waiting.is_sorted());
+                assert!(PortQueue::continue_at(queue, position));
+                PortQueue::catch_up(queue, Nanos(20_000));
+            }
+            received.extend(all(&mut new, until + 1_000));
+            received.sort_unstable();
+            assert_eq!(received, expected, "{before} to {after} at {until}");
+            // Of a shorter trace.
+            let other = Rig::new(trace(&[0]), after, config(16));
+            assert!(Port::divide(&other.nic, positions).is_none());
+        }
+    }
+}
+
 /// After a pause, arrivals for which the ring has no room wait.
 #[test]
 fn what_arrived_in_a_pause_is_not_lost() {

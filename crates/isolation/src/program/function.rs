@@ -74,6 +74,7 @@ impl UnattachedFunction for Waiting {
             wants_flow_ends: self.wants_flow_ends,
             opens_companions: function.properties().opens_companions,
             durable: self.durable,
+            can_restart: function.can_restart(),
             piece_bytes: self.piece_bytes as u32,
             drop_reasons: reasons
                 .map(|(i, name)| ((*name).to_owned(), function.is_loss(i as u8)))

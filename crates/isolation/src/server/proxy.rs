@@ -39,6 +39,7 @@ pub(super) struct ProxyFunction {
     /// `None` if this function's state cannot be stored externally.
     durable: Option<ProxyState>,
     piece_bytes: usize,
+    can_restart: bool,
     /// Shared by all proxies of a worker, which run one at a time. `None` in a prototype.
     round: Arc<Mutex<Option<Round>>>,
 }
@@ -92,6 +93,7 @@ pub(super) fn all(
             inspects_non_ip: seat.program.demands.inspects_non_ip,
             durable: ProxyState::of(k, description, round),
             piece_bytes: description.piece_bytes as usize,
+            can_restart: description.can_restart,
             round: Arc::clone(round),
         });
         (seat.program.function.clone(), function)
@@ -159,6 +161,10 @@ impl NetworkFunction for ProxyFunction {
 
     fn explain(&self, _: &TracedPacket<'_>, _: &mut FlowStates<'_>, text: &mut Explanation) {
         text.add(format_args!("not explained: the function runs in a process of its own"));
+    }
+
+    fn can_restart(&self) -> bool {
+        self.can_restart
     }
 
     fn new_flow(&mut self, packet: &Packet, _frame: &[u8], flow: &mut NewFlow<'_>) -> Verdict {

@@ -64,6 +64,7 @@ impl UnattachedFunction for UnattachedInstance {
             wants_flow_ends: what.function.flows_ended.is_some(),
             opens_companions: false,
             durable: what.durable(),
+            can_restart: false,
             piece_bytes: match what.durable() {
                 Some(_) => what.function.state_bytes,
                 None => 0,

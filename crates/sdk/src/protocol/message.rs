@@ -53,6 +53,9 @@ pub struct Description {
     pub opens_companions: bool,
     /// Version of the state's format, if the state can be stored externally. Bit 2 is set if a u32 follows.
     pub durable: Option<u32>,
+    /// `true`: nothing is lost when another process goes on, since the function keeps nothing but decisions that it
+    /// makes again. Bit 3.
+    pub can_restart: bool,
     /// Size of that state in bytes. u32, at most [`MOST_STATE`].
     pub piece_bytes: u32,
     /// Drop reasons, each with a u8 that is 1 if packets are lost rather than dropped. Count: u8.
@@ -154,7 +157,8 @@ impl FromProgram {
                 to.extend(what.state_bytes.to_le_bytes());
                 let durable = u8::from(what.durable.is_some());
                 let companions = u8::from(what.opens_companions);
-                to.push(u8::from(what.wants_flow_ends) | companions << 1 | durable << 2);
+                let restarts = u8::from(what.can_restart);
+                to.push(u8::from(what.wants_flow_ends) | companions << 1 | durable << 2 | restarts << 3);
                 if let Some(version) = what.durable {
                     to.extend(version.to_le_bytes());
                 }
@@ -366,7 +370,7 @@ impl<'a> Rest<'a> {
         if state_bytes > MOST_STATE {
             return Err(expected("less state per flow"));
         }
-        if flags > 7 {
+        if flags > 15 {
             return Err(expected("flags of this version"));
         }
         let durable = match flags & 4 {
@@ -397,6 +401,7 @@ impl<'a> Rest<'a> {
             wants_flow_ends: flags & 1 != 0,
             opens_companions: flags & 2 != 0,
             durable,
+            can_restart: flags & 8 != 0,
             piece_bytes,
             drop_reasons,
             counters: notes,

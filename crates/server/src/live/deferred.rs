@@ -2,7 +2,7 @@
 //! until then.
 
 use crate::chain::AppliedChain;
-use crate::machine::{ChainObservation, ChainState};
+use crate::machine::{ChainObservation, ChainState, PacketCounts, Refusal};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{TcpStream, ToSocketAddrs};
@@ -20,8 +20,16 @@ pub(super) struct TakingOver {
     pub(super) is_pending: bool,
     /// Chains that wait for it.
     chains: BTreeMap<String, AppliedChain>,
-    /// Chains that could not start then, and why.
-    failed: BTreeMap<String, String>,
+    /// Chains that could not start then.
+    failed: BTreeMap<String, FailedChain>,
+}
+
+/// Chain that could not start at the end of a take-over.
+#[derive(Debug)]
+struct FailedChain {
+    reason: String,
+    /// Packets in the process that this one has taken over from.
+    carried: PacketCounts,
 }
 
 impl TakingOver {
@@ -48,9 +56,11 @@ impl TakingOver {
         self.chains.contains_key(name)
     }
 
-    /// Forgets a chain that could not start.
-    pub(super) fn forget(&mut self, name: &str) {
-        self.failed.remove(name);
+    /// Forgets a chain that could not start. Returns its packets in the process that this one has taken over from.
+    pub(super) fn forget(&mut self, name: &str) -> PacketCounts {
+        self.failed
+            .remove(name)
+            .map_or(PacketCounts::default(), |failed| failed.carried)
     }
 
     /// Lets a chain wait.
@@ -65,17 +75,34 @@ impl TakingOver {
 
     /// Notes the reason for which a chain could not start.
     pub(super) fn fail(&mut self, name: String, reason: String) {
-        self.failed.insert(name, reason);
+        let carried = PacketCounts::default();
+        self.failed.insert(name, FailedChain { reason, carried });
+    }
+
+    /// Notes why a chain that could not start could not do so again, if it is one.
+    pub(super) fn fail_again(&mut self, name: &str, refusal: &Refusal) {
+        if let Some(failed) = self.failed.get_mut(name) {
+            failed.reason = refusal.to_string();
+        }
+    }
+
+    /// Notes the packets of a chain in the process that this one has taken over from, if it could not start.
+    pub(super) fn carry(&mut self, name: &str, packets: PacketCounts) {
+        if let Some(failed) = self.failed.get_mut(name) {
+            failed.carried = packets;
+        }
     }
 
     /// States of the chains that do not run yet, or could not start.
     pub(super) fn observations(&self) -> impl Iterator<Item = ChainObservation> {
-        let waiting = self.chains.keys().map(|name| (name, ChainState::Starting));
-        let failed = self.failed.iter();
-        let failed = failed.map(|(name, reason)| (name, ChainState::Failed(reason.clone())));
-        waiting
-            .chain(failed)
-            .map(|(name, state)| ChainObservation::new(name, state))
+        let waiting = self.chains.keys();
+        let waiting = waiting.map(|name| ChainObservation::new(name, ChainState::Starting));
+        let failed = self.failed.iter().map(|(name, failed)| {
+            let mut observation = ChainObservation::new(name, ChainState::Failed(failed.reason.clone()));
+            observation.packets = failed.carried;
+            observation
+        });
+        waiting.chain(failed)
     }
 }
 
@@ -93,5 +120,33 @@ pub(super) fn reach(state: &StateSpec) -> io::Result<()> {
             }
             Err(last)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// They were 0 until the chain ran again.
+    #[test]
+    fn a_failed_chain_shows_the_packets_of_the_process_before() {
+        let packets = PacketCounts {
+            offered: 10,
+            delivered: 7,
+            dropped: 2,
+            lost: 1,
+        };
+        let mut taking_over = TakingOver::new(true);
+        taking_over.fail("edge".to_owned(), "no Redis".to_owned());
+        taking_over.carry("edge", packets);
+        taking_over.carry("other", packets);
+        taking_over.fail_again("edge", &Refusal::new("still no Redis"));
+        let observed: Vec<_> = taking_over.observations().collect();
+        assert_eq!(observed.len(), 1);
+        assert_eq!(observed[0].packets, packets);
+        assert!(matches!(&observed[0].state, ChainState::Failed(reason) if reason == "still no Redis"));
+        // They go on in the chain once it starts.
+        assert_eq!(taking_over.forget("edge"), packets);
+        assert_eq!(taking_over.forget("edge"), PacketCounts::default());
     }
 }

@@ -38,6 +38,15 @@ pub(super) fn check_cores(isolation: &IsolationConfig, own: impl Iterator<Item =
     }
 }
 
+/// Cores that a chain was given.
+pub(super) fn cores_of(chain: &AppliedChain) -> Result<Vec<usize>, Refusal> {
+    let cores: Vec<usize> = chain.placement.cores.iter().map(|core| *core as usize).collect();
+    match cores.is_empty() {
+        true => Err(Refusal::new("it has no core")),
+        false => Ok(cores),
+    }
+}
+
 impl ChainReader {
     /// Reader of chains with and without isolated functions.
     pub(super) fn isolating(read: ReadIsolated) -> ChainReader {

@@ -22,6 +22,7 @@ use tailwater_dataplane::clock::{Clock, ClockOrigin};
 use tailwater_dataplane::core_host::{CoreHost, HostError};
 use tailwater_dataplane::port::{PassedSockets, QueuePosition, round_robin};
 use tailwater_dataplane::shared_port::SharedPort;
+use tailwater_dataplane::{IsolationConfig, RunPlan};
 use tailwater_net::Nanos;
 
 /// Time in which a chain answers, although it is loaded.
@@ -49,6 +50,7 @@ impl LiveMachine {
         predecessor: &MachineOffer,
         on_end: impl FnMut(EndedChain) + Send + 'static,
     ) -> Result<LiveMachine, HostError> {
+        host.share_cores(true);
         LiveMachine::open(host, ports, (true, Nanos(predecessor.origin)), on_end)
     }
 
@@ -194,7 +196,12 @@ impl LiveMachine {
     }
 
     pub(super) fn leave(&mut self) {
-        for chain in self.chains.values().filter(|chain| chain.runs()) {
+        // The state of isolated functions does not pass, unless it is in Redis: their flows end here.
+        let passes = |chain: &&RunningChain| {
+            let is_isolated = chain.plan().config().isolation.is_some();
+            chain.runs() && (!is_isolated || chain.spec().state.is_some())
+        };
+        for chain in self.chains.values().filter(passes) {
             chain.for_workers(|worker| {
                 // One that does not answer has failed.
                 let _ = chain.on_worker(worker, true, ANSWER_TIMEOUT, Chain::forget_flows);
@@ -248,7 +255,7 @@ impl LiveMachine {
     /// Checks a chain that starts at the end of the take-over.
     pub(super) fn defer(&mut self, chain: &AppliedChain) -> Result<(), Refusal> {
         self.port(chain)?;
-        self.plan(chain, Some(&chain.name))?;
+        check_isolated_outputs(&self.plan(chain, Some(&chain.name))?)?;
         if let Some(state) = &chain.settings.state {
             reach(state).map_err(|error| Refusal::new(format!("spec.state.redis: {error}")))?;
         }
@@ -280,13 +287,15 @@ impl LiveMachine {
 
     pub(super) fn add_counts(&mut self, counts: &FinalCounts) {
         for (name, [offered, delivered, dropped, lost]) in &counts.chains {
-            if let Some(chain) = self.chains.get_mut(name) {
-                chain.carried = PacketCounts {
-                    offered: *offered,
-                    delivered: *delivered,
-                    dropped: *dropped,
-                    lost: *lost,
-                };
+            let packets = PacketCounts {
+                offered: *offered,
+                delivered: *delivered,
+                dropped: *dropped,
+                lost: *lost,
+            };
+            match self.chains.get_mut(name) {
+                Some(chain) => chain.carried = packets,
+                None => self.taking_over.carry(name, packets),
             }
         }
         for (name, counts) in &counts.ports {
@@ -295,6 +304,26 @@ impl LiveMachine {
             }
         }
     }
+}
+
+/// Checks that no isolated function of a chain that is to be taken over writes a file: its process would begin it anew,
+/// while the running server's still writes it.
+pub(super) fn check_isolated_outputs(plan: &RunPlan) -> Result<(), Refusal> {
+    let Some(isolation) = &plan.config().isolation else {
+        return Ok(());
+    };
+    let functions = plan.spec().functions.iter();
+    let mut isolated = functions.filter(|function| {
+        let mut programs = isolation.programs.iter();
+        programs.any(|program| program.function == function.name)
+    });
+    let found = isolated.find_map(|function| Some((&function.name, function.config.outputs().into_iter().next()?.1)));
+    found.map_or(Ok(()), |(name, file)| {
+        Err(Refusal::new(format!(
+            "isolated function {name} writes {}, which processes of two servers cannot do: drain the chain first",
+            file.display()
+        )))
+    })
 }
 
 /// Exports the flows of a worker of a chain.
@@ -327,9 +356,10 @@ fn sockets_of(name: &str, port: &SharedPort) -> Result<PassedSockets, Refusal> {
 }
 
 fn offer_of(name: &str, chain: &RunningChain) -> Result<ChainOffer, Refusal> {
-    if chain.plan().config().isolation.is_some() {
+    let isolation = chain.plan().config().isolation.as_ref();
+    if isolation.is_some_and(IsolationConfig::has_joining) {
         return Err(Refusal::new(format!(
-            "chain {name} has isolated functions, whose processes are the running server's: drain it first"
+            "chain {name} has functions whose processes have joined the running server: drain it first"
         )));
     }
     if let Some((function, _)) = chain.spec().externals().next() {

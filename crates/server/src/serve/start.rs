@@ -110,7 +110,7 @@ impl FromPredecessor {
         if let Some(predecessor) = self.predecessor {
             let completed = predecessor.take(manager, stop)?;
             let at = Instant::now();
-            let locked = retry(|| LockedState::lock(paths))?;
+            let locked = retry(|| LockedState::lock_after(paths))?;
             *store.0.borrow_mut() = Some(locked.store);
             // With the other server's counts, before the first client reads them.
             manager.observe(now());

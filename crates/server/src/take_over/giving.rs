@@ -44,6 +44,8 @@ pub(crate) struct TakeOverSocket {
     connected: Option<(UnixStream, Instant)>,
     /// New server that prepares itself, and the time of its connection.
     preparing: Option<(UnixStream, Instant)>,
+    /// The cores are shared with it.
+    shares_cores: bool,
 }
 
 /// New server, which has taken over.
@@ -82,6 +84,7 @@ impl TakeOverSocket {
             state: without_links(&paths.state),
             connected: None,
             preparing: None,
+            shares_cores: false,
         })
     }
 
@@ -117,6 +120,11 @@ impl TakeOverSocket {
                     refuse(&stream, &format!("process {process} is taking over"));
                 }
             }
+        }
+        // A server that has taken over needs them to the end of this one.
+        let shares = self.preparing.is_some();
+        if std::mem::replace(&mut self.shares_cores, shares) != shares {
+            manager.machine().share_cores(shares);
         }
         None
     }

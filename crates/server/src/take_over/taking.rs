@@ -125,6 +125,8 @@ impl Predecessor {
     ) -> Result<Completed, TakeOverError> {
         let socket = self.socket.clone();
         let taken = self.take_unless(manager, stop);
+        // The other server's threads have ended, or go on alone.
+        manager.machine().share_cores(false);
         if taken.is_err() {
             // The running server has the flows: they do not end here.
             manager.machine().leave();

@@ -2,6 +2,7 @@
 
 use crate::external::attachment::{Attachment, Direction};
 use crate::packet_socket::monitor::{InterfaceMonitor, PortCounters};
+use crate::packet_socket::renewal::RingExchange;
 use crate::packet_socket::ring::RxRing;
 use crate::packet_socket::sending::SendList;
 use crate::packet_socket::socket::PacketSocket;
@@ -19,19 +20,27 @@ const HEADERS: usize = 14 + 4;
 pub(super) struct End {
     // Before the socket, whose memory it is.
     ring: RxRing,
+    /// Passes the ring of an interface that was made again.
+    renewed: Arc<RingExchange>,
     socket: Arc<PacketSocket>,
     counters: Arc<PortCounters>,
 }
 
 impl End {
-    /// A worker's side of the interface, and the monitor's.
-    pub(super) fn new(socket: Arc<PacketSocket>, ring: RxRing) -> (End, InterfaceMonitor) {
+    /// A worker's side of the interface, the monitor's, and the exchange by which the worker gets a new ring.
+    pub(super) fn new(socket: Arc<PacketSocket>, ring: RxRing) -> (End, InterfaceMonitor, Arc<RingExchange>) {
         let counters = Arc::new(PortCounters::default());
         let receives = vec![(Arc::clone(&socket), Arc::clone(&counters))];
         let is_owner = Arc::new(AtomicBool::new(true));
         let monitor = InterfaceMonitor::new(receives, Vec::new(), ring.slots(), is_owner);
-        let end = End { ring, socket, counters };
-        (end, monitor)
+        let renewed = Arc::<RingExchange>::default();
+        let end = End {
+            ring,
+            renewed: Arc::clone(&renewed),
+            socket,
+            counters,
+        };
+        (end, monitor, renewed)
     }
 }
 
@@ -88,6 +97,10 @@ impl Attachment for Ends {
         let (mut count, mut refused) = (0, 0);
         while count < most {
             let Some(slot) = end.ring.next() else {
+                // The old ring is read to its end first.
+                if end.renewed.is_new() {
+                    end.renewed.exchange(&mut end.ring);
+                }
                 break;
             };
             match slot.frame().filter(|frame| frame.length() <= longest) {

@@ -1,13 +1,14 @@
 //! External functions behind kernel interfaces, by packet sockets (AF_PACKET): without DPDK, and on several cores.
 //!
 //! Each worker has interfaces of its own. So a returned packet arrives at the worker that sent it, whatever the
-//! function has rewritten.
+//! function has rewritten. An interface that is deleted and made again is used again, as ports are.
 
 mod attachment;
 
 use super::attachment::{Attached, Attachment};
 use super::with_externals::Functions;
 use crate::packet_socket::monitor::InterfaceMonitor;
+use crate::packet_socket::renewal::{MOST_PATIENCE, Renewal};
 use crate::packet_socket::ring::RingLayout;
 use crate::packet_socket::socket::PacketSocket;
 use crate::packet_socket::{InterfaceError, MOST_HEADERS, Problem};
@@ -67,8 +68,15 @@ impl KernelPorts {
         let ring = socket.create_ring(layout).map_err(failed)?;
         socket.receive_all(true).map_err(failed)?;
         let socket = Arc::new(socket);
-        let (end, monitor) = End::new(socket, ring);
-        self.monitors.push(monitor);
+        let (end, monitor, exchange) = End::new(socket, ring);
+        self.monitors.push(monitor.renewed_by(Renewal {
+            promiscuous: true,
+            mtu: None,
+            layout: Some(layout),
+            exchanges: vec![exchange],
+            // The chain's other packets go on.
+            patience: MOST_PATIENCE,
+        }));
         Ok(end)
     }
 }

@@ -8,16 +8,17 @@ fn name() -> impl Strategy<Value = String> {
 fn description() -> impl Strategy<Value = Description> {
     let reasons = prop::collection::vec((name(), any::<bool>()), 0..=MOST_REASONS);
     let notes = prop::collection::vec(name(), 0..=crate::protocol::layout::MAX_FUNCTION_COUNTERS);
-    let flags = (any::<bool>(), any::<bool>(), any::<Option<u32>>());
+    let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<Option<u32>>());
     let bytes = (0..=MOST_STATE, 0..=MOST_STATE);
     (name(), bytes, flags, reasons, notes).prop_map(|(name, (state_bytes, piece_bytes), flags, drop_reasons, notes)| {
-        let (wants_flow_ends, opens_companions, durable) = flags;
+        let (wants_flow_ends, opens_companions, can_restart, durable) = flags;
         Description {
             name,
             state_bytes,
             wants_flow_ends,
             opens_companions,
             durable,
+            can_restart,
             piece_bytes,
             drop_reasons,
             counters: notes,
