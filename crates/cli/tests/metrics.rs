@@ -145,7 +145,7 @@ fn prometheus_accepts_alerts_and_dashboards() {
     let folder = Folder::new();
     // JSON is YAML, too.
     let all = serde_json::json!({"groups": [{"name": "queries", "rules": rules}]});
-    promtool(["check", "rules"], &folder.write("queries.yaml", &all.to_string()));
+    promtool(["check", "rules"], &folder.write("queries.yaml", all.to_string()));
 }
 
 /// Finds Prometheus' tool for its files: installed, or kept by `tools/deps.sh` beside build products.

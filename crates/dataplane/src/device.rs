@@ -17,7 +17,10 @@
 //! while a device's own table changes, provided the change reaches the device before it takes effect here.
 
 mod forwarding;
+mod sending;
 pub mod ticks;
+
+pub use sending::{DeviceSender, Sender};
 
 use crate::capture::CaptureTap;
 use crate::clock::Clock;
@@ -110,17 +113,6 @@ pub trait Receiver: Send {
     /// Uses the device from now on, or leaves it to another process.
     fn set_owner(&mut self, is_owner: bool) {
         let _ = is_owner;
-    }
-}
-
-/// Transmit queue of a device, owned by the thread that uses it.
-pub trait Sender: Send {
-    /// Sends the packets of the batch, as [`PortSender::transmit`] does.
-    fn transmit(&mut self, batch: &mut Batch) -> usize;
-
-    /// Like [`PortSender::transmit_back`].
-    fn transmit_back(&mut self, batch: &mut Batch) -> usize {
-        self.transmit(batch)
     }
 }
 
@@ -290,41 +282,6 @@ pub struct DeviceQueue<R, S> {
     times: Vec<Nanos>,
     start: Nanos,
     end: Nanos,
-}
-
-/// Device sender of a worker or an auxiliary core.
-#[derive(Debug)]
-pub struct DeviceSender<S> {
-    sender: S,
-    capture: Option<CaptureTap>,
-    clock: Clock,
-}
-
-impl<S: Sender> DeviceSender<S> {
-    #[inline]
-    fn record(&mut self, batch: &Batch) {
-        if let Some(capture) = &mut self.capture {
-            let now = self.clock.now();
-            (0..batch.len()).for_each(|i| capture.record(now, batch.frame(i)));
-        }
-    }
-}
-
-impl<S: Sender> PortSender for DeviceSender<S> {
-    #[inline]
-    fn transmit(&mut self, batch: &mut Batch) -> usize {
-        self.record(batch);
-        self.sender.transmit(batch)
-    }
-
-    fn transmit_back(&mut self, batch: &mut Batch) -> usize {
-        self.record(batch);
-        self.sender.transmit_back(batch)
-    }
-
-    fn capture(&mut self, tap: CaptureTap) {
-        self.capture = Some(tap);
-    }
 }
 
 impl<R: Receiver, S: Sender> PortSender for DeviceQueue<R, S> {

@@ -351,7 +351,7 @@ impl WorkerFactory {
             if let Some(record) = self.batch_records.pop() {
                 worker.note(record);
             }
-            if let Some(keeper) = self.keeper_of(core) {
+            if let Some(keeper) = self.keeper_of(core as u32) {
                 worker.keep_packets(keeper);
             }
             if let Some(buffered_spans) = &buffered_spans {
