@@ -37,7 +37,7 @@ deb: ## a Debian package of the program with the solver and the rack's commands,
 
 # maturin comes into an environment of its own. Another profile than the release's builds faster: WHEEL="--profile demo".
 wheel: ## the Python package with the program in it, for Python 3.9 and later: target/wheels/tailwater-VERSION-cp39-abi3-linux_MACHINE.whl
-	@tools/deps.sh build
+	@tools/deps.sh build wheel
 	@tools/wheel.sh $(WHEEL)
 
 images: ## the program as a container image for a rack on Kubernetes, without a registry: target/tailwater-VERSION.image.tar

@@ -14,21 +14,23 @@ case "${1:-}" in
     exit 2
     ;;
 esac
-target=${CARGO_TARGET_DIR:-$PWD/target}
-built=$target/$profile
-[ "$profile" != dev ] || built=$target/debug
+CARGO_TARGET_DIR=$(realpath -m "${CARGO_TARGET_DIR:-target}")
+export CARGO_TARGET_DIR
+built=$CARGO_TARGET_DIR/$profile
+[ "$profile" != dev ] || built=$CARGO_TARGET_DIR/debug
 
 # In an environment of its own: the system's Python packages stay as they are.
-tools=$target/wheel-tools
+tools=$CARGO_TARGET_DIR/wheel-tools
 if ! [ -x "$tools/bin/maturin" ]; then
     python3 -m venv "$tools"
     "$tools/bin/pip" install --quiet --disable-pip-version-check 'maturin>=1.9,<2'
 fi
 
-cargo build --locked --profile "$profile" -p tailwater -p tailwater-python
-trap 'rm -rf python/tailwater/bin' EXIT
-mkdir -p python/tailwater/bin
-install -m 755 "$built/tailwater" python/tailwater/bin/tailwater
+cargo build --locked --profile "$profile" -p tailwater
+bundled=$PWD/python/tailwater/bin
+trap 'rm -rf "$bundled"' EXIT
+mkdir -p "$bundled"
+install -m 755 "$built/tailwater" "$bundled/tailwater"
 # Not checked against manylinux: the package is for machines like this one, as the program is.
-"$tools/bin/maturin" build --profile "$profile" --compatibility linux --manifest-path crates/python/Cargo.toml \
-    --out "$target/wheels"
+cd python
+"$tools/bin/maturin" build --profile "$profile" --compatibility linux --out "$CARGO_TARGET_DIR/wheels"

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Runs the code cells of notebooks, as the kernel would, without Jupyter. QUICK=1 in the environment has them run within
-seconds.
+"""Runs the code cells of notebooks, as the kernel would, without Jupyter.
+
+With QUICK=1 in the environment they take little traffic, and so seconds.
 
 usage: run.py [--pictures FOLDER] NOTEBOOK.ipynb...
        --pictures FOLDER    writes plots to PNG files there
@@ -14,7 +15,7 @@ from pathlib import Path
 
 
 def run(notebook: Path) -> dict:
-    """Runs a notebook's cells in its folder, and prints the value of each one's last expression. Returns its variables."""
+    """Runs a notebook's cells in its folder, and prints each one's last expression. Returns the variables."""
     cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
     names = {"__name__": "__main__"}
     before = os.getcwd()

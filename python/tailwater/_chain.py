@@ -22,10 +22,6 @@ Traffic = Union[Path, Iterable[Union[Frame, tuple[int, Frame]]]]
 CHUNK = 1024
 # Distance of frames without times, in nanoseconds.
 GAP_NS = 1000
-COLUMNS = (
-    "time_ns", "length", "source", "destination", "source_port", "destination_port", "protocol", "verdict",
-    "function", "reason", "events", "changed", "data",
-)  # fmt: skip
 UNITS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9, "m": 60 * 10**9}
 
 
@@ -152,10 +148,10 @@ class Chain:
     ) -> None:
         given = [(each if isinstance(each, Function) else Function(each))._given() for each in functions]
         text = document_text(spec)
-        if text is None:
-            self._chain = _native.Chain(path=fspath(spec), functions=given, seed=seed)
-        else:
+        if text is not None:
             self._chain = _native.Chain(text=text, base_dir=base_dir, functions=given, seed=seed)
+        else:
+            self._chain = _native.Chain(path=path_of(spec), functions=given, seed=seed)
         self._last_ns = 0
 
     @property
@@ -177,8 +173,9 @@ class Chain:
     def counts(self) -> Table:
         """Packets (of some counters bytes) so far by function, reason and outcome: `dropped`, `lost`, or `passed` for
         other counters. Zeros are left out."""
-        columns = list(zip(*self._chain.counts())) or [[], [], [], []]
-        return Table(dict(zip(("function", "reason", "outcome", "packets"), map(list, columns))))
+        counts = self._chain.counts()
+        names = ("function", "reason", "outcome", "packets")
+        return Table({name: [count[at] for count in counts] for at, name in enumerate(names)})
 
     def process(self, frame: Frame, time_ns: Optional[int] = None) -> PacketResult:
         """Runs one Ethernet frame, by default a microsecond after the last one. Idle flows end by these times."""
@@ -209,9 +206,8 @@ class Chain:
         else:
             _native.write_capture(capture_out, passed)
         results = [_result(row) for row in rows]
-        columns = list(zip(*results)) or [[] for _ in COLUMNS]
-        by_name = dict(zip(PacketResult._fields, map(list, columns)))
-        return Run(Table({name: by_name[name] for name in COLUMNS}), self.counts, source.notices)
+        table = Table({name: [result[at] for result in results] for at, name in enumerate(PacketResult._fields)})
+        return Run(table, self.counts, source.notices)
 
     def _passed(
         self, source: _Source, rows: list[_native.Row], limit: Optional[int], keep: bool, yields: bool
@@ -265,10 +261,11 @@ class _Source:
 
     def chunks(self) -> Iterator[list[tuple[int, bytes]]]:
         if self._reader:
-            while chunk := self._reader.read():
-                yield chunk
+            while read := self._reader.read():
+                yield read
             return
-        chunk, time = [], -GAP_NS
+        chunk: list[tuple[int, bytes]] = []
+        time = -GAP_NS
         for item in self._given:
             time, frame = item if isinstance(item, tuple) else (time + GAP_NS, item)
             chunk.append((time, bytes(frame)))
@@ -301,6 +298,13 @@ def document_text(document: Union[Path, Mapping[str, Any]]) -> Optional[str]:
     return None
 
 
+def path_of(document: Union[Path, Mapping[str, Any]]) -> str:
+    """Path of a document that is a file."""
+    if not isinstance(document, (str, PathLike)):
+        raise InputError(f"expected a path, a text or a mapping, found {type(document).__name__}")
+    return fspath(document)
+
+
 def nanoseconds(duration: Union[str, float]) -> int:
     """Nanoseconds of a duration in seconds, or with a unit as in specs: `"1.5ms"`."""
     if isinstance(duration, str):
@@ -316,8 +320,5 @@ def nanoseconds(duration: Union[str, float]) -> int:
 
 def _result(row: _native.Row) -> PacketResult:
     time, length, flow, verdict, function, reason, events, data, changed = row
-    source, destination, source_port, destination_port, protocol = flow or (None,) * 5
-    return PacketResult(
-        time, length, source, destination, source_port, destination_port, protocol, verdict, function, reason, events,
-        changed, data,
-    )  # fmt: skip
+    fields = flow or (None, None, None, None, None)
+    return PacketResult._make((time, length, *fields, verdict, function, reason, events, changed, data))

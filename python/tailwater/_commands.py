@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Optional, Union
 
 from . import _program
-from ._chain import document_text
+from ._chain import document_text, path_of
 from ._errors import InputError, Interrupted
 from ._program import Progress
 from ._table import Table, paths_of, rows_of
@@ -28,8 +28,8 @@ REPEATED = {"port", "property"}
 class Report(Mapping[str, Any]):
     """Result of a command: its JSON document, whose fields the command's page lists, read as a mapping.
 
-    `exit_code` is 0, or tells about the result: 1 no verdict, 3 an objective missed or denied, 4 a measurement in doubt.
-    `notices` are the program's messages."""
+    `exit_code` is 0, or tells about the result: 1 no verdict, 3 an objective missed or denied, 4 a measurement in
+    doubt. `notices` are the program's messages."""
 
     def __init__(self, document: Mapping[str, Any], *, path: str = "", exit_code: int = 0, messages: str = "") -> None:
         self.document = dict(document)
@@ -89,8 +89,8 @@ def command(
     progress: Progress = None,
     **flags: Any,
 ) -> Report:
-    """Runs a command of the program that prints JSON, such as `command("doctor")`. Arguments that are documents or texts
-    are given to it as such. Keywords are its flags: `rate_scale=2` is `--rate-scale=2`, `check_slo=True` is
+    """Runs a command of the program that prints JSON, such as `command("doctor")`. Arguments that are documents or
+    texts are given to it as such. Keywords are its flags: `rate_scale=2` is `--rate-scale=2`, `check_slo=True` is
     `--check-slo`, a list has commas, and a final `_` is left out (`with_`). `progress` shows the program's progress on
     standard error: by default where that is a terminal; a callable gets it line by line. `table` is the path of the
     result's main list.
@@ -103,7 +103,7 @@ def command(
         for argument in arguments:
             own = document_text(argument)
             if own is None:
-                given.append(fspath(argument))
+                given.append(path_of(argument))
             elif text is None:
                 given.append("-")
                 text = own
@@ -169,8 +169,8 @@ def run(chain: Document, *, progress: Progress = None, **flags: Any) -> Report:
 
 
 def simulate(rack: Document, *, progress: Progress = None, **flags: Any) -> Report:
-    """`tailwater simulate`: chains on a rack under several policies, in virtual time. Table: a row for each chain of each
-    run."""
+    """`tailwater simulate`: chains on a rack under several policies, in virtual time. Table: a row for each chain of
+    each run."""
     main = "searches[]" if "find" in flags else "runs[].chains[]"
     return command("simulate", rack, table=main, progress=progress, **flags)
 
@@ -193,7 +193,7 @@ def profile(kind: str, chain: Document, *, progress: Progress = None, **flags: A
 
 
 def trace_info(traffic: Union[str, PathLike[str]], *, progress: Progress = None, **flags: Any) -> Report:
-    """`tailwater trace info`: packets, flows, sizes and worst bursts of a capture or a preset; with `service_us`, a study
-    of the latency that its bursts cause."""
+    """`tailwater trace info`: packets, flows, sizes and worst bursts of a capture or a preset; with `service_us`, a
+    study of the latency that its bursts cause."""
     main = "minnows[]" if "service_us" in flags or "svg" in flags else "bursts[]"
     return command("trace", "info", traffic, table=main, progress=progress, **flags)

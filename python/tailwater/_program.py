@@ -92,17 +92,18 @@ def call(arguments: Sequence[str], *, text: Optional[str] = None, progress: Prog
             os.close(slave)
     output: list[bytes] = []
     complaints: list[str] = []
-    source = process.stderr.fileno() if process.stderr else master
+    out, source = process.stdout, process.stderr.fileno() if process.stderr else master
+    assert out is not None and source is not None
     readers = [
-        threading.Thread(target=lambda: output.append(process.stdout.read()), daemon=True),
+        threading.Thread(target=lambda: output.append(out.read()), daemon=True),
         threading.Thread(target=_read, args=(source, complaints, show), daemon=True),
         threading.Thread(target=_write, args=(process, text), daemon=True),
     ]
-    for reader in readers:
-        reader.start()
     was_interrupted = False
     try:
         try:
+            for reader in readers:
+                reader.start()
             process.wait()
         except KeyboardInterrupt:
             was_interrupted = True
@@ -115,8 +116,9 @@ def call(arguments: Sequence[str], *, text: Optional[str] = None, progress: Prog
             process.kill()
             process.wait()
         for reader in readers:
-            reader.join()
-        process.stdout.close()
+            if reader.ident is not None:
+                reader.join()
+        out.close()
         if process.stderr:
             process.stderr.close()
         if master is not None:

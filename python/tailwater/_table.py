@@ -58,7 +58,7 @@ class Table:
     def to_pandas(self) -> Any:
         """The table as a `pandas.DataFrame`. Requires pandas."""
         try:
-            import pandas
+            import pandas  # type: ignore[import-untyped,unused-ignore]
         except ImportError as error:
             raise ImportError("pandas is not installed: pip install pandas") from error
         return pandas.DataFrame(self.columns)
@@ -66,7 +66,7 @@ class Table:
     def to_arrow(self) -> Any:
         """The table as a `pyarrow.Table`. Requires pyarrow."""
         try:
-            import pyarrow
+            import pyarrow  # type: ignore[import-untyped,unused-ignore]
         except ImportError as error:
             raise ImportError("pyarrow is not installed: pip install pyarrow") from error
         return pyarrow.table(self.columns)
@@ -96,9 +96,7 @@ class Table:
     def _repr_html_(self) -> str:
         head, *rows = self._texts()
         cells = "".join(f"<th>{html.escape(name)}</th>" for name in head)
-        body = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
-        )
+        body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
         more = f"<p>{len(self) - SHOWN} more rows</p>" if len(self) > SHOWN else ""
         return f"<table><tr>{cells}</tr>{body}</table>{more}"
 
@@ -131,21 +129,25 @@ def flatten(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def rows_of(document: Mapping[str, Any], path: str) -> list[dict[str, Any]]:
     """Elements of the list at `path`, such as `runs[].chains[]`, as rows. Each has also the fields of the objects that
     it is in, where it has none of the same name. The path may lead through objects; the empty one is the document."""
-    found: list[tuple[Mapping[str, Any], dict[str, Any]]] = [(document, {})]
-    if not path:
-        return [flatten(document)]
-    for at, part in enumerate(path.split(".")):
-        name, is_list = (part[:-2], True) if part.endswith("[]") else (part, False)
-        inner = []
+    found: list[tuple[Any, dict[str, Any]]] = [(document, {})]
+    for at, part in enumerate(path.split(".") if path else []):
+        inner: list[tuple[Any, dict[str, Any]]] = []
         for holder, outer in found:
-            # Fields of the whole document are the same in each row.
-            above = {**outer, **flatten(holder)} if at > 0 and is_list else outer
-            value = holder.get(name) if isinstance(holder, Mapping) else None
-            values = value if is_list and isinstance(value, list) else [] if value is None or is_list else [value]
-            inner.extend((item, above) for item in values)
+            if not isinstance(holder, Mapping):
+                continue
+            if not part.endswith("[]"):
+                inner.append((holder.get(part), outer))
+            elif isinstance(values := holder.get(part[:-2]), list):
+                # Fields of the whole document are the same in each row.
+                around = {**outer, **flatten(holder)} if at > 0 else outer
+                inner.extend((item, around) for item in values)
         found = inner
-    return [{**flatten(item), **{k: v for k, v in outer.items() if k not in flatten(item)}}
-            if isinstance(item, Mapping) else {"value": item, **outer} for item, outer in found]  # fmt: skip
+    return [_row(item, outer) for item, outer in found if item is not None]
+
+
+def _row(item: Any, outer: dict[str, Any]) -> dict[str, Any]:
+    own = flatten(item) if isinstance(item, Mapping) else {"value": item}
+    return {**own, **{name: value for name, value in outer.items() if name not in own}}
 
 
 def paths_of(document: Any, prefix: str = "") -> list[str]:

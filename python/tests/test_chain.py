@@ -131,7 +131,7 @@ class Functions(unittest.TestCase):
         def last(packet):
             return True
 
-        web = tailwater.function(name="web", after="url-filter")(lambda packet: packet.destination_port != 80)
+        web = tailwater.function(name="web", after="urlFilter")(lambda packet: packet.destination_port != 80)
         chain = tailwater.Chain(EXAMPLES / "branches.yaml", functions=[last, web])
         self.assertEqual(chain.functions[-1], "last")
         # Only a branch's packets reach it, and UDP is on another one.
@@ -185,6 +185,7 @@ class Wrong(unittest.TestCase):
         self.assertIsInstance(error, ValueError)
         self.wrong("none.yaml", "none.yaml")
         self.wrong("", {"kind": "Chain"})
+        self.wrong("a path, a text or a mapping", 7)
         self.wrong("external functions", EXAMPLES / "external.yaml")
         self.wrong("spec.state", EXAMPLES / "nat-state.yaml")
 

@@ -54,7 +54,13 @@ class Commands(unittest.TestCase):
 
     def test_keywords_are_flags(self):
         report = tailwater.run(
-            "chain.yaml", traffic=Path("a.pcap"), rate_scale=2, check_slo=True, isolation=None, port=["a", "b"], cores=[0, 1]
+            "chain.yaml",
+            traffic=Path("a.pcap"),
+            rate_scale=2,
+            check_slo=True,
+            isolation=None,
+            port=["a", "b"],
+            cores=[0, 1],
         )
         expected = ["run", "chain.yaml", "--traffic=a.pcap", "--rate-scale=2", "--check-slo", "--port=a", "--port=b"]
         self.assertEqual(report["arguments"], [*expected, "--cores=0,1", "--output=json"])
@@ -120,7 +126,11 @@ class Tables(unittest.TestCase):
             {
                 "rack": "r",
                 "runs": [
-                    {"policy": "static", "seed": 1, "chains": [{"chain": "a", "p": {"x": 1}, "windows": [{"late": 5}]}]},
+                    {
+                        "policy": "static",
+                        "seed": 1,
+                        "chains": [{"chain": "a", "p": {"x": 1}, "windows": [{"late": 5}]}],
+                    },
                     {"policy": "tailwater", "seed": 1, "chains": [{"chain": "a", "p": {"x": 2, "y": None}}]},
                 ],
                 "empty": [],
@@ -129,7 +139,13 @@ class Tables(unittest.TestCase):
         )
         self.assertEqual(report.tables, ["runs[]", "runs[].chains[]", "runs[].chains[].windows[]"])
         table = report.table()
-        expected = {"chain": ["a", "a"], "p.x": [1, 2], "policy": ["static", "tailwater"], "seed": [1, 1], "p.y": [None] * 2}
+        expected = {
+            "chain": ["a", "a"],
+            "p.x": [1, 2],
+            "policy": ["static", "tailwater"],
+            "seed": [1, 1],
+            "p.y": [None] * 2,
+        }
         self.assertEqual(table.columns, expected)
         self.assertEqual(list(report.table("runs[].chains[].windows[]"))[0]["policy"], "static")
         self.assertEqual(list(report.table("")), [{"rack": "r", "empty": []}])
@@ -148,7 +164,7 @@ class Tables(unittest.TestCase):
             with self.assertRaisesRegex(tailwater.InputError, "report.json"):
                 tailwater.Report.load(path)
             tailwater.Table({"a": [1, None]}).to_csv(path)
-            self.assertEqual(path.read_text(), "a\n1\n\"\"\n")
+            self.assertEqual(path.read_text(), 'a\n1\n""\n')
 
     def test_pandas_and_arrow_where_they_are_installed(self):
         table = tailwater.Table({"a": [1, 2], "b": ["x", None]})

@@ -89,7 +89,9 @@ fn interned(reasons: &[String]) -> &'static [&'static str] {
     if let Some(found) = known.get(reasons) {
         return found;
     }
-    let added = reasons.iter().map(|reason| &*Box::leak(reason.clone().into_boxed_str()));
+    let added = reasons
+        .iter()
+        .map(|reason| &*Box::leak(reason.clone().into_boxed_str()));
     let all: Vec<&'static str> = OWN_REASONS.into_iter().chain(added).collect();
     let all: &'static [&'static str] = Box::leak(all.into_boxed_slice());
     known.insert(reasons.to_vec(), all);

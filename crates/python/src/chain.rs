@@ -37,7 +37,9 @@ enum State {
 impl Chain {
     /// Reads the spec at `path`, or from `text`, whose file names are relative to `base_dir`, and builds the chain.
     #[new]
-    #[pyo3(signature = (*, path = None, text = None, name = "chain", base_dir = PathBuf::new(), functions = Vec::new(), seed = 1))]
+    #[pyo3(signature = (
+        *, path = None, text = None, name = "chain", base_dir = PathBuf::new(), functions = Vec::new(), seed = 1
+    ))]
     fn new(
         py: Python<'_>,
         path: Option<PathBuf>,
@@ -201,6 +203,18 @@ impl Chain {
             processed.is_changed,
         )
             .into_pyobject(py)
+    }
+}
+
+/// Completes the files of a chain that nobody has closed, so that no thread of theirs remains.
+impl Drop for Chain {
+    fn drop(&mut self) {
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::replace(state, State::Finished(Vec::new(), Vec::new()));
+        if let State::Running(runner) = before {
+            // Nobody is there to be told of an error.
+            let _ = runner.finish();
+        }
     }
 }
 

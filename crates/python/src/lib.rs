@@ -1,8 +1,8 @@
 //! Extension module `tailwater._native` of the Python package: chains whose functions run one packet at a time in
 //! Python's process, and packets of captures and presets.
 //!
-//! The package in `python/` wraps it; its types are in `python/tailwater/_native.pyi`. All that measures or simulates is
-//! the `tailwater` program's. Wrong input raises `tailwater.InputError`: no panic crosses the boundary.
+//! The package in `python/` wraps it; its types are in `python/tailwater/_native.pyi`. All that measures or simulates
+//! is the `tailwater` program's. Wrong input raises `tailwater.InputError`: no panic crosses the boundary.
 
 mod call;
 mod chain;

@@ -246,11 +246,7 @@ impl Runner {
             *count += more;
         }
         let exported = builder.finish_exports(&[]);
-        (
-            reasons,
-            counts,
-            exported.map(|_| ()).map_err(|error| error.to_string()),
-        )
+        (reasons, counts, exported.map(|_| ()).map_err(|error| error.to_string()))
     }
 }
 

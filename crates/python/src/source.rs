@@ -1,6 +1,6 @@
 //! Packets of a capture or a preset, and writing captures.
 
-use crate::errors::{of_traffic, wrong};
+use crate::errors::{TailwaterError, of_traffic, wrong};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
@@ -24,6 +24,8 @@ enum Read {
     Packets(Vec<(u64, Vec<u8>)>),
     End(Vec<String>),
     Failed(TrafficError),
+    /// The thread has ended without one of these.
+    Lost,
 }
 
 /// Packets of a capture or a preset, read by a thread of their own, at most three chunks ahead.
@@ -141,14 +143,13 @@ impl Packets {
                 let read = match state.chunks.recv_timeout(PERIOD) {
                     Ok(read) => read,
                     Err(RecvTimeoutError::Timeout) => return None,
-                    // The thread has ended without an end: it has panicked, and its message is on standard error.
-                    Err(RecvTimeoutError::Disconnected) => Read::End(vec!["reading ended early".to_owned()]),
+                    Err(RecvTimeoutError::Disconnected) => Read::Lost,
                 };
                 if let Read::End(notices) = &read {
                     state.is_over = true;
                     state.notices.extend(notices.iter().cloned());
                 }
-                state.is_over |= matches!(read, Read::Failed(_));
+                state.is_over |= matches!(read, Read::Failed(_) | Read::Lost);
                 Some(read)
             });
             return match read {
@@ -160,6 +161,9 @@ impl Packets {
                 }
                 Some(Read::End(_)) => Ok(Vec::new()),
                 Some(Read::Failed(error)) => Err(of_traffic(&error)),
+                Some(Read::Lost) => Err(TailwaterError::new_err(
+                    "the thread that reads the packets has panicked",
+                )),
             };
         }
     }

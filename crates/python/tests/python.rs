@@ -38,7 +38,10 @@ fn the_package_passes_its_tests() {
         println!("skipped: Python 3.9 or newer, as python3, is not installed");
         return;
     }
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../..")
+        .canonicalize()
+        .unwrap();
     let package = package();
     let mut command = Command::new("python3");
     command.args(["-B", "-m", "unittest", "discover", "--start-directory"]);
