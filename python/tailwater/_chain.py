@@ -94,7 +94,7 @@ def function(
     drop_reasons: Sequence[str] = (),
 ) -> Callable[[Callable[[Packet], Any]], Function]:
     """Decorator that makes a Python function one of a chain, in front of or behind the function of this name, or at the
-    chain's end. Its name is that of the Python function, with hyphens. For experiments: a packet costs microseconds."""
+    chain's end. Its name is that of the Python function, with hyphens. For experiments, and slow."""
     return lambda callable: Function(callable, name=name, before=before, after=after, drop_reasons=drop_reasons)
 
 

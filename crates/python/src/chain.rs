@@ -163,7 +163,7 @@ impl Chain {
 }
 
 impl Chain {
-    /// Waits for nobody: the other user may be a function of this chain, or wait for Python's lock.
+    /// Fails at once if the chain is in use. Its user may be a function of this chain, or may wait for Python's lock.
     fn lock(&self) -> PyResult<MutexGuard<'_, State>> {
         match self.state.try_lock() {
             Ok(state) => Ok(state),
@@ -206,13 +206,13 @@ impl Chain {
     }
 }
 
-/// Completes the files of a chain that nobody has closed, so that no thread of theirs remains.
+/// Completes the files of a chain that was not closed, and ends the threads that write them.
 impl Drop for Chain {
     fn drop(&mut self) {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         let before = std::mem::replace(state, State::Finished(Vec::new(), Vec::new()));
         if let State::Running(runner) = before {
-            // Nobody is there to be told of an error.
+            // There is no caller to report an error to.
             let _ = runner.finish();
         }
     }

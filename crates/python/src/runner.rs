@@ -63,9 +63,9 @@ pub struct Processed {
     pub key: Option<FlowKey>,
     /// Decision.
     pub verdict: Verdict,
-    /// Index of the reason among the [reasons](Runner::reasons) of a packet that was dropped or lost.
+    /// Index among the [reasons](Runner::reasons), of a packet that was dropped or lost.
     pub reason: Option<usize>,
-    /// Indices of the reasons under which a packet was counted as unusual.
+    /// Indices of the other reasons under which the packet was counted.
     pub events: Vec<usize>,
     /// Frame as it left.
     pub frame: Option<Vec<u8>>,
@@ -193,28 +193,21 @@ impl Runner {
         self.chain.process(&mut self.batch, self.now);
         let mut counted = Vec::new();
         self.note(&mut counted);
-        for reason in counted {
-            match self.reasons[reason].outcome {
-                Outcome::Passed => processed.events.push(reason),
-                outcome => {
-                    processed.reason = Some(reason);
-                    processed.verdict = match outcome {
-                        Outcome::Lost => Verdict::Lost,
-                        _ => Verdict::Dropped,
-                    };
-                }
-            }
-        }
+        let is_end = |reason: &usize| self.reasons[*reason].outcome != Outcome::Passed;
         if self.batch.is_empty() {
-            // A packet that no reason was counted for: the chain's own business took it.
-            if processed.verdict == Verdict::Forwarded {
-                processed.verdict = Verdict::Dropped;
-            }
+            processed.reason = counted.iter().copied().find(is_end);
+            let outcome = processed.reason.map(|reason| self.reasons[reason].outcome);
+            processed.verdict = match outcome {
+                Some(Outcome::Lost) => Verdict::Lost,
+                _ => Verdict::Dropped,
+            };
         } else {
             let left = self.batch.frame(0);
             processed.is_changed = left != frame;
             processed.frame = (keep || processed.is_changed).then(|| left.to_vec());
         }
+        counted.retain(|reason| processed.reason != Some(*reason));
+        processed.events = counted;
         self.batch.release(&mut self.pool);
         processed
     }
