@@ -17,7 +17,7 @@ help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
 
 # Only these: another commit would build the program again.
-release deb images: export TAILWATER_COMMIT := $(shell git rev-parse --short=12 HEAD 2>/dev/null)
+release deb wheel images: export TAILWATER_COMMIT := $(shell git rev-parse --short=12 HEAD 2>/dev/null)
 
 deps: ## install missing dependencies: Debian packages, and Rust if cargo is missing
 	@tools/deps.sh

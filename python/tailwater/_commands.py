@@ -53,7 +53,8 @@ class Report(Mapping[str, Any]):
 
     def table(self, path: Optional[str] = None) -> Table:
         """The list at a path, such as `runs[].chains[]`, as a table: fields of objects as `object.field`, and the
-        fields of the objects that the list is in. By default the command's main list; `""` is the document in a row."""
+        fields of the elements that the list is in. By default the command's main list; `""` is the document as one
+        row."""
         return Table.from_rows(rows_of(self.document, self._path if path is None else path))
 
     def to_pandas(self, path: Optional[str] = None) -> Any:
@@ -163,9 +164,9 @@ def _report(finished: _program.Finished, path: str) -> Optional[Report]:
 
 
 def run(chain: Document, *, progress: Progress = None, **flags: Any) -> Report:
-    """`tailwater run`: runs a chain on traffic, in real time, and measures its latency. Tables: `windows[]`,
-    `packets.drops[]`, and others."""
-    return command("run", chain, table="windows[]", progress=progress, **flags)
+    """`tailwater run`: runs a chain on traffic, in real time, and measures its latency. Tables:
+    `windows.list[]`, `packets.drops[]`, and others."""
+    return command("run", chain, table="windows.list[]", progress=progress, **flags)
 
 
 def simulate(rack: Document, *, progress: Progress = None, **flags: Any) -> Report:

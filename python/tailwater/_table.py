@@ -127,10 +127,12 @@ def flatten(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def rows_of(document: Mapping[str, Any], path: str) -> list[dict[str, Any]]:
-    """Elements of the list at `path`, such as `runs[].chains[]`, as rows. Each has also the fields of the objects that
-    it is in, where it has none of the same name. The path may lead through objects; the empty one is the document."""
+    """Elements of the list at `path`, such as `runs[].chains[]`, as rows. Each has also the fields of the elements
+    that it is in, where it has none of the same name. The path may lead through objects; the empty one is the
+    document."""
     found: list[tuple[Any, dict[str, Any]]] = [(document, {})]
-    for at, part in enumerate(path.split(".") if path else []):
+    is_element = False
+    for part in path.split(".") if path else []:
         inner: list[tuple[Any, dict[str, Any]]] = []
         for holder, outer in found:
             if not isinstance(holder, Mapping):
@@ -138,10 +140,10 @@ def rows_of(document: Mapping[str, Any], path: str) -> list[dict[str, Any]]:
             if not part.endswith("[]"):
                 inner.append((holder.get(part), outer))
             elif isinstance(values := holder.get(part[:-2]), list):
-                # Fields of the whole document are the same in each row.
-                around = {**outer, **flatten(holder)} if at > 0 else outer
+                # Fields outside of lists are the same in each row.
+                around = {**outer, **flatten(holder)} if is_element else outer
                 inner.extend((item, around) for item in values)
-        found = inner
+        found, is_element = inner, part.endswith("[]")
     return [_row(item, outer) for item, outer in found if item is not None]
 
 

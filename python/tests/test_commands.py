@@ -149,6 +149,8 @@ class Tables(unittest.TestCase):
         self.assertEqual(table.columns, expected)
         self.assertEqual(list(report.table("runs[].chains[].windows[]"))[0]["policy"], "static")
         self.assertEqual(list(report.table("")), [{"rack": "r", "empty": []}])
+        inside = tailwater.Report({"packets": {"offered": 5, "drops": [{"reason": "denied", "packets": 2}]}})
+        self.assertEqual(list(inside.table("packets.drops[]")), [{"reason": "denied", "packets": 2}])
         self.assertEqual(len(report.table("empty[]")), 0)
         self.assertEqual(len(report.table("no[].such[]")), 0)
         self.assertEqual(len(table.where(policy="static")), 1)
