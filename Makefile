@@ -11,13 +11,13 @@ MINUTES ?= 10
 check test quick: export CMAKE_TOOLCHAIN_FILE := $(CURDIR)/tools/highs-for-tests.cmake
 # Cargo itself uses all cores; two of them would wait for each other's lock.
 .NOTPARALLEL:
-.PHONY: help deps build release man deb images rack cluster demo test test-cluster quick mutants soak chaos loom check bench bench-chains bench-counts bench-cluster bench-flows bench-functions bench-ids bench-changes bench-ingress bench-isolation bench-ports bench-peers bench-external bench-papers bench-compare bench-scaling bench-sim bench-start bench-socket bench-state bench-live-vs-sim bench-profile bench-contention bench-placement bench-prediction bench-serve clean
+.PHONY: help deps build release man deb images rack cluster demo test test-cluster quick mutants soak chaos loom check bench bench-chains bench-counts bench-cluster bench-flows bench-functions bench-ids bench-changes bench-ingress bench-isolation bench-ports bench-peers bench-external bench-papers bench-compare bench-scaling bench-sim bench-start bench-socket bench-state bench-live-vs-sim bench-profile bench-contention bench-placement bench-prediction bench-serve clean wheel
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
 
 # Only these: another commit would build the program again.
-release deb images: export TAILWATER_COMMIT := $(shell git rev-parse --short=12 HEAD 2>/dev/null)
+release deb wheel images: export TAILWATER_COMMIT := $(shell git rev-parse --short=12 HEAD 2>/dev/null)
 
 deps: ## install missing dependencies: Debian packages, and Rust if cargo is missing
 	@tools/deps.sh
@@ -37,6 +37,11 @@ deb: ## a Debian package of the program with the solver and the rack's commands,
 	@tools/deps.sh build milp
 	@cargo build --release --locked -p tailwater -p tailwater-sdk-c --features tailwater/milp,tailwater/cluster
 	@tools/debian.py target/release target
+
+# maturin comes into an environment of its own. Another profile than the release's builds faster: WHEEL="--profile demo".
+wheel: ## the Python package with the program in it, for Python 3.9 and later: target/wheels/tailwater-VERSION-cp39-abi3-linux_MACHINE.whl
+	@tools/deps.sh build wheel
+	@tools/wheel.sh $(WHEEL)
 
 images: ## the program as a container image for a rack on Kubernetes, without a registry: target/tailwater-VERSION.image.tar
 	@tools/deps.sh build check

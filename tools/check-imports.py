@@ -27,7 +27,7 @@ FLOORS = """
     dataplane sim
     profile doctor server
     cluster
-    cli
+    cli python
 """
 FLOOR_OF = {crate: floor for floor, crates in enumerate(FLOORS.split("\n")) for crate in crates.split()}
 KNOWN = Path("tools/import-circles.txt")

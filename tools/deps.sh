@@ -6,6 +6,7 @@
 #
 #   build   a C linker, CA certificates, Rust: needed for anything
 #   check   python3: which crate and file imports which; runs test programs, and ends those that hang
+#   wheel   python3 with its module venv: the Python package
 #   test    tshark: an independent reader for the captures we write; zstd: packed rule sets; crun: functions in containers;
 #           redis-server, openssl: flow state in Redis; nfdump: an independent collector of flow records;
 #           libpcap: expressions of bpfFilter; Open vSwitch: the ingress of a rack; promtool: alert rules
@@ -19,7 +20,7 @@
 # Packages of `test`, `bench`, `ports`, `milp`, `cluster` and `node` are optional: tests and benchmarks that need a missing
 # one are skipped, and report it; `make test-cluster` and `make cluster` fail.
 #
-# Without a group: all of them but `cluster` and `node`. Debian packages come by apt-get. Rust comes by rustup's own script,
+# Without a group: all of them but `wheel`, `cluster` and `node`. Debian packages come by apt-get. Rust comes by rustup's own script,
 # and only where there is no cargo; so where there is one, nothing but packages is fetched.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -204,6 +205,11 @@ for group in "$@"; do
         rust
         ;;
     check) have python3 || apt_install python3 || fail "required: python3" ;;
+    wheel)
+        # Debian has the modules that environments are made with in a package of their own.
+        python3 -c 'import ensurepip, venv' 2>/dev/null || apt_install python3 python3-venv ||
+            fail "required: python3 with its module venv"
+        ;;
     test)
         optional tshark zstd crun redis-server openssl nfdump
         pcap
@@ -218,6 +224,6 @@ for group in "$@"; do
     milp) milp ;;
     cluster) cluster ;;
     node) node ;;
-    *) fail "expected a group (build, check, test, bench, ports, milp, cluster, node), found $group" ;;
+    *) fail "expected a group (build, check, wheel, test, bench, ports, milp, cluster, node), found $group" ;;
     esac
 done

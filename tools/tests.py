@@ -37,7 +37,7 @@ COMPUTING = """
     placement/[!m]* dispatch/* chain/* api/* streams/* measure/*
     cli/explain cli/place cli/predict cli/schema cli/simulate cli/simulate_find cli/simulate_flows cli/simulate_report
     cli/trace cli/wrong_input
-    sdk/function sdk/header sdk/json functions/kinds functions/library functions/spec_golden functions/transfer
+    sdk/function sdk/header sdk/json functions/kinds functions/library functions/spec_golden functions/transfer python/*
 """
 # Programs that wait most of the time: they run on the cores of those that only compute, at their own priority.
 WAITING = "cluster/* server/control server/hostile state/redis functions/flow_stats"
