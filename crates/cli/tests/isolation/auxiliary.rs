@@ -22,8 +22,8 @@ fn by_time(sent: &Path) -> BTreeMap<[u64; 5], Vec<Vec<u8>>> {
     flows
 }
 
-/// A burst that the dedicated core cannot process in time: the same packets leave in the same order as of one process,
-/// and the flows are the same.
+/// A burst that the dedicated core cannot process in time, though in twice the objective, for which a run waits at its
+/// end: the same packets leave in the same order as of one process, and the flows are the same.
 #[test]
 fn functions_on_an_auxiliary_core_do_what_they_do_in_one_process() {
     let _alone = alone();
@@ -32,7 +32,7 @@ fn functions_on_an_auxiliary_core_do_what_they_do_in_one_process() {
         return println!("skipped: this needs two cores");
     };
     let folder = Folder::new();
-    let packets: Vec<_> = (0..4_000u32)
+    let packets: Vec<_> = (0..3_000u32)
         .map(|n| {
             let flow = n % 40;
             let port = 2000 + flow as u16;
@@ -45,8 +45,8 @@ fn functions_on_an_auxiliary_core_do_what_they_do_in_one_process() {
         .collect();
     let traffic = folder.capture("burst.pcap", &packets);
     let functions = "[{accounting: }, {policer: {limits: [{rate: 100000pps, burst: 1000, per: flow}]}}, {synthetic: \
-                     {cycles: 40000}}]";
-    let chain = folder.spec_with_slo("2ms", "offloaded.yaml", functions, "  flows: {capacity: 4096}\n");
+                     {cycles: 4000}}]";
+    let chain = folder.spec_with_slo("100ms", "offloaded.yaml", functions, "  flows: {capacity: 4096}\n");
     let core = core.to_string();
     let (one, _) = run_isolated(&chain, &traffic, "none", &core);
     let sent = by_time(&chain.with_extension("pcap"));
