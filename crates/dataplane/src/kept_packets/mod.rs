@@ -1,7 +1,7 @@
 //! The packets that matter, kept: late, lost and dropped ones, and those before them of the same flow and core.
 //!
-//! Each worker has a [`PacketKeeper`]. It copies the beginning of every packet that it sends or drops into a ring of
-//! its own, and sends those that matter to a thread that writes them ([`KeptFiles`]). Without one, a worker tests once
+//! Each worker has a `PacketKeeper`. It copies the beginning of every packet that it sends or drops into a ring of
+//! its own, and sends those that matter to a thread that writes them (`KeptFiles`). Without one, a worker tests once
 //! for each batch whether it has one.
 
 mod files;

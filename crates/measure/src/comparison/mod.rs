@@ -2,7 +2,7 @@
 //!
 //! With three or more runs on each side, the runs are the sample: Welch's interval of the difference of their means,
 //! on the logarithms of latencies, throughput and cores. With fewer, the steps of the runs over time are: a
-//! [block bootstrap](bootstrap), with Student's t for the few blocks. It covers the variation within a run, not the one
+//! block bootstrap, with Student's t for the few blocks. It covers the variation within a run, not the one
 //! from run to run. All intervals of a chain hold together with the requested confidence (Bonferroni).
 //!
 //! Latency percentiles of resampled runs are approximate, since a step has no histogram but six points of its
