@@ -265,7 +265,7 @@ fn isolated_chains_pass_to_a_process_that_takes_over() {
     let second = below(&next);
     assert!(second.len() >= 4, "{second:?}");
     assert_eq!(state_of(&folder), [".chain.apart-", "generation"]);
-    // What an isolated function knows does not pass.
+    // State of an isolated function does not pass.
     let text = apart("{count: {counters: [{name: all}]}}, {accounting: }", PROCESS);
     folder.write("apart.yaml", &text);
     folder.ok(&["apply", "-f", "apart.yaml"]);

@@ -12,7 +12,8 @@ use std::collections::BTreeMap;
 use std::process::Stdio;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Serialises tests: a server with isolated functions has real-time priority, and leaves the others nothing of the core.
+/// Serialises tests: a server with isolated functions has real-time priority, and leaves the others nothing of the
+/// core.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)

@@ -154,9 +154,9 @@ fn flows_ports_and_counters_pass_from_process_to_process() {
     assert!(!folder.0.join("edge.sock.take-over").exists());
 }
 
-/// Starts a server with a chain that asks for two cores, and takes over from it on the cores that `cores_of` returns for
-/// each step, the start first. Each worker passes its flows over, and the file of its records is continued: the header
-/// is there once, and so is each flow, with all its packets.
+/// Starts a server with a chain that asks for two cores, and takes over from it on the cores that `cores_of` returns
+/// for each step, the start first. Each worker passes its flows over, and the file of its records is continued: the
+/// header is there once, and so is each flow, with all its packets.
 fn pass_over_with_a_file(cores_of: impl Fn(u32, usize) -> (String, usize)) {
     let folder = Folder::new();
     folder.server("");
@@ -220,8 +220,8 @@ fn a_chain_on_two_cores_passes_over_with_its_file() {
     pass_over_with_a_file(|_, core| (format!("{}-{core}", core - core.min(1)), core.min(1) + 1));
 }
 
-/// The new server has fewer cores than the running one, and the next one has more. A chain that asks for two runs on one
-/// meanwhile.
+/// The new server has fewer cores than the running one, and the next one has more. A chain that asks for two runs on
+/// one meanwhile.
 #[test]
 fn a_chain_passes_to_a_server_with_another_number_of_cores() {
     let _alone = alone();

@@ -110,7 +110,7 @@ impl Action {
                         return UNREAD;
                     };
                     // Some files list all choices, with the present one in brackets.
-                    let now = crate::checks::chosen(&text).unwrap_or(&text).to_owned();
+                    let now = crate::text::chosen(&text).unwrap_or(&text).to_owned();
                     by_value.entry(now).or_default().push(file.clone());
                 }
                 let writes = by_value
@@ -129,7 +129,7 @@ impl Action {
                 let status = system.read(&format!("/proc/{process}/status")).value();
                 let cores = status
                     .as_deref()
-                    .and_then(|text| crate::checks::field(text, "Cpus_allowed_list"));
+                    .and_then(|text| crate::text::field(text, "Cpus_allowed_list"));
                 match cores {
                     Some(cores) => Undo::By(vec![format!("sudo taskset -apc {cores} {process}")]),
                     None => UNREAD,

@@ -1,6 +1,6 @@
 //! Environment of a machine: hypervisor, cloud, container, Kubernetes. Read from files, without network.
 
-use crate::checks::is_guest;
+use crate::text::is_guest;
 use crate::{Probe, System};
 use serde::Serialize;
 

@@ -17,6 +17,7 @@ mod finding;
 mod measured;
 mod mending;
 mod system;
+mod text;
 
 pub use action::{Action, Undo};
 pub use checks::examine;

@@ -159,8 +159,8 @@ fn a_user_plane_is_in_processes_what_it_is_in_one() {
     let usage = folder.path("usage.csv");
     let sessions = (1..=5).map(|n| format!("{n} ue 10.60.0.{n} teid {n} peer 192.0.2.10 peerTeid {n} profile slow"));
     let functions = format!(
-        "[{{upf: {{addresses: [192.0.2.1], profiles: {{slow: {{qfi: 9, sessionRates: {{up: 100kbps, down: 100kbps, burst: 1500}}, \
-         usage: {{volume: 1000}}}}}}, sessions: [{}], usage: {{file: {}}}, mtu: 9000}}}}]",
+        "[{{upf: {{addresses: [192.0.2.1], profiles: {{slow: {{qfi: 9, sessionRates: {{up: 100kbps, down: 100kbps, \
+         burst: 1500}}, usage: {{volume: 1000}}}}}}, sessions: [{}], usage: {{file: {}}}, mtu: 9000}}}}]",
         sessions.collect::<Vec<_>>().join(", "),
         usage.display()
     );

@@ -403,8 +403,9 @@ async fn better_plans_empty_servers_in_the_background() {
     for (number, model) in models.iter().enumerate() {
         agents.push(start_agent(client, &format!("node-{number}"), 2, model));
     }
-    // An instance of a large chain on each server leaves room for one small chain there. It runs on all before there are
-    // small ones: where the controller has not seen a server yet, it divides a chain among what the others have left.
+    // An instance of a large chain on each server leaves room for one small chain there. It runs on all before there
+    // are small ones: where the controller has not seen a server yet, it divides a chain among what the others
+    // have left.
     profiled("large".to_owned()).await;
     let on_all = json!({"slo": {"throughput": "2550kpps"}, "scale": {"min": 3, "servers": 3}});
     create(client, &[chain("large", "10.0.0.0/16", &on_all)]).await;

@@ -269,8 +269,8 @@ impl CoreHost {
         RealTimeCore::raise(core, order, own.shared.clone())
     }
 
-    /// Leaves the cores to another process for about a tenth of the time, even where functions in processes of their own
-    /// require real-time priority, or no more: two servers that take over from each other have the same cores for a
+    /// Leaves the cores to another process for about a tenth of the time, even where functions in processes of their
+    /// own require real-time priority, or no more: two servers that take over from each other have the same cores for a
     /// while.
     pub fn share_cores(&self, shares: bool) {
         for core in &self.cores {

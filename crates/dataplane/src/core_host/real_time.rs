@@ -71,8 +71,8 @@ pub(super) struct ThreadPriority {
 }
 
 impl ThreadPriority {
-    /// Returns `true` while the priority is raised: no ordinary thread gets the core, and none of the same priority that
-    /// does not take turns with this one.
+    /// Returns `true` while the priority is raised: no ordinary thread gets the core, and none of the same priority
+    /// that does not take turns with this one.
     pub(super) fn is_raised(&self) -> bool {
         self.raised.is_some()
     }

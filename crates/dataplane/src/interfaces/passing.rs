@@ -1,4 +1,5 @@
-//! Rings that pass to another number of cores. Socket `i` of an interface belongs to core `i` modulo the number of cores.
+//! Rings that pass to another number of cores. Socket `i` of an interface belongs to core `i` modulo the number
+//! of cores.
 
 use crate::port::QueuePosition;
 
@@ -63,7 +64,9 @@ mod tests {
 
         /// However often the number of cores changes, each ring is read by one core, at its place.
         #[test]
-        fn each_ring_goes_on_at_its_place(sockets in 1usize..9, both in any::<bool>(), queues in 1usize..9, then in 1usize..9) {
+        fn each_ring_goes_on_at_its_place(
+            sockets in 1usize..9, both in any::<bool>(), queues in 1usize..9, then in 1usize..9,
+        ) {
             let sockets = vec![sockets; 1 + usize::from(both)];
             let before = positions(&sockets, queues);
             let after = regroup(&before, &sockets, then).unwrap();

@@ -133,7 +133,7 @@ impl FileRing {
             match packets.try_recv() {
                 Ok(packet) if result.is_ok() => result = self.write(&packet, names),
                 Ok(_) => {}
-                // What is there can be read at any time.
+                // Files can be read at any time.
                 Err(TryRecvError::Empty) => {
                     result = result.and_then(|()| self.file.flush());
                     std::thread::sleep(PERIOD);

@@ -1,8 +1,8 @@
 //! Checks of cache partitioning and cache monitoring.
 
-use super::text::{cpu_flags, field};
 use crate::action::Action;
 use crate::finding::{Finding, Severity};
+use crate::text::{cpu_flags, field};
 use crate::{CpuList, Purpose, System};
 
 /// Processor flags and the features they stand for.

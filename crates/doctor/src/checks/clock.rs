@@ -1,8 +1,8 @@
 //! Check of the clock.
 
-use super::text::cpu_flags;
 use crate::action::Action;
 use crate::finding::{Finding, Severity};
+use crate::text::cpu_flags;
 use crate::{Purpose, System};
 
 /// Checks that reading the time is cheap. It is read for each batch.

@@ -1,8 +1,8 @@
 //! Check of IOMMU and VFIO, which give DPDK access to a NIC.
 
-use super::text::{Vendor, is_guest, vendor};
 use crate::action::Action;
 use crate::finding::{Finding, Severity, boot_with};
+use crate::text::{Vendor, is_guest, vendor};
 use crate::{Probe, Purpose, System};
 
 /// Checks that a NIC can be passed to a program safely.

@@ -1,8 +1,8 @@
 //! Checks of huge pages.
 
-use super::text::{chosen, field};
 use crate::action::Action;
 use crate::finding::{Finding, Severity};
+use crate::text::{chosen, field};
 use crate::{Probe, Purpose, System};
 
 /// Memory required for one chain with its buffers and flow table, a generous estimate.

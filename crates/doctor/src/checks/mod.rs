@@ -10,9 +10,6 @@ mod memory;
 mod network;
 mod power;
 mod scheduling;
-mod text;
-
-pub(crate) use text::{chosen, field, is_guest};
 
 use crate::{Finding, Purpose, System};
 

@@ -1,9 +1,9 @@
 //! Checks of the NICs: NUMA node and distribution of packets.
 
 use super::cores::list;
-use super::text::field;
 use crate::cpus::CpuList;
 use crate::finding::{Finding, Severity};
+use crate::text::field;
 use crate::{Probe, Purpose, System};
 
 /// Network interface of a device.

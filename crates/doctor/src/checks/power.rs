@@ -1,8 +1,8 @@
 //! Checks of frequency scaling and idle states.
 
-use super::text::{Vendor, is_guest, vendor};
 use crate::action::Action;
 use crate::finding::{Finding, Severity, boot_with};
+use crate::text::{Vendor, is_guest, vendor};
 use crate::{Purpose, System};
 use std::collections::BTreeSet;
 use tailwater_net::Nanos;

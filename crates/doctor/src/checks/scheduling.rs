@@ -1,8 +1,8 @@
 //! Checks of the scheduler's limits.
 
-use super::text::field;
 use crate::action::Action;
 use crate::finding::{Finding, Severity};
+use crate::text::field;
 use crate::{Probe, Purpose, System};
 
 /// Checks real-time throttling, which stops the real-time threads of auxiliary cores for a part of each second.

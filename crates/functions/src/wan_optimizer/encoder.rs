@@ -147,8 +147,8 @@ impl Encoder {
         self.next = line;
     }
 
-    /// Applies requests, once per batch. Returns `true` if a new epoch must [begin](Encoder::begin), as before the first
-    /// one.
+    /// Applies requests, once per batch. Returns `true` if a new epoch must [begin](Encoder::begin), as before the
+    /// first one.
     pub(super) fn refresh(&mut self) -> bool {
         if self.epoch == 0 {
             return true;

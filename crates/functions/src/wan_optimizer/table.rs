@@ -96,9 +96,9 @@ impl WanTable {
     }
 
     /// Creates an end as [`new`](WanTable::new) does, for process `part` of several. All of them use the same
-    /// `shared_counters` of [this size](WanTable::shared_bytes), which hold the decoders' caches and the requests to the
-    /// encoders. Each process encodes the stream of its number, and continues with a new epoch in the place of a failed
-    /// one.
+    /// `shared_counters` of [this size](WanTable::shared_bytes), which hold the decoders' caches and the requests to
+    /// the encoders. Each process encodes the stream of its number, and continues with a new epoch in the place of a
+    /// failed one.
     ///
     /// # Errors
     /// There is not enough memory.

@@ -3,7 +3,7 @@
 use crate::System;
 
 /// Returns the processor's flags.
-pub(super) fn cpu_flags(system: &dyn System) -> Option<Vec<String>> {
+pub(crate) fn cpu_flags(system: &dyn System) -> Option<Vec<String>> {
     let text = system.read("/proc/cpuinfo").value()?;
     let line = text.lines().find(|line| line.starts_with("flags"))?;
     let (_, flags) = line.split_once(':')?;
@@ -12,14 +12,14 @@ pub(super) fn cpu_flags(system: &dyn System) -> Option<Vec<String>> {
 
 /// Maker of the processor, where the kernel's parameters depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Vendor {
+pub(crate) enum Vendor {
     Intel,
     Amd,
     Other,
 }
 
 /// Returns the maker of the processor.
-pub(super) fn vendor(system: &dyn System) -> Vendor {
+pub(crate) fn vendor(system: &dyn System) -> Vendor {
     let text = system.read("/proc/cpuinfo").value().unwrap_or_default();
     let vendor = text.lines().find(|line| line.starts_with("vendor_id"));
     match vendor
