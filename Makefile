@@ -124,6 +124,7 @@ LINTED = CLIPPY_ARGS=-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__ RUSTC_WORKSP
 check: ## formatting, lints, documentation, imports
 	@tools/deps.sh build check ports milp
 	@tools/check-imports.py
+	@tools/check-features.py
 	cargo fmt --all --check
 	cargo fmt --manifest-path examples/functions/dns-filter/Cargo.toml --check
 	cargo clippy $$(tools/features.sh) --all-targets -- -D warnings

@@ -1,7 +1,7 @@
 //! A failing function loses the packets it holds, without other effects.
 
 use crate::common::*;
-use crate::{TRUSTED, alone, by_flow, can_confine, reason, restarts, run_isolated, ways};
+use crate::{TRUSTED, alone, by_flow, can_confine, reason, restarts, run_isolated, undisturbed, ways};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -50,32 +50,14 @@ pub(crate) fn with_orders_at(folder: &Folder, port: u16, times: [u64; 3]) -> Pat
     folder.capture(&format!("orders-{port}.pcap"), &packets)
 }
 
-/// Maximum attempts if the machine preempts the core.
-const ROUNDS: usize = 4;
-
-/// Returns `true` if a function without an order was overdue, which a busy machine can cause.
-fn was_away(report: &Value, cause: &str) -> bool {
-    let functions = report["isolation"]["functions"].as_array().unwrap();
-    let mut untold = functions
-        .iter()
-        .enumerate()
-        .filter(|(i, _)| *i != 1 || cause != "overdue");
-    untold.any(|(_, it)| it["restarts"]["overdue"] != 0)
-}
-
 /// Asserts that a function that fails three times this way loses only the packets it holds. Returns the reported exits
 /// of its processes.
 fn assert_survived(port: u16, cause: &str, way: &str) -> String {
     let folder = Folder::new();
     let (chain, traffic) = (misbehaving(&folder), with_orders(&folder, port));
     let core = available().pop().unwrap().to_string();
-    let (mut report, mut sent) = run_isolated(&chain, &traffic, way, &core);
-    for _ in 0..ROUNDS {
-        if !was_away(&report, cause) {
-            break;
-        }
-        (report, sent) = run_isolated(&chain, &traffic, way, &core);
-    }
+    let told = (cause == "overdue").then_some(1);
+    let (report, sent) = undisturbed(told, || run_isolated(&chain, &traffic, way, &core));
     let report = json!({"packets": report["packets"], "isolation": report["isolation"]});
     let functions = report["isolation"]["functions"].as_array().unwrap();
     let failed = restarts(&functions[1]);

@@ -30,9 +30,9 @@ fn flows_are_there(process: u32) -> Option<bool> {
 fn cost_few(processes: &[u32]) -> bool {
     // The kernel may track page use, which causes a few faults.
     const FEW: u64 = 16;
-    sleep(Duration::from_millis(300));
+    sleep(Duration::from_millis(150));
     let before: Vec<_> = processes.iter().map(|&process| faults(process)).collect();
-    sleep(Duration::from_millis(700));
+    sleep(Duration::from_millis(350));
     let after = processes.iter().map(|&process| faults(process));
     let more = before.into_iter().zip(after);
     let more: Option<Vec<u64>> = more.map(|(before, after)| Some(after? - before?)).collect();

@@ -15,6 +15,9 @@ use tailwater_net::builder::FrameBuilder;
 use tailwater_net::parse::parse;
 use tailwater_net::{FlowKey, protocol};
 
+/// Packets of most captures: one second.
+const PACKETS: u32 = 10_000;
+
 /// Runs a chain isolated while all processes of the functions at these indices are killed repeatedly, including standby
 /// ones. Returns the report and the sent frames.
 fn run_killing(chain: &Path, traffic: &Path, places: &[usize]) -> (Value, Vec<Vec<u8>>) {
@@ -33,7 +36,7 @@ fn run_killing(chain: &Path, traffic: &Path, places: &[usize]) -> (Value, Vec<Ve
         sleep(Duration::from_millis(10));
     }
     while !over.is_finished() {
-        sleep(Duration::from_millis(300));
+        sleep(Duration::from_millis(200));
         for &place in places {
             for process in processes_at(tailwater, place) {
                 signal_if_there(process, "-KILL");
@@ -86,7 +89,7 @@ fn numbers(frame: &[u8]) -> (u32, u64) {
 fn numbers_of_tunnels_go_on_behind_killed_processes() {
     let _alone = alone();
     let folder = Folder::new();
-    let traffic = numbered(&folder, 20_000);
+    let traffic = numbered(&folder, PACKETS);
     let chain = folder.spec("near.yaml", &format!("[{}]", near()), "");
     let (report, sent) = run_killing(&chain, &traffic, &[0]);
     assert!(sent.len() > 1000, "{report}");
@@ -120,7 +123,7 @@ fn numbers_of_tunnels_go_on_behind_killed_processes() {
     let once: BTreeSet<_> = came.iter().collect();
     assert_eq!(once.len(), came.len(), "{report}");
     let lost = ["near/process-failed", "far/process-failed"].map(|name| reason(&report, name));
-    assert_eq!(came.len() as u64 + lost.iter().sum::<u64>(), 20_000, "{report}");
+    assert_eq!(came.len() as u64 + lost.iter().sum::<u64>(), PACKETS.into(), "{report}");
 }
 
 /// A process killed in a branch loses packets of that branch only; those of the other one all leave unchanged.
@@ -128,14 +131,14 @@ fn numbers_of_tunnels_go_on_behind_killed_processes() {
 fn a_branch_feels_nothing_of_processes_killed_in_another() {
     let _alone = alone();
     let folder = Folder::new();
-    let traffic = numbered(&folder, 20_000);
+    let traffic = numbered(&folder, PACKETS);
     let functions = "[{classifier: {rules: [{to: low, source: 10.0.0.0/25}, {to: high, source: 10.0.0.128/25}], branches: {\
                      low: {functions: [{name: killed, accounting: }]}, high: {functions: [{name: spared, accounting: }]}}}}]";
     let chain = folder.spec("branches.yaml", functions, "");
     let (report, sent) = run_killing(&chain, &traffic, &[1]);
     let lost = reason(&report, "killed/process-failed");
     assert!(lost > 0, "{report}");
-    assert_eq!(sent.len() as u64 + lost, 20_000, "{report}");
+    assert_eq!(sent.len() as u64 + lost, u64::from(PACKETS), "{report}");
     assert_eq!(count(&report, "lost"), lost, "{report}");
     // Source port and address identify a packet and its position.
     let numbers: Vec<(u16, IpAddr)> = sent
@@ -147,7 +150,7 @@ fn a_branch_feels_nothing_of_processes_killed_in_another() {
         .collect();
     assert!(numbers.is_sorted_by(|a, b| a < b), "out of order");
     let high = numbers.iter().filter(|(_, from)| *from >= client(128));
-    let all = (0..20_000).filter(|n| n % 250 + 1 >= 128);
+    let all = (0..PACKETS).filter(|n| n % 250 + 1 >= 128);
     assert_eq!(high.count(), all.count(), "{report}");
 }
 
@@ -157,7 +160,7 @@ fn connections_outlive_a_firewalls_processes() {
     let _alone = alone();
     let folder = Folder::new();
     const CLIENTS: u32 = 40;
-    const PACKETS: u32 = 24_000;
+    const PACKETS: u32 = 12_000;
     let (outside, asks) = (Ipv4Addr::new(203, 0, 113, 9), |n: u32| (n / CLIENTS).is_multiple_of(40));
     // A request from time to time, otherwise responses and unsolicited packets.
     let frame = |n: u32| {
@@ -210,7 +213,6 @@ fn connections_outlive_a_firewalls_processes() {
 fn sessions_usage_and_alerts_survive_a_kill() {
     let _alone = alone();
     let folder = Folder::new();
-    const PACKETS: u32 = 15_000;
     let traffic = numbered(&folder, PACKETS);
     let [eve, usage] = ["eve.json", "usage.csv"].map(|name| folder.path(name));
     // The access side: users are the senders.

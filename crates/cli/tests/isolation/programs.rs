@@ -39,10 +39,11 @@ fn library(source: &Path, to: &Path) {
     cc(&["-fPIC", "-shared"], &[source], to);
 }
 
-/// Builds a Rust project offline.
+/// Builds a Rust project offline, without optimisations, which takes a third of the time.
 fn cargo(project: &Path, target: &Path) {
     let mut cargo = Command::new(env!("CARGO"));
     cargo.args(["build", "--release", "--offline", "--quiet"]);
+    cargo.env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "0").env("CARGO_PROFILE_RELEASE_LTO", "off");
     works(cargo.current_dir(project).env("CARGO_TARGET_DIR", target));
 }
 

@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use crate::failing::{misbehaving, with_orders};
-use crate::{TRUSTED, alone, by_flow, can_confine, process, reason, restarts, run_isolated, ways};
+use crate::{TRUSTED, alone, by_flow, can_confine, process, reason, restarts, run_isolated, undisturbed, ways};
 use serde_json::{Value, json};
 use std::net::Ipv4Addr;
 use std::os::unix::fs::symlink;
@@ -53,7 +53,7 @@ fn examples(folder: &Folder) -> Vec<PathBuf> {
             export = line.trim_start().starts_with("export:").then(|| indent(line));
             match line.trim_start() {
                 _ if export.is_some() => {}
-                latency if latency.starts_with("latency:") => lines += "    latency: 250ms\n",
+                latency if latency.starts_with("latency:") => lines += "    latency: 10s\n",
                 _ => lines += &format!("{line}\n"),
             }
         }
@@ -107,7 +107,7 @@ pub(crate) fn assert_as(
     let name = chain.display();
     let encrypted = ["encrypt", "ipsec"].iter().any(|it| name.to_string().contains(it));
     assert!(!sent.is_empty(), "{name}");
-    let (other, sent_by_processes) = run_isolated(chain, traffic, way, cores);
+    let (other, sent_by_processes) = undisturbed(None, || run_isolated(chain, traffic, way, cores));
     assert_eq!(one["packets"], other["packets"], "{name}: {way}");
     assert_eq!(flows(one), flows(&other), "{name}: {way}");
     let same = by_flow(sent.to_vec(), encrypted) == by_flow(sent_by_processes, encrypted);

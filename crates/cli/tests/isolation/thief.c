@@ -1,19 +1,20 @@
-/* Function that, for each packet to port 7100, writes another function's key in Redis, over a connection of its own with the
- * configured login. The packet is dropped; the drop reason gives the result. Without a response in time it passes. */
+/* Function that, at its first packet to port 7100, writes another function's key in Redis, over a connection of its own with the
+ * configured login. Such packets are dropped once Redis has responded; the drop reason gives the result. */
 #define _GNU_SOURCE
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <tailwater_nf.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { STOLEN, REFUSED };
 
 static char path[108], login[258];
+
+/* Open connection to Redis, or -1. */
+static int connection = -1;
 
 /* Copies the string field of this name from a configuration. */
 static void text(const char *config, size_t bytes, const char *name, char *to, size_t room) {
@@ -30,46 +31,32 @@ static int configure(const char *config, size_t bytes, void **shared, struct tw_
     return 0;
 }
 
-/* Longest time to poll for a response, in nanoseconds: less than a turn may take. */
-#define PATIENCE 6000000L
-
-static long elapsed(const struct timespec *since) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (now.tv_sec - since->tv_sec) * 1000000000L + now.tv_nsec - since->tv_nsec;
-}
-
-/* Sends a line. Returns 1 if the response is OK, 0 if not, -1 without one. It polls: a function that sleeps in its turn loses
- * its packets. */
-static int said_ok(int connection, const char *line) {
-    char answer[256];
-    ssize_t got = 0, more;
-    struct timespec began;
-    clock_gettime(CLOCK_MONOTONIC, &began);
-    if (write(connection, line, strlen(line)) < 0) return -1;
-    while (got < (ssize_t)sizeof answer && !memchr(answer, '\n', (size_t)got)) {
-        more = recv(connection, answer + got, sizeof answer - (size_t)got, MSG_DONTWAIT);
-        if (more == 0 || (more < 0 && (errno != EAGAIN || elapsed(&began) > PATIENCE))) return -1;
-        got += more > 0 ? more : 0;
-    }
-    return got >= 3 && !memcmp(answer, "+OK", 3);
-}
-
-static int steal(void) {
+/* Sends the commands. Does not wait for Redis: a function that sleeps in its turn loses its packets, and one that polls for too
+ * long, too. */
+static void steal(void) {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    int connection = socket(AF_UNIX, SOCK_STREAM, 0);
-    int stolen = -1;
+    char lines[sizeof login + 64];
     memcpy(address.sun_path, path, sizeof address.sun_path);
-    if (connection >= 0 && !connect(connection, (struct sockaddr *)&address, sizeof address)) {
-        if (*login) {
-            strcat(login, "\r\n");
-            said_ok(connection, login);
-            login[strlen(login) - 2] = 0;
-        }
-        stolen = said_ok(connection, "SET tw:test:accounting:forged stolen\r\n");
+    int opened = socket(AF_UNIX, SOCK_STREAM, 0);
+    if (opened < 0 || connect(opened, (struct sockaddr *)&address, sizeof address)) return;
+    int bytes = snprintf(lines, sizeof lines, "%s%sSET tw:test:accounting:forged stolen\r\n", login, *login ? "\r\n" : "");
+    if (write(opened, lines, (size_t)bytes) == bytes) connection = opened;
+}
+
+/* Returns 1 if the response to the last command is OK, 0 if not, -1 if it has not arrived. */
+static int stolen(void) {
+    static char answers[512];
+    static size_t got;
+    ssize_t more = recv(connection, answers + got, sizeof answers - got, MSG_DONTWAIT);
+    got += more > 0 ? (size_t)more : 0;
+    const char *last = answers;
+    if (*login) {
+        const char *end = memchr(answers, '\n', got);
+        if (!end) return -1;
+        last = end + 1;
     }
-    if (connection >= 0) close(connection);
-    return stolen;
+    size_t left = got - (size_t)(last - answers);
+    return memchr(last, '\n', left) ? left >= 3 && !memcmp(last, "+OK", 3) : -1;
 }
 
 static int process(void *instance, struct tw_batch *batch) {
@@ -77,8 +64,9 @@ static int process(void *instance, struct tw_batch *batch) {
     for (uint32_t i = 0; i < batch->count; i++) {
         struct tw_packet *packet = &batch->packets[i];
         if (tw_key_destination_port(packet->key) != 7100) continue;
-        int stolen = steal();
-        if (stolen >= 0) packet->verdict = TW_DROP(stolen ? STOLEN : REFUSED);
+        if (connection < 0) steal();
+        int outcome = connection < 0 ? -1 : stolen();
+        if (outcome >= 0) packet->verdict = TW_DROP(outcome ? STOLEN : REFUSED);
     }
     return 0;
 }

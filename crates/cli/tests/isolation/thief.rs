@@ -44,7 +44,7 @@ fn attempt(server: &RedisServer, login: &str, way: &str) -> (Value, bool) {
     (report, forged)
 }
 
-/// Repeats the attempt until Redis has responded within the function's turn.
+/// Repeats the attempt until Redis has responded before the last packet that asks.
 fn told_attempt(server: &RedisServer, login: &str) -> (Value, bool) {
     for _ in 0..10 {
         let (report, forged) = attempt(server, login, TRUSTED);

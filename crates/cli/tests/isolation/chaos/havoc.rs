@@ -52,6 +52,8 @@ pub(super) struct Holdings {
     descriptors: BTreeMap<String, usize>,
     threads: usize,
     pub(super) children: usize,
+    /// `true` once the functions have their memory, and failed processes are replaced.
+    pub(super) is_attached: bool,
     mappings: usize,
     /// Anonymous memory, KiB.
     anonymous: u64,
@@ -201,6 +203,8 @@ impl Havoc {
             let number = line.and_then(|line| line.split_whitespace().next());
             number.and_then(|number| number.parse().ok()).unwrap_or(0)
         };
+        let threads = fs::read_dir(of("task")).into_iter().flatten().flatten();
+        let mut names = threads.flat_map(|thread| fs::read_to_string(thread.path().join("comm")));
         let mut descriptors = BTreeMap::new();
         for descriptor in fs::read_dir(of("fd")).into_iter().flatten().flatten() {
             if let Ok(name) = fs::read_link(descriptor.path()) {
@@ -213,6 +217,7 @@ impl Havoc {
             descriptors,
             threads: entries("task"),
             children: family_of(self.tailwater).len(),
+            is_attached: names.any(|name| name.trim_end() == "isolation"),
             mappings: fs::read_to_string(of("maps")).map_or(0, |maps| maps.lines().count()),
             anonymous: field("RssAnon:"),
             huge: field("HugetlbPages:"),

@@ -23,7 +23,7 @@ use tailwater_net::Nanos;
 use traffic::Traffic;
 
 /// Packets per second.
-const RATE: u64 = if cfg!(debug_assertions) { 5_000 } else { 20_000 };
+const RATE: u64 = if cfg!(debug_assertions) { 2_000 } else { 20_000 };
 /// New flows per second.
 const NEW_FLOWS: u64 = 50;
 /// Seconds of traffic after the faults, until all processes are replaced, however long that takes.
@@ -36,7 +36,7 @@ const ORDERS: [u16; 3] = [7001, 7002, 7003];
 
 fn seconds() -> u64 {
     let given = std::env::var("CHAOS_SECONDS").ok();
-    given.map_or(3, |given| given.parse().expect("CHAOS_SECONDS is a number"))
+    given.map_or(2, |given| given.parse().expect("CHAOS_SECONDS is a number"))
 }
 
 fn seed() -> u64 {
@@ -136,7 +136,8 @@ fn chaos(way: &str) {
         "process" => 9,
         _ => 17,
     };
-    let before = havoc.settled(|now| now.children == processes);
+    // A process that is killed before it is attached ends the run.
+    let before = havoc.settled(|now| now.children == processes && now.is_attached);
     println!("it begins with {before:?}");
     let half = Duration::from_secs(seconds) / 2;
     havoc.wreak(4, Instant::now() + half);

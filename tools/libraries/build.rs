@@ -1,0 +1,3 @@
+//! Makes cargo build the build dependencies.
+
+fn main() {}
