@@ -3,8 +3,9 @@
 
 Programs of the live data plane run one after another. Most of the time they wait, or keep the last core busy. Programs
 that only compute run beside them: at the kernel's idle priority, which gives up a core at once, and not on the last
-one. Programs that wait for servers of their own run beside both. Nothing but programs that compute runs beside those
-whose subject is time, or that keep all cores busy.
+one. So do programs of the data plane for which one core is enough, at the lowest ordinary priority, and programs that
+wait for servers of their own. Nothing but programs that compute runs beside those whose subject is time, or that keep
+all cores busy.
 
 A test that lacks a program or data passes, and prints a line that starts with "skipped": of the output of passing
 tests only these lines are shown.
@@ -39,6 +40,12 @@ COMPUTING = """
     cli/trace cli/wrong_input
     sdk/function sdk/header sdk/json functions/kinds functions/library functions/spec_golden functions/transfer python/*
 """
+# Programs of the data plane of whose tests none needs a second core. The longest come first.
+ONE_CORE = """
+    dataplane/reconfigure dataplane/state profile/lib dataplane/steady_state cli/curves cache-agent/resctrl dataplane/faults
+    cli/service cli/tailwater cli/resume dataplane/buckets dataplane/firewall cli/functions dataplane/splits cli/examples
+    cli/faults dataplane/devices dataplane/lib
+"""
 # Programs that wait most of the time: they run on the cores of those that only compute, at their own priority.
 WAITING = "cluster/* server/control server/hostile state/redis functions/flow_stats"
 CORES = sorted(os.sched_getaffinity(0))
@@ -49,15 +56,21 @@ RESULT = re.compile(r"test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignor
 PRINTING = threading.Lock()
 
 
+def rank(name, patterns):
+    """Returns the number of the last pattern that fits, or None."""
+    fitting = [number for number, pattern in enumerate(patterns.split()) if fnmatch(name, pattern)]
+    return max(fitting, default=None)
+
+
 class Program:
     """A program to run, and its results."""
 
     def __init__(self, name, command, directory=None, computes=False):
         self.name, self.command, self.directory = name, command, directory
-        ranks = [rank for rank, pattern in enumerate(COMPUTING.split()) if fnmatch(name, pattern)]
-        self.waits = any(fnmatch(name, pattern) for pattern in WAITING.split())
-        self.rank, self.computes = max(ranks, default=-1), not self.waits and (computes or bool(ranks))
-        self.alone = any(fnmatch(name, pattern) for pattern in ALONE.split())
+        self.waits, self.alone = rank(name, WAITING) is not None, rank(name, ALONE) is not None
+        self.one_core, self.rank = rank(name, ONE_CORE), rank(name, COMPUTING)
+        self.computes = not self.waits and (computes or self.rank is not None)
+        self.in_lanes = not (self.waits or self.alone or self.computes or self.one_core is not None)
         self.code, self.wall, self.processor = None, 0, 0
         self.counts, self.failed = [0, 0, 0], []
 
@@ -67,7 +80,9 @@ class Program:
         if self.directory:
             environment["CARGO_MANIFEST_DIR"] = self.directory
         if beside:
-            if not self.waits:
+            if self.one_core is not None:
+                command = ["nice", "-n", "19", *command]
+            elif not self.waits:
                 command = ["chrt", "--idle", "0", *command]
                 environment["RUST_TEST_THREADS"] = "1"
             command = ["taskset", "--cpu-list", BESIDE, *command]
@@ -114,11 +129,15 @@ def shown(output):
 
 
 def build(cargo_arguments, test_arguments):
-    """Builds all test programs. Returns them."""
-    command = ["cargo", "test", "--no-run", "--message-format=json-render-diagnostics", *cargo_arguments]
-    programs = []
+    """Builds all test programs, without a warning. Returns them."""
+    command = ["cargo", "test", "--no-run", "--message-format=json", *cargo_arguments]
+    programs, warnings = [], 0
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as cargo:
         for message in map(json.loads, cargo.stdout):
+            if message["reason"] == "compiler-message":
+                print(message["message"]["rendered"], file=sys.stderr)
+                warnings += message["message"]["level"] == "warning"
+                continue
             if message["reason"] != "compiler-artifact" or not message["profile"]["test"]:
                 continue
             directory = Path(message["manifest_path"]).parent
@@ -128,6 +147,8 @@ def build(cargo_arguments, test_arguments):
             programs.append(Program(f"{directory.name}/{name}", command, str(directory)))
     if cargo.returncode:
         sys.exit(cargo.returncode)
+    if warnings:
+        sys.exit(f"{warnings} warnings")
     return programs
 
 
@@ -135,8 +156,11 @@ def run_all(programs):
     """Runs programs: first those that run alone, then the others in lanes. Commands run beside them from the start."""
     alone = [program for program in programs if program.alone]
     waiting = deque(program for program in programs if program.waits)
-    live = deque(program for program in programs if not (program.alone or program.computes or program.waits))
-    computing = deque(sorted((program for program in programs if program.computes), key=lambda program: program.rank))
+    live = deque(program for program in programs if program.in_lanes)
+    one_core = [program for program in programs if program.one_core is not None]
+    one_core = deque(sorted(one_core, key=lambda program: program.one_core))
+    computing = [program for program in programs if program.computes]
+    computing = deque(sorted(computing, key=lambda program: -1 if program.rank is None else program.rank))
     is_live = threading.Event()
     is_live.set()
     # Programs that run alone have ended.
@@ -148,12 +172,17 @@ def run_all(programs):
         is_live.clear()
         compute()
 
-    def compute():
-        while over.is_set() or (computing and computing[0].rank < 0):
+    def next_beside():
+        """Takes the next program that runs beside others."""
+        for queue in (one_core, computing) if over.is_set() else (computing,):
             try:
-                program = computing.popleft()
+                return queue.popleft()
             except IndexError:
-                return
+                pass
+        return None
+
+    def compute():
+        while program := next_beside():
             program.run(beside=is_live.is_set())
 
     def second_lane():
@@ -181,7 +210,7 @@ def run_all(programs):
         for lane in lanes:
             lane.join()
     except KeyboardInterrupt:
-        for queue in (live, computing, waiting):
+        for queue in (live, one_core, computing, waiting):
             queue.clear()
         raise
 

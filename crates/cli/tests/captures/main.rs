@@ -86,8 +86,21 @@ fn read(path: &Path) -> Option<(u64, usize)> {
     Some((frames.len() as u64, wrong_checksums(&frames)))
 }
 
-/// Writes the packets of captures to one, in turn. Returns their number.
-fn join(captures: &[PathBuf], joined: &Path) -> u64 {
+/// Returns `true` if all packets of a capture can be read.
+fn is_readable(path: &Path) -> bool {
+    let Ok(mut reader) = CaptureReader::open(path, &ReadOptions::default()) else {
+        return false;
+    };
+    while let Ok(packet) = reader.next_packet() {
+        if packet.is_none() {
+            return true;
+        }
+    }
+    false
+}
+
+/// Writes the packets of captures to one, in turn.
+fn join(captures: &[PathBuf], joined: &Path) {
     let mut writer = PcapWriter::create(joined).unwrap();
     for capture in captures {
         let mut reader = CaptureReader::open(capture, &ReadOptions::default()).unwrap();
@@ -96,9 +109,7 @@ fn join(captures: &[PathBuf], joined: &Path) -> u64 {
             writer.write(&Packet { timestamp, ..packet }).unwrap();
         }
     }
-    let packets = writer.packets();
     writer.finish().unwrap();
-    packets
 }
 
 /// Runs a capture through a chain. Returns `None` if it is refused for a known reason.
@@ -340,11 +351,11 @@ struct Totals {
     unrouted: usize,
 }
 
-/// Captures of the corpus that run as one through chains that take long to set up.
+/// Captures of the corpus that run as one.
 const JOINED: usize = 32;
 
-/// 545 captures: each alone through NAT, whose output is checked; joined through all chains, for the balance of
-/// packets.
+/// 545 captures: every fourth alone through NAT, whose output is checked; all of them joined, through NAT, too, and
+/// through the other chains for the balance of packets.
 #[test]
 fn the_corpus_of_applications_runs_through_all_chains() {
     let Some(data) = test_data() else { return };
@@ -362,30 +373,21 @@ fn the_corpus_of_applications_runs_through_all_chains() {
     let captures = captures(&corpus);
     assert!(captures.len() > 500, "{}", captures.len());
     let chains = Chains::new(&folder, &data);
-    let accepted = Mutex::new(Vec::new());
-    let (run, refused) = run_all(&captures, (&folder, &chains), &chains.nat, |replay, packets| {
-        accepted.lock().unwrap().push((replay.capture.to_path_buf(), packets));
-    });
+    let alone: Vec<_> = captures.iter().step_by(4).cloned().collect();
+    let (run, refused) = run_all(&alone, (&folder, &chains), &chains.nat, |_, _| {});
     eprintln!("{run} captures run, {refused} refused");
-    assert!(refused * 20 < run, "{refused} of {} refused", captures.len());
+    assert!(refused * 20 < run, "{refused} of {} refused", alone.len());
 
-    let mut accepted = accepted.into_inner().unwrap();
-    accepted.sort();
-    let groups = accepted.chunks(JOINED).enumerate().map(|(number, group)| {
-        let (group, packets): (Vec<_>, Vec<_>) = group.iter().cloned().unzip();
+    let readable = captures.into_iter().filter(|capture| is_readable(capture));
+    let readable: Vec<_> = readable.collect();
+    assert!(readable.len() > 500, "{}", readable.len());
+    let groups = readable.chunks(JOINED).enumerate().map(|(number, group)| {
         let joined = folder.path(&format!("joined-{number}.pcap"));
-        assert_eq!(join(&group, &joined), packets.iter().sum::<u64>());
+        join(group, &joined);
         joined
     });
     let groups: Vec<_> = groups.collect();
-    for_all(&groups, |capture, core| {
-        let replay = Replay {
-            capture,
-            core,
-            folder: &folder,
-            chains: &chains,
-        };
-        let (packets, _) = read(capture).expect("written by us");
+    let (_, refused) = run_all(&groups, (&folder, &chains), &chains.nat, |replay, packets| {
         let all = [
             &chains.acl_nat,
             &chains.acl_lb_accounting,
@@ -397,6 +399,7 @@ fn the_corpus_of_applications_runs_through_all_chains() {
             assert_eq!(count(&report, "offered"), packets, "{}", replay.name());
         }
     });
+    assert_eq!(refused, 0);
 }
 
 #[test]

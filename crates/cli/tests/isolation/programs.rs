@@ -43,7 +43,9 @@ fn library(source: &Path, to: &Path) {
 fn cargo(project: &Path, target: &Path) {
     let mut cargo = Command::new(env!("CARGO"));
     cargo.args(["build", "--release", "--offline", "--quiet"]);
-    cargo.env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "0").env("CARGO_PROFILE_RELEASE_LTO", "off");
+    cargo
+        .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "0")
+        .env("CARGO_PROFILE_RELEASE_LTO", "off");
     works(cargo.current_dir(project).env("CARGO_TARGET_DIR", target));
 }
 
