@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use crate::{TRUSTED, alone, by_flow, can_confine, reason, restarts, run_isolated, undisturbed, ways};
-use serde_json::{Value, json};
+use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use tailwater_dataplane::cores::available;

@@ -123,7 +123,7 @@ fn numbers_of_tunnels_go_on_behind_killed_processes() {
     let once: BTreeSet<_> = came.iter().collect();
     assert_eq!(once.len(), came.len(), "{report}");
     let lost = ["near/process-failed", "far/process-failed"].map(|name| reason(&report, name));
-    assert_eq!(came.len() as u64 + lost.iter().sum::<u64>(), PACKETS.into(), "{report}");
+    assert_eq!(came.len() as u64 + lost.iter().sum::<u64>(), u64::from(PACKETS), "{report}");
 }
 
 /// A process killed in a branch loses packets of that branch only; those of the other one all leave unchanged.
