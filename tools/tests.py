@@ -84,7 +84,7 @@ class Program:
                 command = ["nice", "-n", "19", *command]
             elif not self.waits:
                 command = ["chrt", "--idle", "0", *command]
-                environment["RUST_TEST_THREADS"] = "1"
+                environment["RUST_TEST_THREADS"] = "2"
             command = ["taskset", "--cpu-list", BESIDE, *command]
         began = time.monotonic()
         # Not a pipe, which a process that was left behind would keep open.

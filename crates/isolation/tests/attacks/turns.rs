@@ -117,9 +117,13 @@ fn a_spy_sees_no_packet_before_its_turn() {
         without.limits.processes = None;
         without.groups.processes = None;
         without.groups.cores = false;
-        let (through, saw, report) = spy("mark", &attack, &without, &container);
-        assert_eq!(through, BATCHES * 2, "{report:?}");
-        assert!(saw > 0, "{report:?}");
+        // On a busy machine its thread may have the other core too seldom.
+        let saw_one = (0..20).any(|_| {
+            let (through, saw, report) = spy("mark", &attack, &without, &container);
+            assert_eq!(through, BATCHES * 2, "{report:?}");
+            saw > 0
+        });
+        assert!(saw_one);
     }
 }
 

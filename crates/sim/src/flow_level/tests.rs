@@ -83,7 +83,7 @@ fn equal_inputs_give_equal_reports_on_any_number_of_threads() {
         let policies = ["static", "tailwater", "netblaze", "rss++", "metron"];
         let numbered = policies.iter().zip(0..);
         numbered
-            .map(|(policy, seed)| chain(policy, "backbone", 3.0, seed))
+            .map(|(policy, seed)| chain(policy, "backbone", 1.0, seed))
             .collect()
     };
     let json = |threads| serde_json::to_string(&run(&rack(2, 32), chains(), 2, threads)).unwrap();
