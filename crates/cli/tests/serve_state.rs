@@ -19,12 +19,12 @@ fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Chain with state in Redis, and further fields. The most packets may wait: those of seconds, in which a busy machine
+/// Chain with state in Redis, and further fields. Packets of more than a second may wait, in which a busy machine
 /// starts isolated functions.
 fn stored(server: &RedisServer, functions: &str, fields: &str) -> String {
     let socket = server.socket().display().to_string();
     chain("stored", "10.0.0.0/8", functions)
-        + &format!("  state: {{redis: {{socket: {socket}}}, instance: edge, wait: 10s, packets: 32768}}\n{fields}")
+        + &format!("  state: {{redis: {{socket: {socket}}}, instance: edge, wait: 10s, packets: 8192}}\n{fields}")
 }
 
 /// Translations in Redis as bytes, without the numbers of their updates.

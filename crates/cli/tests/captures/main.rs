@@ -244,7 +244,11 @@ impl<'a> Replay<'a> {
             if count(&report, "lost") == 0 {
                 return Some(report);
             }
-            eprintln!("{rate} is too much for {}", self.name());
+            eprintln!(
+                "{rate} is too much for {}: {}",
+                self.name(),
+                report["packets"]["reasons"]
+            );
         }
         panic!("{}: lost packets at all rates", self.name());
     }
