@@ -4,8 +4,8 @@
 //! Shares are of the packets that the chain processed: what a busy machine loses in front of it is not the example's.
 
 mod common;
-#[path = "examples/tutorial.rs"]
-mod tutorial;
+#[path = "examples/pages.rs"]
+mod pages;
 
 use common::*;
 use std::collections::BTreeMap;
@@ -236,7 +236,7 @@ fn the_wan_optimizer_restores_what_it_saves() {
 }
 
 /// Every complete chain spec in the documentation is one to copy: it runs on the presets, and most packets pass.
-/// Those of the tutorial run in `tutorial`. Regression: its NAT pool was in the range of synthetic servers, and 13 % of
+/// Those of the tutorial run in `pages`. Regression: its NAT pool was in the range of synthetic servers, and 13 % of
 /// the packets were dropped.
 #[test]
 fn chains_in_the_documentation_deliver_most_packets() {

@@ -1,5 +1,5 @@
-//! The tutorial's commands, run in the order of the page in a folder of their own, and their output compared with the
-//! page's. Marks of a block, behind its language:
+//! Commands of the documentation, above all of the tutorial, run in the order of the page in a folder of their own, and
+//! their output compared with the page's. Marks of a block, behind its language:
 //!
 //! | mark | the block |
 //! |---|---|
@@ -13,6 +13,7 @@
 
 use super::{Folder, PROJECT};
 use std::fs::{self, File};
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
@@ -47,13 +48,16 @@ fn steps(page: &str) -> Vec<Step> {
     let mut lines = page.lines();
     let mut before = "";
     while let Some(line) = lines.next() {
+        let indent = line.len() - line.trim_start().len();
         let Some(marks) = line.trim().strip_prefix("```") else {
             if !line.trim().is_empty() {
                 before = line;
             }
             continue;
         };
-        let body: Vec<&str> = lines.by_ref().take_while(|line| line.trim() != "```").collect();
+        // Blocks of list items are indented.
+        let body = lines.by_ref().take_while(|line| line.trim() != "```");
+        let body: Vec<&str> = body.map(|line| line.get(indent..).unwrap_or_default()).collect();
         let has_feature = !marks.ends_with("dpdk") || cfg!(feature = "dpdk");
         match marks {
             "yaml" if before.ends_with("`:") => {
@@ -207,6 +211,7 @@ impl Terminal {
         for name in ["run", "state"] {
             fs::create_dir(folder.path(name)).unwrap();
         }
+        symlink(Path::new(PROJECT).join("examples"), folder.path("examples")).unwrap();
         Terminal {
             folder,
             background: None,
@@ -305,7 +310,7 @@ fn until(attempt: impl Fn() -> Result<(), String>) -> Result<(), String> {
 
 /// Runs a page, and returns the number of its commands.
 fn run_page(name: &str) -> usize {
-    let path = Path::new(PROJECT).join("docs/tutorial").join(name);
+    let path = Path::new(PROJECT).join("docs").join(name);
     let page = fs::read_to_string(&path).unwrap();
     let mut terminal = Terminal::new();
     let mut count = 0;
@@ -324,21 +329,53 @@ fn run_page(name: &str) -> usize {
 
 #[test]
 fn the_first_chain_of_the_tutorial_does_as_its_page_says() {
-    let commands = run_page("first-chain.md");
+    let commands = run_page("tutorial/first-chain.md");
     assert!(commands >= 10, "{commands} commands");
 }
 
 /// The page's other commands need root, or a cluster.
 #[test]
 fn the_chain_of_the_rack_in_the_tutorial_runs_on_a_laptop() {
-    assert_eq!(run_page("from-one-machine-to-three-servers.md"), 1);
+    assert_eq!(run_page("tutorial/from-one-machine-to-three-servers.md"), 1);
 }
 
 #[test]
-#[cfg(feature = "control")]
+#[cfg(all(feature = "control", feature = "top"))]
 fn the_chains_of_a_server_in_the_tutorial_do_as_their_page_says() {
-    let commands = run_page("ports-and-many-chains.md");
+    let commands = run_page("tutorial/ports-and-many-chains.md");
     assert!(commands >= 10, "{commands} commands");
+}
+
+/// Other pages: those whose commands take no time.
+#[test]
+fn commands_of_other_pages_do_as_the_pages_say() {
+    for (page, commands) in [
+        ("how-to/place-chains.md", 2),
+        ("reference/commands/explain-spec.md", 2),
+        ("reference/commands/validate.md", 2),
+    ] {
+        assert_eq!(run_page(page), commands, "{page}");
+    }
+}
+
+/// A block is not forgotten: pages with marked blocks are in a test.
+#[test]
+fn pages_with_marked_blocks_are_in_a_test() {
+    let here = include_str!("pages.rs");
+    let docs = Path::new(PROJECT).join("docs");
+    let mut open = vec![docs.clone()];
+    while let Some(folder) = open.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                open.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "md") {
+                let name = path.strip_prefix(&docs).unwrap().display().to_string();
+                let is_marked = fs::read_to_string(&path).unwrap().contains("```console");
+                assert!(!is_marked || here.contains(&format!("\"{name}\"")), "{name}");
+            }
+        }
+    }
 }
 
 #[test]
