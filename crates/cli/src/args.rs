@@ -5,6 +5,7 @@ use crate::cluster::{
     AGENT_EXAMPLES, AgentArgs, CONTROLLER_EXAMPLES, ControllerArgs, DEFINITIONS_EXAMPLES, INGRESS_EXAMPLES,
     IngressArgs, PUBLISH_EXAMPLES, PublishArgs,
 };
+use crate::conformance::{TEST_FUNCTION_EXAMPLES, TestFunctionArgs};
 use crate::contention::{CONTENTION_EXAMPLES, ContentionArgs};
 use crate::control::args::{
     APPLY_EXAMPLES, ApplyArgs, DELETE_EXAMPLES, DESCRIBE_EXAMPLES, DRAIN_EXAMPLES, DeleteArgs, DescribeArgs, DrainArgs,
@@ -157,6 +158,9 @@ pub enum Command {
     /// Generate a working function in C or Rust as a starting point
     #[command(after_help = NEW_FUNCTION_EXAMPLES)]
     NewFunction(NewFunctionArgs),
+    /// Check functions of your own: order, batches, moves between cores, hostile frames, many flows
+    #[command(after_help = TEST_FUNCTION_EXAMPLES)]
+    TestFunction(TestFunctionArgs),
 }
 
 /// Name of the command with which this program tries out libraries.

@@ -4,6 +4,7 @@ mod args;
 mod baseline;
 #[cfg(feature = "cluster")]
 mod cluster;
+mod conformance;
 pub(crate) mod contention;
 mod control;
 mod curves;
@@ -133,6 +134,7 @@ fn main() -> ExitCode {
             source: library::try_out(&args.library),
         }),
         Command::NewFunction(args) => new_function::new_function(&args),
+        Command::TestFunction(args) => conformance::test_function(&args),
     };
     match outcome {
         Ok(_) if memory::is_short() => {

@@ -137,6 +137,8 @@ fn skeletons_build_and_pass_and_run() {
         // Ten flows of 200 packets each, with a limit of 100.
         assert_eq!(reason(&report, &format!("{name}/too-many")), 1000);
         assert_eq!(reason(&report, &format!("{name}/flows")), 10);
+        let checked = works(tailwater().arg("test-function").arg(chain));
+        assert!(checked.contains(" 0 failed, ") && checked.contains(name), "{checked}");
     };
     let written = new("my-limit", "c");
     assert!(written.status.success(), "{}", text(&written.stderr));
@@ -240,6 +242,92 @@ fn a_function_that_fails_ends_the_run_with_its_report() {
     assert_identity(&report);
     assert!(count(&report, "delivered") <= 500);
     assert!(reason(&report, "worker-died") > 0);
+}
+
+/// Function with the defect that its configuration names.
+const DEFECTS: &str = "
+#include <stdlib.h>
+#include <string.h>
+#include <tailwater_json.h>
+#include <tailwater_nf.h>
+static char defect[16];
+static uint64_t all;
+struct flow { uint64_t packets; };
+struct instance { uint8_t packets[65536]; };
+static int configure(const char *config, size_t bytes, void **shared, struct tw_error *error) {
+    (void)bytes, (void)shared, (void)error;
+    for (const char *at = config; tw_json_each(&at, defect, sizeof defect);) break;
+    return 0;
+}
+static void *start(const void *shared) { (void)shared; return calloc(1, 1 << 20); }
+static void stop(void *instance) {
+    if (strcmp(defect, \"restart\")) free(instance);
+    else memset(instance, 1, 1 << 20);
+}
+static int process(void *instance, struct tw_batch *batch) {
+    struct instance *self = instance;
+    for (uint32_t i = 0; i < batch->count; i++) {
+        struct tw_packet *packet = &batch->packets[i];
+        struct flow *flow = packet->state;
+        uint32_t payload = packet->length - packet->payload_offset;
+        uint16_t port = tw_key_source_port(packet->key);
+        flow->packets++;
+        if (!strcmp(defect, \"repeatable\") && ++all % 7 == 0) packet->verdict = TW_DROP(0);
+        if (!strcmp(defect, \"batches\") && i >= 100) packet->verdict = TW_DROP(0);
+        if (!strcmp(defect, \"cores\") && ++self->packets[port] > 20) packet->verdict = TW_DROP(0);
+        if (!strcmp(defect, \"hostile\") && payload == 0) abort();
+        if (!strcmp(defect, \"many-flows\") && flow->packets == 1) memset(malloc(1024), 1, 1024);
+    }
+    return 0;
+}
+static const struct tw_drop_reason reasons[] = {{\"some\", 0}};
+const struct tw_function tailwater_function = {
+    TW_FUNCTION_HEAD, .name = \"defects\", .state_bytes = sizeof(struct flow), .drop_reasons = reasons,
+    .drop_reason_count = 1, .configure = configure, .start = start, .stop = stop, .process = process,
+};
+";
+
+/// Each check finds the defect that it is for, and a crash in one check does not end the others.
+#[test]
+fn conformance_checks_find_their_defects() {
+    let folder = Folder::new();
+    let source = folder.write("defects.c", DEFECTS);
+    works(
+        Command::new("cc")
+            .args(["-O1", "-fPIC", "-shared", "-o"])
+            .arg(folder.path("defects.so"))
+            .arg(concat!("-I", env!("CARGO_MANIFEST_DIR"), "/../sdk/include"))
+            .arg(source),
+    );
+    let test = |defect: &str, more: &[&str]| {
+        let mut command = tailwater();
+        command
+            .current_dir(&folder.0)
+            .args(["test-function", "defects.so", "--config"]);
+        command.arg(format!("{{\"{defect}\": 1}}")).args(more).output().unwrap()
+    };
+    for name in ["repeatable", "batches", "cores", "many-flows", "restart"] {
+        let output = test(name, &["--check", name]);
+        let told = text(&output.stdout);
+        assert!(told.contains("tailwater-check: FAILED "), "{name}: {told}");
+    }
+    let output = test("hostile", &[]);
+    let told = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    let verdict = |name: &str| {
+        let line = told.lines().find(|line| line.starts_with(name)).unwrap_or_default();
+        line.split_whitespace().nth(1).unwrap_or_default().to_owned()
+    };
+    for name in ["repeatable", "batches", "cores", "many-flows", "restart"] {
+        assert_eq!(verdict(name), "passed", "{told}");
+    }
+    // Its state has no version.
+    assert_eq!(verdict("take-over"), "skipped", "{told}");
+    assert!(told.contains("hostile     FAILED   crashed (SIGABRT)"), "{told}");
+    assert!(told.ends_with("\n5 passed, 1 failed, 1 skipped\n"), "{told}");
+    // Wrong input.
+    let refused = run(&[&"test-function", &folder.path("none.so")]);
+    assert_eq!(refused.status.code(), Some(2), "{}", text(&refused.stderr));
 }
 
 /// Library constructor that simulates a run with huge tables: more private memory in one mapping than the kernel lets a

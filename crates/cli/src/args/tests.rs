@@ -41,7 +41,7 @@ fn shell_lines(page: &str) -> Vec<String> {
             continue;
         };
         let prompted = line.strip_prefix("$ ");
-        let Some(command) = prompted.or((language == "sh" || continued).then_some(line)) else {
+        let Some(command) = prompted.or((language.split(' ').next() == Some("sh") || continued).then_some(line)) else {
             continue;
         };
         let (part, more) = command.strip_suffix('\\').map_or((command, false), |part| (part, true));

@@ -1,0 +1,212 @@
+//! `tailwater test-function`: conformance checks for authors of functions.
+//!
+//! Each check runs in a process of its own, so that one that crashes or hangs fails alone. In it the chain runs without
+//! ports and threads, in virtual time: its results are the same on every machine.
+
+mod checks;
+mod frames;
+mod rig;
+
+use crate::error::CliError;
+use crate::output::print;
+use checks::{CHECKS, Check, Outcome};
+use clap::Args;
+use signal_hook::low_level::signal_name;
+use std::fmt::Write as _;
+use std::fs;
+use std::io::{self, Read};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+use tailwater_functions::spec::ChainSpec;
+
+/// Help text of `tailwater test-function`.
+pub const TEST_FUNCTION_EXAMPLES: &str = "\
+Examples:
+  tailwater test-function chain.yaml
+      Checks the functions of a chain, usually one of your own.
+  tailwater test-function limit.so --config '{\"packets\": 100}'
+      Checks a library without a spec.
+
+Exit codes: 0 no check failed, 1 a check failed, 2 wrong input.";
+
+/// Longest time of a check.
+const TIMEOUT: Duration = Duration::from_secs(60);
+/// Longest result of a check, in bytes.
+const MOST_BYTES: u64 = 64 << 10;
+/// Beginning of the line with a check's result.
+const MARK: &str = "tailwater-check:";
+
+/// Arguments of `tailwater test-function`.
+#[derive(Debug, Args)]
+pub struct TestFunctionArgs {
+    /// Chain spec (`.yaml`, `.yml`), or a function's shared library
+    pub file: PathBuf,
+    /// Configuration of the library, in JSON
+    #[arg(long, value_name = "JSON")]
+    pub config: Option<String>,
+    /// Run one check in this process; started by this program
+    #[arg(long, hide = true)]
+    pub check: Option<String>,
+}
+
+/// Runs all checks and prints their results, or one check for the process that runs all.
+///
+/// # Errors
+/// The spec or the library is invalid, or the result cannot be printed.
+pub fn test_function(args: &TestFunctionArgs) -> Result<ExitCode, CliError> {
+    let spec = spec(args)?;
+    if let Some(external) = spec.externals().next() {
+        return Err(CliError::Input(format!(
+            "{}: expected functions of this program or libraries, found the external function {}",
+            args.file.display(),
+            external.0
+        )));
+    }
+    if let Some(name) = &args.check {
+        let check = CHECKS.iter().find(|check| check.name == name);
+        let check = check.ok_or_else(|| CliError::Input(format!("--check: no check is called {name:?}")))?;
+        let outcome = (check.run)(&spec);
+        let (verdict, text) = outcome.parts();
+        print(&format!("\n{MARK} {verdict} {text}\n"))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let names: Vec<&str> = spec.functions.iter().map(|function| function.name.as_str()).collect();
+    print(&format!("functions   {}\n\n", names.join(", ")))?;
+    let mut counts = [0; 3];
+    for check in CHECKS {
+        let outcome = in_process(args, check)?;
+        let (verdict, text) = outcome.parts();
+        counts[match outcome {
+            Outcome::Passed(_) => 0,
+            Outcome::Failed(_) => 1,
+            Outcome::Skipped(_) => 2,
+        }] += 1;
+        print(&format!("{:<11} {verdict:<8} {text}\n", check.name))?;
+    }
+    let [passed, failed, skipped] = counts;
+    print(&format!("\n{passed} passed, {failed} failed, {skipped} skipped\n"))?;
+    Ok(match failed {
+        0 => ExitCode::SUCCESS,
+        _ => ExitCode::FAILURE,
+    })
+}
+
+/// The chain of the spec, or one of the library alone.
+fn spec(args: &TestFunctionArgs) -> Result<ChainSpec, CliError> {
+    let is_spec = args
+        .file
+        .extension()
+        .is_some_and(|extension| extension == "yaml" || extension == "yml");
+    match (is_spec, &args.config) {
+        (true, None) => Ok(ChainSpec::read(&args.file)?),
+        (true, Some(_)) => Err(CliError::Input("--config: the spec has the configuration".to_owned())),
+        (false, config) => {
+            let path = fs::canonicalize(&args.file).map_err(|error| {
+                CliError::of_file(format!("{}: cannot be read: {error}", args.file.display()), &error)
+            })?;
+            let mut library = format!("file: {}", json_text(&path.to_string_lossy()));
+            if let Some(config) = config {
+                let config: serde_json::Value = serde_json::from_str(config)
+                    .map_err(|error| CliError::Input(format!("--config: expected JSON: {error}")))?;
+                // JSON is YAML; a map of several lines would change the places in messages.
+                let _ = write!(library, ", config: {config}");
+            }
+            let text = format!(
+                "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {{name: test}}\nspec:\n  functions:\n    - \
+                 library: {{{library}}}\n  slo: {{latency: 1ms}}\n"
+            );
+            Ok(ChainSpec::parse(&text, "test", Path::new("/"))?)
+        }
+    }
+}
+
+/// A text in quotes, as JSON and YAML have it.
+fn json_text(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}
+
+/// Runs a check in a process.
+fn in_process(args: &TestFunctionArgs, check: &Check) -> Result<Outcome, CliError> {
+    let system = |source| CliError::System {
+        what: "a check cannot be started",
+        source,
+    };
+    let mut command = Command::new("/proc/self/exe");
+    command
+        .arg("test-function")
+        .arg(&args.file)
+        .args(["--check", check.name]);
+    if let Some(config) = &args.config {
+        command.arg("--config").arg(config);
+    }
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = command.spawn().map_err(system)?;
+    let output = child.stdout.take().map(read_in_thread);
+    let errors = child.stderr.take().map(read_in_thread);
+    let status = ended(&mut child).map_err(system)?;
+    let text = |reader: Option<std::thread::JoinHandle<String>>| {
+        let text = reader.map(std::thread::JoinHandle::join);
+        text.and_then(Result::ok).unwrap_or_default()
+    };
+    let Some(status) = status else {
+        return Ok(Outcome::Failed(format!("no end within {} s", TIMEOUT.as_secs())));
+    };
+    let (output, errors) = (text(output), text(errors));
+    // The function may have written to standard output, too.
+    let line = output.lines().rev().find_map(|line| line.strip_prefix(MARK));
+    let result = line
+        .filter(|_| status.success())
+        .and_then(|line| Outcome::parse(line.trim()));
+    Ok(result.unwrap_or_else(|| {
+        let last = errors
+            .lines()
+            .rev()
+            .find(|line| !line.trim().is_empty())
+            .unwrap_or_default();
+        let last: String = last.chars().filter(|c| !c.is_control()).take(200).collect();
+        let end = match (status.signal(), status.code()) {
+            (Some(signal), _) => match signal_name(signal) {
+                Some(name) => format!("crashed ({name})"),
+                None => format!("crashed (signal {signal})"),
+            },
+            (None, Some(code)) => format!("ended with exit code {code}"),
+            (None, None) => "ended".to_owned(),
+        };
+        Outcome::Failed(match &*last {
+            "" => end,
+            last => format!("{end}: {last}"),
+        })
+    }))
+}
+
+/// Reads a pipe to its end, and keeps its first bytes: the result of a check that writes more is lost.
+fn read_in_thread(mut pipe: impl Read + Send + 'static) -> std::thread::JoinHandle<String> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        let _ = (&mut pipe).take(MOST_BYTES).read_to_end(&mut bytes);
+        let _ = io::copy(&mut pipe, &mut io::sink());
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
+}
+
+/// Waits for the end of a check. Returns `None` if it had to be killed.
+fn ended(child: &mut Child) -> io::Result<Option<std::process::ExitStatus>> {
+    let start = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        if start.elapsed() > TIMEOUT {
+            child.kill()?;
+            child.wait()?;
+            return Ok(None);
+        }
+        sleep(Duration::from_millis(2));
+    }
+}
