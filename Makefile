@@ -82,8 +82,9 @@ endif
 # The program without its features comes first: the tests find the one with them at the same path.
 test: ## all tests, and why any were skipped
 	@tools/deps.sh build check test ports milp
-	@tools/tests.py $$(tools/features.sh without) --test ports --test place --test built_without -- without_
-	@tools/tests.py --beside tools/loom.sh $$(tools/features.sh)
+	@tools/tests.py --beside tools/loom.sh \
+		--first "$$(tools/features.sh without) --test ports --test place --test built_without -- without_" \
+		$$(tools/features.sh)
 
 # Four minutes of two cores for the first time; the API server is kept outside of the tree.
 test-cluster: ## tests of the rack against a real Kubernetes API server, which is built from Go modules (with Go, for minutes) unless it is in ~/.cache/tailwater; etcd is Debian's. `test` runs the same tests against a model of it

@@ -10,14 +10,16 @@ all cores busy.
 A test that lacks a program or data passes, and prints a line that starts with "skipped": of the output of passing
 tests only these lines are shown.
 
-usage: tools/tests.py [--beside COMMAND]... CARGO-ARGUMENTS... [-- TEST-ARGUMENTS...]
-       --beside COMMAND    runs a command, too, as a program that only computes
+usage: tools/tests.py [--beside COMMAND]... [--first ARGUMENTS] CARGO-ARGUMENTS... [-- TEST-ARGUMENTS...]
+       --beside COMMAND    runs a command, too, as a program that only computes: from the start, while others are built
+       --first ARGUMENTS   builds and runs test programs with these arguments before the others, one after another
 """
 
 import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
@@ -64,13 +66,13 @@ def rank(name, patterns):
 class Program:
     """A program to run, and its results."""
 
-    def __init__(self, name, command, directory=None, computes=False):
-        self.name, self.command, self.directory = name, command, directory
+    def __init__(self, name, command, directory=None, computes=False, in_background=False):
+        self.name, self.command, self.directory, self.in_background = name, command, directory, in_background
         self.waits, self.alone = rank(name, WAITING) is not None, rank(name, ALONE) is not None
         self.one_core, self.rank = rank(name, ONE_CORE), rank(name, COMPUTING)
         self.computes = not self.waits and (computes or self.rank is not None)
         self.in_lanes = not (self.waits or self.alone or self.computes or self.one_core is not None)
-        self.code, self.wall, self.processor = None, 0, 0
+        self.process, self.code, self.wall, self.processor = None, None, 0, 0
         self.counts, self.failed = [0, 0, 0], []
 
     def run(self, beside):
@@ -88,8 +90,14 @@ class Program:
         began = time.monotonic()
         # Not a pipe, which a process that was left behind would keep open.
         with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
-            process = subprocess.Popen(
-                command, cwd=self.directory, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+            process = self.process = subprocess.Popen(
+                command,
+                cwd=self.directory,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                process_group=0 if self.in_background else None,
             )
             _, status, usage = os.wait4(process.pid, 0)
             self.code = process.returncode = os.waitstatus_to_exitcode(status)
@@ -103,6 +111,11 @@ class Program:
                 self.failed.append(line)
         with PRINTING:
             print(f"\n     Running {self.name} ({self.times()})", *lines, sep="\n", flush=True)
+
+    def stop(self):
+        """Ends it with its processes, if it runs in the background."""
+        if self.process and self.code is None:
+            os.killpg(self.process.pid, signal.SIGTERM)
 
     def times(self):
         return f"{self.wall:.1f} s, {self.processor:.1f} s of processor time"
@@ -152,7 +165,7 @@ def build(cargo_arguments, test_arguments):
 
 
 def run_all(programs):
-    """Runs programs: first those that run alone, then the others in lanes. Commands run beside them from the start."""
+    """Runs programs: first those that run alone, then the others in lanes."""
     alone = [program for program in programs if program.alone]
     waiting = deque(program for program in programs if program.waits)
     live = deque(program for program in programs if program.in_lanes)
@@ -232,24 +245,43 @@ def summary(programs, wall):
     )
 
 
+def separated(arguments):
+    """Returns the arguments of cargo, and those of test programs."""
+    cargo, _, test = "\0".join(arguments).partition("\0--\0")
+    return cargo.split("\0"), ["--show-output", *filter(None, test.split("\0"))]
+
+
 def main():
     os.chdir(Path(__file__).resolve().parent.parent)
-    arguments, test_arguments = sys.argv[1:], ["--show-output"]
-    if "--" in arguments:
-        end = arguments.index("--")
-        arguments, test_arguments = arguments[:end], test_arguments + arguments[end + 1 :]
-    beside = []
-    while arguments[:1] == ["--beside"]:
-        beside.append(Program(arguments[1], shlex.split(arguments[1]), computes=True))
-        arguments = arguments[2:]
-    programs = build(arguments, test_arguments)
-    if "--workspace" in arguments and "--test" not in arguments:
-        command = [sys.executable, BOUNDED, "cargo", "test", "--doc", "--no-fail-fast", *arguments]
-        command += ["--", *test_arguments]
-        beside.append(Program("examples in documentation", command, computes=True))
-    programs = beside + programs
-    began = time.monotonic()
-    run_all(programs)
+    arguments, first, background = sys.argv[1:], [], []
+    while arguments[:1] in (["--beside"], ["--first"]):
+        option, value, *arguments = arguments
+        words = shlex.split(value)
+        if option == "--first":
+            first = words
+        else:
+            background.append(Program(value, words, computes=True, in_background=True))
+    threads = [threading.Thread(target=it.run, args=(bool(BESIDE),), daemon=True) for it in background]
+    for thread in threads:
+        thread.start()
+    try:
+        run_before = build(*separated(first)) if first else []
+        for program in run_before:
+            program.run(beside=False)
+        cargo_arguments, test_arguments = separated(arguments)
+        programs = build(cargo_arguments, test_arguments)
+        if "--workspace" in cargo_arguments and "--test" not in cargo_arguments:
+            command = [sys.executable, BOUNDED, "cargo", "test", "--doc", "--no-fail-fast", *cargo_arguments]
+            programs.append(Program("examples in documentation", [*command, "--", *test_arguments], computes=True))
+        began = time.monotonic()
+        run_all(programs)
+        for thread in threads:
+            thread.join()
+    except BaseException:
+        for program in background:
+            program.stop()
+        raise
+    programs += background + run_before
     lines = "\n".join(summary(programs, time.monotonic() - began))
     print(f"\n{lines}")
     if results := os.environ.get("TEST_RESULTS"):
