@@ -290,6 +290,11 @@ impl Default for Setting {
 /// lacked its core. 0 only if no packet was processed.
 pub(crate) fn rate(report: &RunReport) -> f64 {
     let windows = evaluated_windows(report);
+    if windows.len() >= ENOUGH
+        && let Some(rate) = rate_of_few(windows.iter().map(|of| (of.offered, of.gap_us)))
+    {
+        return rate;
+    }
     let rates = windows.iter().filter_map(|of| core_rate(of.offered, of.gap_us));
     // Saturated: a window without packets is one without the core.
     let mut rates: Vec<f64> = rates.filter(|rate| *rate > 0.0).collect();
@@ -307,6 +312,22 @@ pub(crate) fn core_rate(packets: u64, gap_us: f64) -> Option<f64> {
     let whole = SATURATED_WINDOW.as_secs_f64();
     let had = whole - gap_us / 1e6;
     (2.0 * had >= whole).then(|| packets as f64 / had)
+}
+
+/// Returns the packets per second, while the worker had its core, of all saturated windows with these numbers of packets
+/// and microseconds of gaps, if none of them has several batches. Batches then take longer than a window: it has the
+/// packets of a whole one or none, and says nothing by itself.
+pub(crate) fn rate_of_few(windows: impl Iterator<Item = (u64, f64)>) -> Option<f64> {
+    const SEVERAL: u64 = 4 * 32;
+    let (mut packets, mut had_s) = (0, 0.0);
+    for (offered, gap_us) in windows {
+        if offered >= SEVERAL {
+            return None;
+        }
+        packets += offered;
+        had_s += (SATURATED_WINDOW.as_secs_f64() - gap_us / 1e6).max(0.0);
+    }
+    (packets > 0 && had_s > 0.0).then(|| packets as f64 / had_s)
 }
 
 /// Scaling configuration for training: records epochs and migrates no flow, so it needs no auxiliary core.

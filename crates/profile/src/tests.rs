@@ -120,6 +120,18 @@ fn traffic_keeps_its_bursts_at_another_rate() {
     assert_eq!(one.len(), 1);
 }
 
+/// A batch of 32 packets takes 4 ms, two windows: the rate was that of windows with a batch, 16,000 packets/s.
+#[test]
+fn a_batch_longer_than_a_window_counts_with_the_windows_without_packets() {
+    use crate::measurement_core::rate_of_few;
+    let windows = [(32, 0.0), (0, 0.0), (32, 0.0), (0, 0.0)];
+    assert_eq!(rate_of_few(windows.into_iter()), Some(8_000.0));
+    let lacked = [(32, 0.0), (0, 0.0), (0, 2_000.0)];
+    assert_eq!(rate_of_few(lacked.into_iter()), Some(8_000.0));
+    assert_eq!(rate_of_few([(2_000, 0.0), (0, 0.0)].into_iter()), None);
+    assert_eq!(rate_of_few([(0, 0.0)].into_iter()), None);
+}
+
 #[test]
 fn gaps_are_taken_out_of_a_rate() {
     use crate::measurement_core::core_rate;

@@ -4,7 +4,7 @@ use super::watch::Watch;
 use super::{SweepError, SweepOptions};
 use crate::curve::Measured;
 use crate::interference::{Conditions, Interference};
-use crate::measurement_core::{MeasurementCore, Setting, core_rate, evaluated_windows};
+use crate::measurement_core::{MeasurementCore, Setting, core_rate, evaluated_windows, rate_of_few};
 use crate::traffic::evenly;
 use crate::train::without_files;
 use std::sync::atomic::AtomicBool;
@@ -121,6 +121,11 @@ impl<'a> Sweep<'a> {
     /// would come in steps of a batch.
     pub(super) fn rate(&self, report: &RunReport) -> f64 {
         let windows = self.settled(report);
+        if windows.len() >= ENOUGH
+            && let Some(rate) = rate_of_few(windows.iter().map(|of| (of.offered, of.gap_us)))
+        {
+            return rate;
+        }
         let rates = windows.iter().filter_map(|of| core_rate(of.offered, of.gap_us));
         match middle_mean(rates) {
             Some(rate) if windows.len() >= ENOUGH => rate,
