@@ -5,7 +5,7 @@ mod common;
 #[path = "../../state/tests/server/mod.rs"]
 mod server;
 
-use common::mappers::random_buckets;
+use common::mappers::{random_buckets, random_leases};
 use server::RedisServer;
 use std::collections::{HashMap, HashSet};
 use std::net::Ipv4Addr;
@@ -14,10 +14,12 @@ use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 use tailwater_dataplane::report::{RunReport, StateReport};
 use tailwater_dataplane::run::Progress;
+use tailwater_dataplane::scaling::ScalingConfig;
 use tailwater_dataplane::scaling::server::ServerConfig;
 use tailwater_dataplane::trace_nic::{Pacing, TraceNicConfig};
 use tailwater_dataplane::{RunConfig, RunControl, RunPlan, cores, run};
 use tailwater_functions::spec::ChainSpec;
+use tailwater_handover::park::Mode;
 use tailwater_net::builder::FrameBuilder;
 use tailwater_net::parse::parse;
 use tailwater_net::{FlowKey, Nanos, protocol};
@@ -118,6 +120,18 @@ fn go_moving(
     state: &str,
     trace: Trace,
     (workers, server): (usize, Option<ServerConfig>),
+    meanwhile: impl FnMut(Nanos),
+) -> Done {
+    go_lending(folder, functions, state, trace, (workers, server, None), meanwhile)
+}
+
+/// Like [`go_moving`], with RSS buckets lent to auxiliary cores, too.
+fn go_lending(
+    folder: &Path,
+    functions: &str,
+    state: &str,
+    trace: Trace,
+    (workers, server, scaling): (usize, Option<ServerConfig>, Option<ScalingConfig>),
     mut meanwhile: impl FnMut(Nanos),
 ) -> Done {
     let text = format!(
@@ -141,7 +155,7 @@ fn go_moving(
         keep_packets: None,
         not_matched: 0,
         seed: 1,
-        scaling: None,
+        scaling,
         server,
         isolation: None,
     };
@@ -184,16 +198,7 @@ fn the_next_run_goes_on_with_what_the_first_one_knew() {
         let outside: HashSet<FlowKey> = first.sent.iter().map(|frame| parse(frame).unwrap().key).collect();
         assert_eq!(outside.len(), FLOWS as usize, "{workers} workers");
         // Only replies: without the first run's bindings, none would pass.
-        let back: Vec<Vec<u8>> = first
-            .sent
-            .iter()
-            .enumerate()
-            .map(|(number, frame)| {
-                let key = parse(frame).unwrap().key.reversed();
-                let number = (number as u32).to_be_bytes();
-                FrameBuilder::new(&key).payload(&number).to_vec().unwrap()
-            })
-            .collect();
+        let back = replies_to(&first.sent);
         let replies = trace(&server.folder, &back, Nanos::from_micros(200));
         let second = go(&server.folder, NAT, PATIENT, replies, workers, |_| {});
         assert_eq!(second.check(), 500);
@@ -209,6 +214,16 @@ fn the_next_run_goes_on_with_what_the_first_one_knew() {
         let third = go(&server.folder, NAT, PATIENT, replies, workers, |_| {});
         assert_eq!(third.report.packets.reasons.get("nat/no-binding"), Some(&500));
     }
+}
+
+/// Replies to packets, numbered in turn.
+fn replies_to(sent: &[Vec<u8>]) -> Vec<Vec<u8>> {
+    let reply = |(number, frame): (usize, &Vec<u8>)| {
+        let key = parse(frame).unwrap().key.reversed();
+        let number = (number as u32).to_be_bytes();
+        FrameBuilder::new(&key).payload(&number).to_vec().unwrap()
+    };
+    sent.iter().enumerate().map(reply).collect()
 }
 
 /// Number of packets counted in Redis, over all flows, after the functions in front.
@@ -278,6 +293,108 @@ fn buckets_move_around_a_server_that_is_away_for_a_while() {
         assert!(done.report.server.unwrap().buckets_moved > 50);
         assert_eq!(counted(&server, ""), 3000);
     }
+}
+
+/// Packets that went to auxiliary cores.
+fn offloaded(done: &Done) -> u64 {
+    done.report.scaling.expect("dispatchers").packets_offloaded
+}
+
+/// RSS buckets are lent to auxiliary cores and taken back at random, as often as possible, by one dispatcher and by two
+/// that exchange buckets. Everything is as on one core, and the next run goes on with it, on auxiliary cores, too.
+#[test]
+fn flows_that_are_lent_to_auxiliary_cores_carry_their_state() {
+    let Some(server) = RedisServer::start(&[]) else {
+        return;
+    };
+    let folder = &server.folder;
+    for (seed, workers, helpers) in [(1, 1, 1), (7, 1, 2), (42, 2, 1)] {
+        server.command(&["flushall"]);
+        let lent = || Some(random_leases(seed, helpers, Mode::Sleep, 0));
+        let moves = (workers > 1).then(|| random_buckets(seed, Nanos::from_millis(3)).0);
+        let traffic = trace(folder, &packets(6000), Nanos::from_micros(50));
+        let first = go_lending(folder, NAT, PATIENT, traffic, (workers, moves, lent()), |_| {});
+        assert_eq!(first.check(), 6000);
+        assert!(offloaded(&first) > 100, "{:?}", first.report.scaling);
+        // Only the core that opened a flow requested it.
+        assert_eq!((first.state().reads, first.state().hits), (50, 0));
+        assert_eq!(server.keys(), 150);
+        let outside: HashSet<FlowKey> = first.sent.iter().map(|frame| parse(frame).unwrap().key).collect();
+        assert_eq!(outside.len(), FLOWS as usize);
+        // Only replies: without the first run's bindings, none would pass.
+        let back: Vec<Vec<u8>> = replies_to(&first.sent[..2000]);
+        let replies = trace(folder, &back, Nanos::from_micros(50));
+        let second = go_lending(folder, NAT, PATIENT, replies, (workers, None, lent()), |_| {});
+        assert_eq!(second.check(), 2000);
+        assert_eq!((second.state().reads, second.state().hits), (50, 50));
+        assert_eq!(server.keys(), 200);
+        assert_eq!(counted(&server, "{nat: {external: [203.0.113.0/28]}}, "), 6000);
+    }
+}
+
+/// No bucket is lent or taken back while Redis does not answer: packets wait, or pass, where they are. In the end Redis
+/// has all changes.
+#[test]
+fn buckets_stay_on_auxiliary_cores_while_the_server_is_away() {
+    for (trouble, state) in [
+        (&TROUBLES[1], PATIENT),
+        (&TROUBLES[0], PATIENT),
+        (&TROUBLES[0], ", whenUnavailable: pass, wait: 20ms"),
+    ] {
+        let Some(mut server) = RedisServer::start(&[]) else {
+            return;
+        };
+        let folder = server.folder.clone();
+        let traffic = trace(&folder, &packets(6000), Nanos::from_micros(100));
+        let mut steps = [(150, trouble.begins), (350, trouble.ends)].into_iter().peekable();
+        let lent = random_leases(5, 1, Mode::Sleep, 0);
+        let done = go_lending(
+            &folder,
+            "{accounting: {}}",
+            state,
+            traffic,
+            (1, None, Some(lent)),
+            |elapsed| {
+                if let Some((_, step)) = steps.next_if(|(at, _)| elapsed >= Nanos::from_millis(*at)) {
+                    step(&mut server);
+                }
+            },
+        );
+        assert!(steps.next().is_none(), "the run was over before the trouble");
+        assert_eq!(done.check(), 6000, "{state}");
+        assert!(offloaded(&done) > 100, "{:?}", done.report.scaling);
+        assert_eq!(counted(&server, ""), 6000, "{state}");
+    }
+}
+
+/// Packets that wait for longer than they may, at home and on an auxiliary core, are lost and counted.
+#[test]
+fn packets_that_wait_on_auxiliary_cores_for_too_long_are_lost() {
+    let Some(mut server) = RedisServer::start(&[]) else {
+        return;
+    };
+    let folder = server.folder.clone();
+    let traffic = trace(&folder, &packets(4000), Nanos::from_micros(100));
+    let mut steps = [(100, TROUBLES[1].begins), (300, TROUBLES[1].ends)]
+        .into_iter()
+        .peekable();
+    let lent = random_leases(9, 1, Mode::Sleep, 0);
+    let state = ", whenUnavailable: drop, wait: 10ms, packets: 512";
+    let done = go_lending(
+        &folder,
+        "{accounting: {}}",
+        state,
+        traffic,
+        (1, None, Some(lent)),
+        |elapsed| {
+            if let Some((_, step)) = steps.next_if(|(at, _)| elapsed >= Nanos::from_millis(*at)) {
+                step(&mut server);
+            }
+        },
+    );
+    let sent = done.check();
+    assert!(done.state().dropped > 100, "{:?}", done.state());
+    assert!(sent > 500, "{:?}", done.report.packets);
 }
 
 /// Disturbance of the server while packets arrive, and its end.
