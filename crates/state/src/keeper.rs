@@ -139,8 +139,12 @@ impl Keeper {
     #[inline]
     pub fn is_free_of(&self, chain: &Chain, bucket: u16) -> bool {
         let last = self.buckets.as_ref().and_then(|buckets| buckets.last_request(bucket));
-        let is_answered = last.is_some_and(|request| self.commits.is_open(request));
-        is_answered && !chain.has_ended(bucket) && !self.ends_flow_of(chain, bucket)
+        let is_done = |request| {
+            // After another instance has replaced this one, nothing is written or learned any more.
+            let is_answered = self.commits.is_open(request);
+            self.fenced || is_answered && !chain.has_ended(bucket) && !self.ends_flow_of(chain, bucket)
+        };
+        last.is_some_and(is_done)
     }
 
     /// Returns `true` if a refused flow of the bucket waits for its end.
@@ -175,6 +179,7 @@ impl Keeper {
             self.fenced = true;
             self.then = WhenUnavailable::Drop;
             self.commits.fence();
+            self.refused.clear();
         }
         let available = self.link.health().is_available();
         if available != self.commits.is_available() {
@@ -184,7 +189,9 @@ impl Keeper {
             self.search = Some(0);
         }
         while let Some(request) = self.link.answer() {
-            self.learn(chain, &request);
+            if !self.fenced {
+                self.learn(chain, &request);
+            }
             self.commits.answer(request.number);
             self.link.give_back(request);
         }
@@ -247,11 +254,11 @@ impl Keeper {
                 Some(flow) => {
                     let standing = *chain.persist_state(flow);
                     let asked = standing.asked;
-                    if standing.refused != 0 {
-                        self.end_later(chain, flow);
-                        PacketAction::Lose
-                    } else if self.fenced {
+                    if self.fenced {
                         // The state known here is outdated.
+                        PacketAction::Lose
+                    } else if standing.refused != 0 {
+                        self.end_later(chain, flow);
                         PacketAction::Lose
                     } else if asked != 0 && self.commits.is_open(asked) {
                         PacketAction::Run
