@@ -9,17 +9,20 @@ use super::link::FromDispatcher;
 use crate::durable::{DurableTurn, DurableWorker, KeeperCounters, ReturnBuffers};
 use crate::port::PortSender;
 use crate::worker::context::{CountedChain, WorkerContext};
-use tailwater_chain::batch::Batch;
+use tailwater_chain::batch::{Batch, MAX_BATCH};
 use tailwater_chain::parcel::Receipt;
 use tailwater_net::Nanos;
 use tailwater_net::toeplitz::{BUCKETS, bucket_of};
+
+/// Numbers that a dispatcher can assign: they have 16 bits.
+const NUMBERS: usize = 1 << 16;
 
 /// Receipts of packets of lent buckets.
 #[derive(Debug)]
 pub(super) struct LentReceipts {
     /// Bucket of each number that the dispatcher has assigned: the same while it has packets of the bucket in the
     /// system.
-    buckets: Vec<u16>,
+    buckets: Box<[u16]>,
     /// Last receipt of each bucket that is not free.
     last: Box<[Option<Receipt>]>,
     /// Buckets with a receipt.
@@ -31,21 +34,17 @@ pub(super) struct LentReceipts {
 impl LentReceipts {
     pub(super) fn new() -> LentReceipts {
         LentReceipts {
-            buckets: Vec::new(),
+            buckets: vec![0; NUMBERS].into(),
             last: (0..BUCKETS).map(|_| None).collect(),
             withheld: Vec::with_capacity(BUCKETS),
-            ready: Vec::new(),
+            ready: Vec::with_capacity(MAX_BATCH * 2),
         }
     }
 
     /// Notes the buckets of received packets.
     fn note(&mut self, batch: &Batch) {
         for packet in batch.iter() {
-            let number = usize::from(packet.number());
-            if number >= self.buckets.len() {
-                self.buckets.resize(number + 1, 0);
-            }
-            self.buckets[number] = bucket_of(packet.rss_hash);
+            self.buckets[usize::from(packet.number())] = bucket_of(packet.rss_hash);
         }
     }
 
