@@ -312,9 +312,9 @@ fn flows_that_are_lent_to_auxiliary_cores_carry_their_state() {
         server.command(&["flushall"]);
         let lent = || Some(random_leases(seed, helpers, Mode::Sleep, 0));
         let moves = (workers > 1).then(|| random_buckets(seed, Nanos::from_millis(3)).0);
-        let traffic = trace(folder, &packets(6000), Nanos::from_micros(50));
+        let traffic = trace(folder, &packets(4000), Nanos::from_micros(50));
         let first = go_lending(folder, NAT, PATIENT, traffic, (workers, moves, lent()), |_| {});
-        assert_eq!(first.check(), 6000);
+        assert_eq!(first.check(), 4000);
         assert!(offloaded(&first) > 100, "{:?}", first.report.scaling);
         // Only the core that opened a flow requested it.
         assert_eq!((first.state().reads, first.state().hits), (50, 0));
@@ -330,7 +330,7 @@ fn flows_that_are_lent_to_auxiliary_cores_carry_their_state() {
         let flows = replied.len() as u64;
         assert_eq!((second.state().reads, second.state().hits), (flows, flows));
         assert_eq!(server.keys(), 150 + flows);
-        assert_eq!(counted(&server, "{nat: {external: [203.0.113.0/28]}}, "), 6000);
+        assert_eq!(counted(&server, "{nat: {external: [203.0.113.0/28]}}, "), 4000);
     }
 }
 
@@ -347,8 +347,8 @@ fn buckets_stay_on_auxiliary_cores_while_the_server_is_away() {
             return;
         };
         let folder = server.folder.clone();
-        let traffic = trace(&folder, &packets(6000), Nanos::from_micros(100));
-        let mut steps = [(150, trouble.begins), (350, trouble.ends)].into_iter().peekable();
+        let traffic = trace(&folder, &packets(3600), Nanos::from_micros(100));
+        let mut steps = [(100, trouble.begins), (220, trouble.ends)].into_iter().peekable();
         let lent = random_leases(5, 1, Mode::Sleep, 0);
         let done = go_lending(
             &folder,
@@ -363,9 +363,9 @@ fn buckets_stay_on_auxiliary_cores_while_the_server_is_away() {
             },
         );
         assert!(steps.next().is_none(), "the run was over before the trouble");
-        assert_eq!(done.check(), 6000, "{state}");
+        assert_eq!(done.check(), 3600, "{state}");
         assert!(offloaded(&done) > 100, "{:?}", done.report.scaling);
-        assert_eq!(counted(&server, ""), 6000, "{state}");
+        assert_eq!(counted(&server, ""), 3600, "{state}");
     }
 }
 

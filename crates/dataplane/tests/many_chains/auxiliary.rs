@@ -72,8 +72,8 @@ fn a_chain_with_state_in_redis_uses_shared_auxiliary_cores() {
         println!("skipped: this needs Redis, and two cores");
         return;
     };
-    // For half a second from the server's start.
-    const PACKETS: u32 = 100_000;
+    // For a third of a second from the server's start.
+    const PACKETS: u32 = 66_000;
     let trace = trace(2, Nanos(5_000), PACKETS);
     let server = Server::with_auxiliary(trace, 1, available[..1].to_vec(), (false, Unmatched::Drop));
     let wrong = Arc::<AtomicU64>::default();
