@@ -12,13 +12,16 @@ use std::net::Ipv4Addr;
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
+use tailwater_chain::batch::Batch;
+use tailwater_chain::function::{FlowStates, NetworkFunction};
 use tailwater_dataplane::report::{RunReport, StateReport};
 use tailwater_dataplane::run::Progress;
 use tailwater_dataplane::scaling::ScalingConfig;
 use tailwater_dataplane::scaling::server::ServerConfig;
 use tailwater_dataplane::trace_nic::{Pacing, TraceNicConfig};
 use tailwater_dataplane::{RunConfig, RunControl, RunPlan, cores, run};
-use tailwater_functions::spec::ChainSpec;
+use tailwater_functions::own::OwnFunction;
+use tailwater_functions::spec::{ChainSpec, FunctionSpec};
 use tailwater_handover::park::Mode;
 use tailwater_net::builder::FrameBuilder;
 use tailwater_net::parse::parse;
@@ -135,15 +138,14 @@ fn go_moving(
     go_lending(folder, functions, state, trace, (workers, server, None), meanwhile)
 }
 
-/// Like [`go_moving`], with RSS buckets lent to auxiliary cores, too.
-fn go_lending(
+/// Chain with functions with state in the server of the directory, and the configuration of a run with this many
+/// workers and these mappers.
+fn plan(
     folder: &Path,
     functions: &str,
     state: &str,
-    trace: Trace,
     (workers, server, scaling): (usize, Option<ServerConfig>, Option<ScalingConfig>),
-    mut meanwhile: impl FnMut(Nanos),
-) -> Done {
+) -> (ChainSpec, RunConfig) {
     let text = format!(
         "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {{name: test}}\nspec:\n  \
          slo: {{latency: 250ms}}\n  functions: [{functions}]\n  \
@@ -151,7 +153,6 @@ fn go_lending(
         folder.join("redis.sock").display()
     );
     let spec = ChainSpec::parse(&text, "test", Path::new(".")).unwrap_or_else(|e| panic!("{e}"));
-    let capture = folder.join("sent.pcap");
     let cores = cores::available();
     let config = RunConfig {
         cores: cores.iter().rev().cycle().take(workers).copied().collect(),
@@ -161,7 +162,7 @@ fn go_lending(
             ..TraceNicConfig::default()
         },
         window: Nanos::from_millis(20),
-        capture_out: Some(capture.clone()),
+        capture_out: Some(folder.join("sent.pcap")),
         keep_packets: None,
         not_matched: 0,
         seed: 1,
@@ -169,6 +170,19 @@ fn go_lending(
         server,
         isolation: None,
     };
+    (spec, config)
+}
+
+/// Like [`go_moving`], with RSS buckets lent to auxiliary cores, too.
+fn go_lending(
+    folder: &Path,
+    functions: &str,
+    state: &str,
+    trace: Trace,
+    mappers: (usize, Option<ServerConfig>, Option<ScalingConfig>),
+    mut meanwhile: impl FnMut(Nanos),
+) -> Done {
+    let (spec, config) = plan(folder, functions, state, mappers);
     let _alone = ALONE.lock().unwrap_or_else(|error| error.into_inner());
     let progress = |progress: &Progress| meanwhile(progress.elapsed);
     let stop = AtomicBool::new(false);
@@ -177,7 +191,7 @@ fn go_lending(
     let report = report.unwrap_or_else(|error| panic!("{error}"));
     let sent = match report.packets.delivered {
         0 => Vec::new(),
-        _ => frames(&load(&capture)),
+        _ => frames(&load(&folder.join("sent.pcap"))),
     };
     Done { report, sent }
 }
@@ -411,6 +425,53 @@ fn packets_that_wait_on_auxiliary_cores_for_too_long_are_lost() {
     let sent = done.check();
     assert!(done.state().dropped > 100, "{:?}", done.state());
     assert!(sent > 500, "{:?}", done.report.packets);
+}
+
+/// Function that panics after some packets.
+struct Dies(u32);
+
+impl NetworkFunction for Dies {
+    fn kind(&self) -> &'static str {
+        "Dies"
+    }
+
+    fn process(&mut self, batch: &mut Batch, _: &mut FlowStates<'_>) {
+        self.0 = self.0.checked_sub(batch.len() as u32).expect("on purpose");
+    }
+}
+
+/// A function panics on either core, while packets and buckets wait for Redis: the run ends, and every packet is
+/// counted.
+#[test]
+fn a_panic_among_lent_buckets_ends_the_run_with_its_books_in_order() {
+    let Some(server) = RedisServer::start(&[]) else {
+        return;
+    };
+    let folder = &server.folder;
+    for seed in 1..=4 {
+        let lent = random_leases(seed, 1, Mode::Sleep, 0);
+        let (mut spec, config) = plan(folder, NAT, PATIENT, (1, None, Some(lent)));
+        let dies = || -> Box<dyn NetworkFunction> { Box::new(Dies(300)) };
+        spec.functions.push(FunctionSpec {
+            name: "dies".to_owned(),
+            config: OwnFunction::new("Own", dies).into(),
+            files: Vec::new(),
+            branch: None,
+            on_failure: Default::default(),
+        });
+        let traffic = bursts(folder, &packets(1200), Nanos::from_millis(2));
+        let _alone = ALONE.lock().unwrap_or_else(|error| error.into_inner());
+        let stop = AtomicBool::new(false);
+        let plan = RunPlan::new(spec, config).unwrap();
+        let error = run(&plan, traffic, RunControl::new(&stop)).unwrap_err();
+        let packets = &error.report().unwrap().packets;
+        assert!(packets.lost > 0, "{packets:?}");
+        assert_eq!(
+            packets.offered,
+            packets.delivered + packets.dropped_by_nf + packets.lost,
+            "{error}: {packets:?}"
+        );
+    }
 }
 
 /// Disturbance of the server while packets arrive, and its end.
