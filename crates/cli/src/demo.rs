@@ -49,7 +49,8 @@ pub fn demo(args: &DemoArgs) -> Result<ExitCode, CliError> {
     set_objective(&mut spec, args.slo)?;
     epoch(spec.slo.budget()).map_err(|error| CliError::Input(error.to_string()))?;
     if spec.state.is_some() {
-        let message = "spec.state: expected none, since the demo compares runs in memory, also of policies that cannot offload state in Redis";
+        let message = "spec.state: expected none, since the demo also runs policies that offload flows, whose state \
+                       stays in memory";
         return Err(CliError::Input(message.to_owned()));
     }
     let report = args.report.as_ref().map(|path| {

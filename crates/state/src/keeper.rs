@@ -487,8 +487,8 @@ impl Keeper {
         self.finish_turn_of(chain, now, |_| true);
     }
 
-    /// Same as [`finish_turn`](Keeper::finish_turn) for a keeper that shares the chain with others, each with buckets of
-    /// its own: those for which `is_own` returns `true`, and those with packets that wait.
+    /// Same as [`finish_turn`](Keeper::finish_turn) for a keeper that shares the chain with others, each with buckets
+    /// of its own: those for which `is_own` returns `true`, and those with packets that wait.
     #[inline]
     pub fn finish_turn_of(&mut self, chain: &mut Chain, now: Nanos, is_own: impl Fn(u16) -> bool) {
         if !self.refused.is_empty() {

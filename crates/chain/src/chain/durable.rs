@@ -53,8 +53,8 @@ impl Chain {
         packet.flow.get().map(|_| DurableFlow(packet.flow))
     }
 
-    /// Returns the flow at index `index` if it still has this key. In an instance to which buckets are lent, that of the
-    /// flow must be.
+    /// Returns the flow at index `index` if it still has this key. In an instance to which buckets are lent, its bucket
+    /// must be.
     pub fn durable_flow_at(&self, index: u32, key: &FlowKey) -> Option<DurableFlow> {
         Some(DurableFlow(self.table.as_ref()?.known_at(index, key)?))
     }

@@ -244,8 +244,8 @@ mod tests {
             (
                 stored(),
                 isolated.clone(),
-                "spec.state: isolated functions cannot keep flow state in Redis on auxiliary cores: remove --auxiliary, \
-                 or set --isolation none",
+                "spec.state: isolated functions cannot keep flow state in Redis on auxiliary cores: remove \
+                 --auxiliary, or set --isolation none",
             ),
             (
                 guarded(),

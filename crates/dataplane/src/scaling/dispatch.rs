@@ -407,7 +407,8 @@ impl Dispatch {
         }
     }
 
-    /// Calls the mapper, if it is due, and carries out its plan. See [`distribute`](Dispatch::distribute) for `durable`.
+    /// Calls the mapper, if it is due, and carries out its plan. For `durable` see
+    /// [`distribute`](Dispatch::distribute).
     #[inline]
     pub(crate) fn decide(&mut self, chain: &mut Chain, durable: Option<&DurableWorker>, now: Nanos) {
         if self.machine.is_due(now) {

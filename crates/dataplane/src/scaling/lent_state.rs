@@ -145,8 +145,8 @@ impl LentState {
         turn.process(durable, batch, time).0
     }
 
-    /// Runs the last part of a turn. Flows of the bucket `expiring`, of which a packet has come in this turn, may expire.
-    /// Returns the end time.
+    /// Runs the last part of a turn. Flows of the bucket `expiring`, of which a packet has come in this turn, may
+    /// expire. Returns the end time.
     pub(super) fn end<P: PortSender + ?Sized>(
         &mut self,
         context: &mut WorkerContext<P>,

@@ -85,7 +85,8 @@ fn a_chain_with_state_in_redis_uses_shared_auxiliary_cores() {
     let text = format!(
         "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {{name: stored}}\nspec:\n  \
          match: {{destinations: [10.0.0.0/16]}}\n  slo: {{latency: 1ms}}\n  flows: {{capacity: 4096}}\n  \
-         functions: [{{nat: {{external: [203.0.113.0/28], internal: [192.0.2.0/24]}}}}, {{synthetic: {{cycles: 6000}}}}]\n  \
+         functions: [{{nat: {{external: [203.0.113.0/28], internal: [192.0.2.0/24]}}}}, \
+         {{synthetic: {{cycles: 6000}}}}]\n  \
          state: {{redis: {{socket: {}}}, wait: 10s, packets: 1024}}\n",
         redis.socket().display()
     );

@@ -189,8 +189,8 @@ fn flow_state_in_redis() {
         (
             "--cores 0 --auxiliary 1 --policy netblaze",
             stored,
-            "spec.state: auxiliary cores use flow state in Redis only with a policy that offloads RSS buckets: expected \
-             --policy tailwater, found one that offloads flows",
+            "spec.state: auxiliary cores use flow state in Redis only with a policy that offloads RSS buckets: \
+             expected --policy tailwater, found one that offloads flows",
         ),
         (
             "--cores 0 --auxiliary 1 --isolation process",
