@@ -156,6 +156,12 @@ impl Policy {
         !self.has_no_core_mapper() && self != Policy::NetBlazeNoCoreMapper
     }
 
+    /// Returns `true` if the policy offloads RSS buckets to auxiliary cores, and `false` if it offloads flows, or
+    /// nothing.
+    pub fn offloads_buckets(self) -> bool {
+        self == Policy::Tailwater
+    }
+
     /// Returns `true` if rows of the ingress move between servers, as against NetBlaze's
     /// ([`IngressConfig::rebalance`](tailwater_policy::server::IngressConfig::rebalance)).
     pub fn rebalances(self) -> bool {
@@ -254,6 +260,7 @@ pub fn epoch(slo: Nanos) -> Result<Nanos, NetBlazeError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tailwater_policy::core::Unit;
 
     fn profile() -> CapacityProfile {
         CapacityProfile {
@@ -272,6 +279,8 @@ mod tests {
             assert_eq!(mappers.is_none(), policy.has_no_core_mapper(), "{name}");
             let ours = name.starts_with("netblaze") || name == "tailwater";
             assert_eq!(mappers.is_some(), ours, "{name}");
+            let unit = mappers.as_ref().map(|make| make().unit());
+            assert_eq!(unit == Some(Unit::Bucket), policy.offloads_buckets(), "{name}");
             // A backlog of 100,000 packets is too long for any mapper, whatever a packet costs.
             let due = mappers.is_some_and(|make| make().due(Nanos::from_secs(1), 100_000));
             assert_eq!(due, policy.scales(), "{name}");

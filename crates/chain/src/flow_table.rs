@@ -235,6 +235,12 @@ impl FlowTable {
         self.usable[usize::from(bucket_of(rss_hash))]
     }
 
+    /// Returns `true` if this view may use the bucket.
+    #[inline]
+    pub(crate) fn is_usable(&self, bucket: u16) -> bool {
+        self.usable[usize::from(bucket) % BUCKETS]
+    }
+
     /// Number of partitions this view holds.
     pub fn buckets(&self) -> usize {
         self.partitions.iter().flatten().count()
@@ -474,10 +480,11 @@ impl FlowTable {
         self.known(key, bucket).is_some()
     }
 
-    /// Returns the flow in slot `index` if it still has this key.
+    /// Returns the flow in slot `index` if it still has this key. If buckets are lent to this view, that of the slot
+    /// must be.
     pub(crate) fn known_at(&self, index: u32, key: &FlowKey) -> Option<FlowIndex> {
         let bucket = self.shape.bucket(index);
-        let taken = bucket < BUCKETS && self.held(bucket)?.is_taken(self.shape.slot(index));
+        let taken = bucket < BUCKETS && self.parts(bucket)?.is_taken(self.shape.slot(index));
         let flow = FlowIndex(index);
         (taken && self.key_of(flow) == key).then_some(flow)
     }
@@ -498,6 +505,11 @@ impl FlowTable {
     /// RSS bucket of a flow.
     pub(crate) fn bucket(&self, flow: FlowIndex) -> u16 {
         self.shape.bucket(flow.0) as u16
+    }
+
+    /// RSS bucket of the flow in slot `index`.
+    pub(crate) fn bucket_at(&self, index: u32) -> u16 {
+        self.shape.bucket(index) as u16
     }
 
     /// First slot of a bucket.

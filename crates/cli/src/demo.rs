@@ -49,7 +49,8 @@ pub fn demo(args: &DemoArgs) -> Result<ExitCode, CliError> {
     set_objective(&mut spec, args.slo)?;
     epoch(spec.slo.budget()).map_err(|error| CliError::Input(error.to_string()))?;
     if spec.state.is_some() {
-        let message = "spec.state: expected none, since the demo offloads flows to an auxiliary core, which keeps no state in Redis";
+        let message = "spec.state: expected none, since the demo also runs policies that offload flows, whose state \
+                       stays in memory";
         return Err(CliError::Input(message.to_owned()));
     }
     let report = args.report.as_ref().map(|path| {

@@ -117,7 +117,7 @@ impl CliError {
                     )
                     | Open(OpenError::Device(_))
                     | State(_)
-                    | StateWithOffloading
+                    | StateWithOffloading(_)
             )
         };
         let train = |error: &TrainError| match error {

@@ -12,26 +12,36 @@ use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
+use tailwater_dataplane::cores::available;
 use tailwater_net::builder::FrameBuilder;
 use tailwater_net::{FlowKey, protocol};
 
 const FLOWS: u32 = 40;
 
-/// Writes a capture with one packet per millisecond, of all flows in turn.
-fn traffic(folder: &Folder, name: &str, packets: u32) -> PathBuf {
-    let frame = |n: u32| {
-        let (host, port) = (Ipv4Addr::new(10, 0, 0, (n % 20) as u8), 5000 + (n % FLOWS) as u16);
-        let key = FlowKey::v4(host, Ipv4Addr::new(192, 0, 2, 1), protocol::UDP, port, 53);
-        (u64::from(n) * 1_000_000, FrameBuilder::new(&key).to_vec().unwrap())
-    };
-    folder.capture(name, &(0..packets).map(frame).collect::<Vec<_>>())
+/// Frame of the flow of packet `n`.
+fn frame(n: u32) -> Vec<u8> {
+    let (host, port) = (Ipv4Addr::new(10, 0, 0, (n % 20) as u8), 5000 + (n % FLOWS) as u16);
+    let key = FlowKey::v4(host, Ipv4Addr::new(192, 0, 2, 1), protocol::UDP, port, 53);
+    FrameBuilder::new(&key).to_vec().unwrap()
 }
 
+/// Writes a capture with one packet per millisecond, of all flows in turn.
+fn traffic(folder: &Folder, name: &str, packets: u32) -> PathBuf {
+    let packet = |n: u32| (u64::from(n) * 1_000_000, frame(n));
+    folder.capture(name, &(0..packets).map(packet).collect::<Vec<_>>())
+}
+
+/// Writes a capture of all flows in turn: the first packet of each, and milliseconds later all others at once.
+fn burst(folder: &Folder, packets: u32) -> PathBuf {
+    let begin = |n: u32| if n < FLOWS { 0 } else { 20_000_000 };
+    let packet = |n: u32| (begin(n) + u64::from(n) * 1_000, frame(n));
+    folder.capture("burst.pcap", &(0..packets).map(packet).collect::<Vec<_>>())
+}
+
+const NAT: &str = "{nat: {external: [203.0.113.0/28]}}";
+
 fn spec(folder: &Folder, server: &RedisServer, records: &Path) -> PathBuf {
-    let functions = format!(
-        "[{{accounting: {{export: {{file: {}}}}}}}, {{nat: {{external: [203.0.113.0/28]}}}}]",
-        records.display()
-    );
+    let functions = format!("[{{accounting: {{export: {{file: {}}}}}}}, {NAT}]", records.display());
     let state = format!(
         "  state: {{redis: {{socket: {}}}, wait: 10s, packets: 32768}}\n",
         server.socket().display()
@@ -184,7 +194,7 @@ fn the_report_says_what_was_done_and_wrong_specs_what_is_wrong() {
         assert_eq!(text.trim().lines().count(), 1, "{text}");
         assert!(text.contains(expected), "{text}");
     };
-    // Policies that move flows are refused before any measurement for them.
+    // Policies that offload flows are refused before any measurement for them.
     refused(
         &[
             &"run",
@@ -195,8 +205,10 @@ fn the_report_says_what_was_done_and_wrong_specs_what_is_wrong() {
             &"1",
             &"--auxiliary",
             &"0",
+            &"--policy",
+            &"netblaze",
         ],
-        "spec.state",
+        "spec.state: auxiliary cores",
     );
     server.command(&["config", "set", "requirepass", "secret"]);
     refused(&[&"run", &chain, &"--traffic", &short], "NOAUTH");
@@ -205,6 +217,69 @@ fn the_report_says_what_was_done_and_wrong_specs_what_is_wrong() {
         &[&"run", &chain, &"--traffic", &short],
         &server.socket().display().to_string(),
     );
+}
+
+/// A burst that is too long for the dedicated core goes to the auxiliary core in part, with the flows' state. The next
+/// run, on one core, goes on with it.
+#[test]
+fn a_burst_on_an_auxiliary_core_leaves_its_state_in_redis() {
+    let Some(server) = RedisServer::start(&[]) else {
+        return;
+    };
+    let [auxiliary, .., dedicated] = available()[..] else {
+        return println!("skipped: this needs two cores");
+    };
+    let folder = Folder::new();
+    let state = format!(
+        "  state: {{redis: {{socket: {}}}, wait: 10s, packets: 32768}}\n",
+        server.socket().display()
+    );
+    let chain =
+        |name: &str, functions: &str| folder.spec_with_slo("250ms", name, &format!("[{NAT}{functions}]"), &state);
+    let slow = chain("slow.yaml", ", {synthetic: {cycles: 20000}}");
+    // Made up, since measuring one takes seconds. Packets take less, so that all leave in time.
+    let profile = folder.write(
+        "made-up.yaml",
+        "apiVersion: tailwater.dev/v1alpha2\nkind: CapacityProfile\nchain: test\nconfiguration: \"0\"\n\
+         machine: elsewhere\nsloNanoseconds: 250000000\nepochNanoseconds: 125000000\nfrontier: [[any, 400]]\n\
+         costs: {batchNanoseconds: 1000, packetNanoseconds: 500000, byteNanoseconds: 0, newFlowNanoseconds: 1000}\n",
+    );
+    let burst = burst(&folder, 2_000);
+    let (dedicated, auxiliary) = (dedicated.to_string(), auxiliary.to_string());
+    let output = run(&[
+        &"run",
+        &slow,
+        &"--traffic",
+        &burst,
+        &"--output",
+        &"json",
+        &"--ring",
+        &"65536",
+        &"--cores",
+        &dedicated,
+        &"--auxiliary",
+        &auxiliary,
+        &"--profile",
+        &profile,
+    ]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let first: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let packets = &first["packets"];
+    let of = |name: &str| packets[name].as_u64().unwrap();
+    assert_eq!(of("delivered") + of("lost") + of("dropped_by_nf"), 2_000, "{packets}");
+    let offloaded = first["scaling"]["packets_handed"].as_u64();
+    assert!(offloaded > Some(100), "{}", first["scaling"]);
+    assert_eq!(first["state"]["reads"], FLOWS, "{}", first["state"]);
+    assert_eq!(first["state"]["dropped"], 0, "{}", first["state"]);
+    let (bindings, _) = known(&server);
+    assert_eq!(bindings.len() as u32, 2 * FLOWS);
+    let next = chain("next.yaml", "");
+    let short = traffic(&folder, "short.pcap", 200);
+    let output = run(&[&"run", &next, &"--traffic", &short, &"--output", &"json"]);
+    let next: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(next["packets"]["delivered"], 200, "{next:#}");
+    assert_eq!(next["state"]["hits"], FLOWS);
+    assert_eq!(known(&server).0, bindings);
 }
 
 /// A run with external state serves all metrics that the page documents for it.

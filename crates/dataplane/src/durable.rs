@@ -1,13 +1,15 @@
-//! External flow state: the part of a worker's turn that waits for the store, and its section of the report.
+//! External flow state: the part of a turn of a worker or auxiliary core that waits for the store, and its section of
+//! the report.
 
+use crate::port::PortSender;
 use crate::report::{LatencyReport, StateReport};
-use crate::worker::context::{CountedChain, QueueContext};
+use crate::worker::context::{CountedChain, WorkerContext};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{SystemTime, UNIX_EPOCH};
 use tailwater_api::StateSpec;
 use tailwater_chain::batch::Batch;
-use tailwater_chain::buffer::BufferPool;
+use tailwater_chain::buffer::{BufferMemory, BufferPool};
 use tailwater_chain::chain::{Chain, DurableFunction};
 use tailwater_functions::spec::ChainSpec;
 use tailwater_measure::histogram::LatencyHistogram;
@@ -18,7 +20,10 @@ use tailwater_state::keeper::{Keeper, StateSize, entries};
 use tailwater_state::link::{Health, Server, link};
 use tailwater_state::redis::{Access, AccessError, RedisStore};
 
-/// External flow state of one worker.
+/// Counters of a keeper, and the time for which packets waited.
+pub(crate) type KeeperCounters = (Counters, LatencyHistogram);
+
+/// External flow state of one worker, or of the packets that one worker sends to an auxiliary core.
 pub(crate) struct DurableWorker {
     keeper: Keeper,
     /// Packets that leave a queue.
@@ -33,6 +38,14 @@ impl DurableWorker {
         }
     }
 
+    /// For an auxiliary core's packets from one dispatcher, in buffers of this memory and batches of at most `batch`.
+    pub(crate) fn of_lent_buckets(keeper: Keeper, memory: BufferMemory, batch: usize) -> DurableWorker {
+        DurableWorker {
+            keeper: keeper.of_moving_buckets(),
+            batch: Batch::of_memory(memory, batch),
+        }
+    }
+
     /// Enables migration of the worker's RSS buckets.
     pub(crate) fn of_moving_buckets(self) -> DurableWorker {
         DurableWorker {
@@ -41,7 +54,8 @@ impl DurableWorker {
         }
     }
 
-    /// Returns `true` if a bucket's flows may migrate to another worker.
+    /// Returns `true` if a bucket's flows may migrate to another worker, or be lent to another core.
+    #[inline]
     pub(crate) fn is_free_of(&self, chain: &Chain, bucket: u16) -> bool {
         self.keeper.is_free_of(chain, bucket)
     }
@@ -60,6 +74,13 @@ impl DurableWorker {
         self.keeper.is_quiet()
     }
 
+    /// Sends the requests of a turn. Takes up ended flows of buckets for which `is_own` returns `true`, or that have
+    /// packets that wait.
+    #[inline]
+    pub(crate) fn send(&mut self, chain: &mut Chain, now: Nanos, is_own: impl Fn(u16) -> bool) {
+        self.keeper.finish_turn_of(chain, now, is_own);
+    }
+
     /// Packets that left a queue in the turn in which the worker panicked.
     pub(crate) fn in_hand(&mut self) -> Option<&mut Batch> {
         (self.batch.in_hand() > 0).then_some(&mut self.batch)
@@ -71,29 +92,36 @@ impl DurableWorker {
         more.then_some(&mut self.batch)
     }
 
-    pub(crate) fn finish(self, now: Nanos) -> (Counters, LatencyHistogram) {
+    pub(crate) fn finish(self, now: Nanos) -> KeeperCounters {
         self.keeper.finish(now)
     }
 }
 
-/// Worker state that a turn with external flow state uses, apart from batches.
-pub(crate) struct DurableTurn<'w> {
-    pub(crate) context: &'w mut QueueContext,
-    pub(crate) chain: &'w mut CountedChain,
-    pub(crate) pool: &'w mut BufferPool,
+/// Destination of the buffers of packets that have been sent, dropped or lost.
+pub(crate) trait ReturnBuffers {
+    /// Takes all buffers of a batch.
+    fn return_all(&mut self, batch: &mut Batch);
 }
 
-impl DurableTurn<'_> {
-    /// Runs a turn with external flow state. Packets whose wait is over leave or continue first. Then the received
-    /// batch is looked up, its state requested, processed, and held until acknowledged. Returns the end time if there
-    /// was anything to do.
-    pub(crate) fn process(
-        &mut self,
-        durable: &mut DurableWorker,
-        received: &mut Batch,
-        now: Nanos,
-        backlog: bool,
-    ) -> Option<Nanos> {
+impl ReturnBuffers for BufferPool {
+    #[inline]
+    fn return_all(&mut self, batch: &mut Batch) {
+        batch.release(self);
+    }
+}
+
+/// State of a worker or auxiliary core that a turn with external flow state uses, apart from batches. A turn
+/// [resumes](DurableTurn::resume), [processes](DurableTurn::process) a batch if there is one,
+/// [ends](DurableTurn::end), and then [sends](DurableWorker::send) its requests.
+pub(crate) struct DurableTurn<'w, P: ?Sized, R> {
+    pub(crate) context: &'w mut WorkerContext<P>,
+    pub(crate) chain: &'w mut CountedChain,
+    pub(crate) buffers: &'w mut R,
+}
+
+impl<P: PortSender + ?Sized, R: ReturnBuffers> DurableTurn<'_, P, R> {
+    /// Lets packets whose wait is over leave or continue. Returns the end time.
+    pub(crate) fn resume(&mut self, durable: &mut DurableWorker, now: Nanos) -> Nanos {
         let DurableWorker { keeper, batch } = durable;
         let mut time = now;
         keeper.collect(self.chain, now);
@@ -104,23 +132,28 @@ impl DurableTurn<'_> {
                 LeaveReason::Go | LeaveReason::Pass => self.run(keeper, batch, leaving.packets, true, time),
             };
         }
-        let packets = received.len();
-        if packets > 0 {
-            self.context.meter.note_batch(received);
-            if backlog {
-                self.context.meter.note_backlog(received, time);
-            }
-            self.context.port.complete(received);
-            self.chain.look_up(received, time);
-            let wait = keeper.read(self.chain, received, time);
-            time = self.run(keeper, received, packets - wait, false, time);
-        }
+        time
+    }
+
+    /// Processes a batch, whose arrival has been counted: looks it up, requests unknown state, runs the packets whose
+    /// state is known, and holds them until their changes are acknowledged. Returns the end time, and the number of
+    /// packets that opened flows.
+    pub(crate) fn process(&mut self, durable: &mut DurableWorker, batch: &mut Batch, time: Nanos) -> (Nanos, usize) {
+        let keeper = &mut durable.keeper;
+        let packets = batch.len();
+        self.context.port.complete(batch);
+        self.chain.look_up(batch, time);
+        let new = batch.iter().filter(|packet| packet.is_new()).count();
+        let wait = keeper.read(self.chain, batch, time);
+        (self.run(keeper, batch, packets - wait, false, time), new)
+    }
+
+    /// Lets packets leave that wait no longer. Returns the end time.
+    pub(crate) fn end(&mut self, durable: &mut DurableWorker, now: Nanos) -> Nanos {
+        let DurableWorker { keeper, batch } = durable;
+        let mut time = now;
         self.let_leave(keeper, batch, &mut time);
-        if time > now {
-            self.chain.expire(time);
-        }
-        keeper.finish_turn(self.chain, time);
-        (time > now).then_some(time)
+        time
     }
 
     /// Sends packets whose updates have been acknowledged, or whose wait is over.
@@ -142,12 +175,12 @@ impl DurableTurn<'_> {
     /// Sends the rest of `packets` packets, and measures. Returns the end time.
     fn send(&mut self, batch: &mut Batch, packets: usize, time: Nanos) -> Nanos {
         let sent = self.context.send(self.chain, batch, packets, time);
-        batch.release(self.pool);
+        self.buffers.return_all(batch);
         sent
     }
 }
 
-/// External flow state of a run's workers.
+/// External flow state of a run's workers and auxiliary cores.
 pub(crate) struct DurableRun {
     access: Arc<Access>,
     spec: StateSpec,
@@ -194,7 +227,7 @@ impl DurableRun {
         Arc::clone(&self.health)
     }
 
-    /// Creates one worker's keeper, and the main function of its store thread.
+    /// Creates a keeper, and the main function of its store thread.
     pub(crate) fn connect(&mut self) -> (Keeper, impl FnOnce() + Send + 'static) {
         let (link, server): (_, Server) = link(entries(&self.spec), self.size.row_bytes, Arc::clone(&self.health));
         let shared = Arc::new(Shared::default());
@@ -223,12 +256,12 @@ impl DurableRun {
     }
 
     /// Report, after the last worker has ended.
-    pub(crate) fn report(&self, workers: Vec<(Counters, LatencyHistogram)>) -> StateReport {
+    pub(crate) fn report(&self, keepers: Vec<KeeperCounters>) -> StateReport {
         // The users are no longer needed. If Redis is unavailable, the next run resets them.
         let _ = self.access.remove_users();
         let (mut counters, mut waits) = (Counters::default(), LatencyHistogram::default());
-        for (worker, waited) in &workers {
-            counters.add(worker);
+        for (keeper, waited) in &keepers {
+            counters.add(keeper);
             waits.merge(waited);
         }
         StateReport {

@@ -5,19 +5,24 @@ mod common;
 #[path = "../../state/tests/server/mod.rs"]
 mod server;
 
-use common::mappers::random_buckets;
+use common::mappers::{random_buckets, random_leases};
 use server::RedisServer;
 use std::collections::{HashMap, HashSet};
 use std::net::Ipv4Addr;
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
+use tailwater_chain::batch::Batch;
+use tailwater_chain::function::{FlowStates, NetworkFunction};
 use tailwater_dataplane::report::{RunReport, StateReport};
 use tailwater_dataplane::run::Progress;
+use tailwater_dataplane::scaling::ScalingConfig;
 use tailwater_dataplane::scaling::server::ServerConfig;
 use tailwater_dataplane::trace_nic::{Pacing, TraceNicConfig};
 use tailwater_dataplane::{RunConfig, RunControl, RunPlan, cores, run};
-use tailwater_functions::spec::ChainSpec;
+use tailwater_functions::own::OwnFunction;
+use tailwater_functions::spec::{ChainSpec, FunctionSpec};
+use tailwater_handover::park::Mode;
 use tailwater_net::builder::FrameBuilder;
 use tailwater_net::parse::parse;
 use tailwater_net::{FlowKey, Nanos, protocol};
@@ -40,11 +45,21 @@ fn key(flow: u32) -> FlowKey {
 
 /// Frames that arrive one every `gap`.
 fn trace(folder: &Path, frames: &[Vec<u8>], gap: Nanos) -> Trace {
+    timed(folder, frames, |i| Nanos(i * gap.0))
+}
+
+/// Frames of which 40 arrive at once every `gap`.
+fn bursts(folder: &Path, frames: &[Vec<u8>], gap: Nanos) -> Trace {
+    timed(folder, frames, |i| Nanos(i / 40 * gap.0))
+}
+
+/// Frames that arrive at these times, by their indices.
+fn timed(folder: &Path, frames: &[Vec<u8>], time: impl Fn(u64) -> Nanos) -> Trace {
     let file = folder.join("in.pcap");
     let mut writer = PcapWriter::create(&file).unwrap();
     for (i, data) in frames.iter().enumerate() {
         let packet = Packet {
-            timestamp: Nanos(i as u64 * gap.0),
+            timestamp: time(i as u64),
             data,
             wire_length: data.len() as u32,
         };
@@ -118,8 +133,19 @@ fn go_moving(
     state: &str,
     trace: Trace,
     (workers, server): (usize, Option<ServerConfig>),
-    mut meanwhile: impl FnMut(Nanos),
+    meanwhile: impl FnMut(Nanos),
 ) -> Done {
+    go_lending(folder, functions, state, trace, (workers, server, None), meanwhile)
+}
+
+/// Chain with functions with state in the server of the directory, and the configuration of a run with this many
+/// workers and these mappers.
+fn plan(
+    folder: &Path,
+    functions: &str,
+    state: &str,
+    (workers, server, scaling): (usize, Option<ServerConfig>, Option<ScalingConfig>),
+) -> (ChainSpec, RunConfig) {
     let text = format!(
         "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {{name: test}}\nspec:\n  \
          slo: {{latency: 250ms}}\n  functions: [{functions}]\n  \
@@ -127,7 +153,6 @@ fn go_moving(
         folder.join("redis.sock").display()
     );
     let spec = ChainSpec::parse(&text, "test", Path::new(".")).unwrap_or_else(|e| panic!("{e}"));
-    let capture = folder.join("sent.pcap");
     let cores = cores::available();
     let config = RunConfig {
         cores: cores.iter().rev().cycle().take(workers).copied().collect(),
@@ -137,14 +162,27 @@ fn go_moving(
             ..TraceNicConfig::default()
         },
         window: Nanos::from_millis(20),
-        capture_out: Some(capture.clone()),
+        capture_out: Some(folder.join("sent.pcap")),
         keep_packets: None,
         not_matched: 0,
         seed: 1,
-        scaling: None,
+        scaling,
         server,
         isolation: None,
     };
+    (spec, config)
+}
+
+/// Like [`go_moving`], with RSS buckets lent to auxiliary cores, too.
+fn go_lending(
+    folder: &Path,
+    functions: &str,
+    state: &str,
+    trace: Trace,
+    mappers: (usize, Option<ServerConfig>, Option<ScalingConfig>),
+    mut meanwhile: impl FnMut(Nanos),
+) -> Done {
+    let (spec, config) = plan(folder, functions, state, mappers);
     let _alone = ALONE.lock().unwrap_or_else(|error| error.into_inner());
     let progress = |progress: &Progress| meanwhile(progress.elapsed);
     let stop = AtomicBool::new(false);
@@ -153,7 +191,7 @@ fn go_moving(
     let report = report.unwrap_or_else(|error| panic!("{error}"));
     let sent = match report.packets.delivered {
         0 => Vec::new(),
-        _ => frames(&load(&capture)),
+        _ => frames(&load(&folder.join("sent.pcap"))),
     };
     Done { report, sent }
 }
@@ -184,16 +222,7 @@ fn the_next_run_goes_on_with_what_the_first_one_knew() {
         let outside: HashSet<FlowKey> = first.sent.iter().map(|frame| parse(frame).unwrap().key).collect();
         assert_eq!(outside.len(), FLOWS as usize, "{workers} workers");
         // Only replies: without the first run's bindings, none would pass.
-        let back: Vec<Vec<u8>> = first
-            .sent
-            .iter()
-            .enumerate()
-            .map(|(number, frame)| {
-                let key = parse(frame).unwrap().key.reversed();
-                let number = (number as u32).to_be_bytes();
-                FrameBuilder::new(&key).payload(&number).to_vec().unwrap()
-            })
-            .collect();
+        let back = replies_to(&first.sent);
         let replies = trace(&server.folder, &back, Nanos::from_micros(200));
         let second = go(&server.folder, NAT, PATIENT, replies, workers, |_| {});
         assert_eq!(second.check(), 500);
@@ -209,6 +238,16 @@ fn the_next_run_goes_on_with_what_the_first_one_knew() {
         let third = go(&server.folder, NAT, PATIENT, replies, workers, |_| {});
         assert_eq!(third.report.packets.reasons.get("nat/no-binding"), Some(&500));
     }
+}
+
+/// Replies to packets, numbered in turn.
+fn replies_to(sent: &[Vec<u8>]) -> Vec<Vec<u8>> {
+    let reply = |(number, frame): (usize, &Vec<u8>)| {
+        let key = parse(frame).unwrap().key.reversed();
+        let number = (number as u32).to_be_bytes();
+        FrameBuilder::new(&key).payload(&number).to_vec().unwrap()
+    };
+    sent.iter().enumerate().map(reply).collect()
 }
 
 /// Number of packets counted in Redis, over all flows, after the functions in front.
@@ -277,6 +316,161 @@ fn buckets_move_around_a_server_that_is_away_for_a_while() {
         assert_eq!(done.check(), 3000);
         assert!(done.report.server.unwrap().buckets_moved > 50);
         assert_eq!(counted(&server, ""), 3000);
+    }
+}
+
+/// Packets that went to auxiliary cores.
+fn offloaded(done: &Done) -> u64 {
+    done.report.scaling.expect("dispatchers").packets_offloaded
+}
+
+/// RSS buckets are lent to auxiliary cores and taken back at random, as often as possible, by one dispatcher and by two
+/// that exchange buckets. Everything is as on one core, and the next run goes on with it, on auxiliary cores, too.
+#[test]
+fn flows_that_are_lent_to_auxiliary_cores_carry_their_state() {
+    let Some(server) = RedisServer::start(&[]) else {
+        return;
+    };
+    let folder = &server.folder;
+    for (seed, workers, helpers) in [(1, 1, 1), (7, 1, 2), (42, 2, 1)] {
+        server.command(&["flushall"]);
+        let lent = || Some(random_leases(seed, helpers, Mode::Sleep, 0));
+        let moves = (workers > 1).then(|| random_buckets(seed, Nanos::from_millis(3)).0);
+        let traffic = trace(folder, &packets(4000), Nanos::from_micros(50));
+        let first = go_lending(folder, NAT, PATIENT, traffic, (workers, moves, lent()), |_| {});
+        assert_eq!(first.check(), 4000);
+        assert!(offloaded(&first) > 100, "{:?}", first.report.scaling);
+        // Only the core that opened a flow requested it.
+        assert_eq!((first.state().reads, first.state().hits), (50, 0));
+        assert_eq!(server.keys(), 150);
+        let outside: HashSet<FlowKey> = first.sent.iter().map(|frame| parse(frame).unwrap().key).collect();
+        assert_eq!(outside.len(), FLOWS as usize);
+        // Only replies: without the first run's bindings, none would pass.
+        let some: Vec<Vec<u8>> = first.sent.iter().step_by(3).cloned().collect();
+        let replies = trace(folder, &replies_to(&some), Nanos::from_micros(50));
+        let second = go_lending(folder, NAT, PATIENT, replies, (workers, None, lent()), |_| {});
+        assert_eq!(second.check(), some.len() as u64);
+        let replied: HashSet<FlowKey> = some.iter().map(|frame| parse(frame).unwrap().key).collect();
+        let flows = replied.len() as u64;
+        assert_eq!((second.state().reads, second.state().hits), (flows, flows));
+        assert_eq!(server.keys(), 150 + flows);
+        assert_eq!(counted(&server, "{nat: {external: [203.0.113.0/28]}}, "), 4000);
+    }
+}
+
+/// No bucket is lent or taken back while Redis does not answer: packets wait, or pass, where they are. In the end Redis
+/// has all changes.
+#[test]
+fn buckets_stay_on_auxiliary_cores_while_the_server_is_away() {
+    const PASS: &str = ", whenUnavailable: pass, wait: 20ms";
+    for (trouble, state, times) in [
+        (&TROUBLES[1], PATIENT, [100, 220]),
+        (&TROUBLES[0], PATIENT, [100, 220]),
+        (&TROUBLES[0], PASS, [100, 220]),
+        // Until after the last packet: no later change hides one that is written out of order.
+        (&TROUBLES[1], PASS, [100, 450]),
+    ] {
+        let Some(mut server) = RedisServer::start(&[]) else {
+            return;
+        };
+        let folder = server.folder.clone();
+        let traffic = bursts(&folder, &packets(3600), Nanos::from_millis(4));
+        let [begin, end] = times;
+        let mut steps = [(begin, trouble.begins), (end, trouble.ends)].into_iter().peekable();
+        let lent = random_leases(5, 1, Mode::Sleep, 0);
+        let done = go_lending(
+            &folder,
+            "{accounting: {}}",
+            state,
+            traffic,
+            (1, None, Some(lent)),
+            |elapsed| {
+                if let Some((_, step)) = steps.next_if(|(at, _)| elapsed >= Nanos::from_millis(*at)) {
+                    step(&mut server);
+                }
+            },
+        );
+        assert!(steps.next().is_none(), "the run was over before the trouble");
+        assert_eq!(done.check(), 3600, "{state}");
+        assert!(offloaded(&done) > 100, "{:?}", done.report.scaling);
+        assert_eq!(counted(&server, ""), 3600, "{state}");
+    }
+}
+
+/// Packets that wait for longer than they may, at home and on an auxiliary core, are lost and counted.
+#[test]
+fn packets_that_wait_on_auxiliary_cores_for_too_long_are_lost() {
+    let Some(mut server) = RedisServer::start(&[]) else {
+        return;
+    };
+    let folder = server.folder.clone();
+    let traffic = trace(&folder, &packets(4000), Nanos::from_micros(100));
+    let mut steps = [(100, TROUBLES[1].begins), (300, TROUBLES[1].ends)]
+        .into_iter()
+        .peekable();
+    let lent = random_leases(9, 1, Mode::Sleep, 0);
+    let state = ", whenUnavailable: drop, wait: 10ms, packets: 512";
+    let done = go_lending(
+        &folder,
+        "{accounting: {}}",
+        state,
+        traffic,
+        (1, None, Some(lent)),
+        |elapsed| {
+            if let Some((_, step)) = steps.next_if(|(at, _)| elapsed >= Nanos::from_millis(*at)) {
+                step(&mut server);
+            }
+        },
+    );
+    let sent = done.check();
+    assert!(done.state().dropped > 100, "{:?}", done.state());
+    assert!(sent > 500, "{:?}", done.report.packets);
+}
+
+/// Function that panics after some packets.
+struct Dies(u32);
+
+impl NetworkFunction for Dies {
+    fn kind(&self) -> &'static str {
+        "Dies"
+    }
+
+    fn process(&mut self, batch: &mut Batch, _: &mut FlowStates<'_>) {
+        self.0 = self.0.checked_sub(batch.len() as u32).expect("on purpose");
+    }
+}
+
+/// A function panics on either core, while packets and buckets wait for Redis: the run ends, and every packet is
+/// counted.
+#[test]
+fn a_panic_among_lent_buckets_ends_the_run_with_its_books_in_order() {
+    let Some(server) = RedisServer::start(&[]) else {
+        return;
+    };
+    let folder = &server.folder;
+    for seed in 1..=4 {
+        let lent = random_leases(seed, 1, Mode::Sleep, 0);
+        let (mut spec, config) = plan(folder, NAT, PATIENT, (1, None, Some(lent)));
+        let dies = || -> Box<dyn NetworkFunction> { Box::new(Dies(300)) };
+        spec.functions.push(FunctionSpec {
+            name: "dies".to_owned(),
+            config: OwnFunction::new("Own", dies).into(),
+            files: Vec::new(),
+            branch: None,
+            on_failure: Default::default(),
+        });
+        let traffic = bursts(folder, &packets(1200), Nanos::from_millis(2));
+        let _alone = ALONE.lock().unwrap_or_else(|error| error.into_inner());
+        let stop = AtomicBool::new(false);
+        let plan = RunPlan::new(spec, config).unwrap();
+        let error = run(&plan, traffic, RunControl::new(&stop)).unwrap_err();
+        let packets = &error.report().unwrap().packets;
+        assert!(packets.lost > 0, "{packets:?}");
+        assert_eq!(
+            packets.offered,
+            packets.delivered + packets.dropped_by_nf + packets.lost,
+            "{error}: {packets:?}"
+        );
     }
 }
 

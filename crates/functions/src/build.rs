@@ -376,6 +376,9 @@ impl ChainBuilder {
             // SAFETY: guaranteed by the caller.
             false => unsafe { table.for_migrated_flows() },
         });
+        if let (Some(origin), Some(_), true) = (self.origin, &table, lent_buckets) {
+            return Chain::with_external_state(self.instances(others), table, self.input, origin);
+        }
         self.branching(Chain::with_cuts(self.instances(others), table, self.input, self.cuts))
     }
 }

@@ -136,14 +136,34 @@ impl Keeper {
 
     /// Returns `true` if a bucket's flows may migrate to another worker. None of their packets waits, and all requests
     /// about them have been answered. So no write of ours can follow one of the new worker.
+    #[inline]
     pub fn is_free_of(&self, chain: &Chain, bucket: u16) -> bool {
         let last = self.buckets.as_ref().and_then(|buckets| buckets.last_request(bucket));
-        last.is_some_and(|request| self.commits.is_open(request)) && !chain.has_ended(bucket)
+        let is_done = |request| {
+            // After another instance has replaced this one, nothing is written or learned any more.
+            let is_answered = self.commits.is_open(request);
+            self.fenced || is_answered && !chain.has_ended(bucket) && !self.ends_flow_of(chain, bucket)
+        };
+        last.is_some_and(is_done)
+    }
+
+    /// Returns `true` if a refused flow of the bucket waits for its end.
+    #[inline]
+    fn ends_flow_of(&self, chain: &Chain, bucket: u16) -> bool {
+        let mut refused = self.refused.iter();
+        refused.any(|(index, _)| chain.durable_bucket_at(*index) == bucket)
+    }
+
+    /// Returns `true` if packets of the bucket wait.
+    #[inline]
+    fn has_waiting(&self, bucket: u16) -> bool {
+        let buckets = self.buckets.as_ref();
+        buckets.is_some_and(|buckets| buckets.last_request(bucket).is_none())
     }
 
     /// Releases a bucket that is [free](Keeper::is_free_of) to another worker.
     pub fn release(&mut self, chain: &mut Chain, bucket: u16) {
-        chain.forget_requests(bucket, link::NONE);
+        chain.forget_requests(bucket);
     }
 
     /// Accepts a bucket from another worker.
@@ -159,13 +179,19 @@ impl Keeper {
             self.fenced = true;
             self.then = WhenUnavailable::Drop;
             self.commits.fence();
+            self.refused.clear();
         }
         let available = self.link.health().is_available();
         if available != self.commits.is_available() {
             self.note_availability(available, now);
         }
+        if chain.take_behind() {
+            self.search = Some(0);
+        }
         while let Some(request) = self.link.answer() {
-            self.learn(chain, &request);
+            if !self.fenced {
+                self.learn(chain, &request);
+            }
             self.commits.answer(request.number);
             self.link.give_back(request);
         }
@@ -184,6 +210,7 @@ impl Keeper {
         if request.incarnation != self.incarnation {
             self.incarnation = request.incarnation;
             self.search = Some(0);
+            chain.set_incarnation(self.incarnation);
         }
         for (place, entry) in request.entries.iter().enumerate() {
             match entry.operation {
@@ -227,11 +254,11 @@ impl Keeper {
                 Some(flow) => {
                     let standing = *chain.persist_state(flow);
                     let asked = standing.asked;
-                    if standing.refused != 0 {
-                        self.end_later(chain, flow);
-                        PacketAction::Lose
-                    } else if self.fenced {
+                    if self.fenced {
                         // The state known here is outdated.
+                        PacketAction::Lose
+                    } else if standing.refused != 0 {
+                        self.end_later(chain, flow);
                         PacketAction::Lose
                     } else if asked != 0 && self.commits.is_open(asked) {
                         PacketAction::Run
@@ -457,11 +484,18 @@ impl Keeper {
     /// turn.
     #[inline]
     pub fn finish_turn(&mut self, chain: &mut Chain, now: Nanos) {
+        self.finish_turn_of(chain, now, |_| true);
+    }
+
+    /// Same as [`finish_turn`](Keeper::finish_turn) for a keeper that shares the chain with others, each with buckets
+    /// of its own: those for which `is_own` returns `true`, and those with packets that wait.
+    #[inline]
+    pub fn finish_turn_of(&mut self, chain: &mut Chain, now: Nanos, is_own: impl Fn(u16) -> bool) {
         if !self.refused.is_empty() {
             self.end_refused(chain, now);
         }
         while self.link.has_half()
-            && let Some((key, bucket)) = chain.next_ended()
+            && let Some((key, bucket)) = chain.next_ended(|bucket| is_own(bucket) || self.has_waiting(bucket))
         {
             self.counters.forgotten += 1;
             let (number, _) = self.link.push(Entry {

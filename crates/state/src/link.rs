@@ -4,6 +4,7 @@ use crate::request::{Entry, Request};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+use tailwater_chain::chain::PersistState;
 use tailwater_handover::park::{Mode, Sleeper, Waker, park};
 use tailwater_handover::ring::{Consumer, Producer, ring};
 
@@ -127,7 +128,7 @@ pub struct Server {
 }
 
 /// Request number that counts as answered from the start.
-pub const NONE: u64 = 1;
+pub const NONE: u64 = PersistState::ANSWERED;
 
 /// Creates a link with room for `entries` entries in all requests together.
 pub fn link(entries: usize, row_bytes: usize, health: Arc<Health>) -> (Link, Server) {

@@ -341,6 +341,17 @@ enum Trouble {
     Idle(u8),
 }
 
+/// Returns `true` if no packet has overtaken another one of its flow.
+fn are_in_order(sent: &[Vec<u8>]) -> bool {
+    let mut last: HashMap<FlowKey, u32> = HashMap::new();
+    sent.iter().all(|frame| {
+        let headers = parse(frame).unwrap();
+        let at = usize::from(headers.payload_offset);
+        let number = u32::from_be_bytes(frame[at..at + 4].try_into().unwrap());
+        last.insert(headers.key, number) < Some(number)
+    })
+}
+
 fn trouble() -> impl Strategy<Value = Trouble> {
     prop_oneof![
         8 => (0u8..40, 1u8..32).prop_map(|(flow, count)| Trouble::Packets(flow, count)),
@@ -397,14 +408,7 @@ proptest! {
             instance.settle(now);
         }
         let sent = instance.take_sent();
-        let mut last: HashMap<FlowKey, u32> = HashMap::new();
-        for frame in &sent {
-            let headers = parse(frame).unwrap();
-            let at = usize::from(headers.payload_offset);
-            let number = u32::from_be_bytes(frame[at..at + 4].try_into().unwrap());
-            let before = last.insert(headers.key, number);
-            prop_assert!(before < Some(number), "{:?}: {before:?} before {number}", headers.key);
-        }
+        prop_assert!(are_in_order(&sent));
         prop_assert_eq!(sent.len() as u64 + instance.count("state-unavailable"), u64::from(offered));
         if then == "pass" {
             prop_assert_eq!(sent.len(), offered as usize);
@@ -415,6 +419,121 @@ proptest! {
         let counters = instance.end(now);
         prop_assert!(counters.dropped <= u64::from(offered) - sent.len() as u64);
         prop_assert_eq!(counters.dropped + sent.len() as u64, u64::from(offered));
+    }
+}
+
+/// Event of an instance that lends buckets to an auxiliary core.
+#[derive(Clone, Copy, Debug)]
+enum Lending {
+    /// A packet, and others of the four flows behind.
+    Packets(u8, u8),
+    /// The bucket of a flow is lent, or taken back, if it is free.
+    Move(u8),
+    Store(Trouble),
+    /// All flows end that have no packets for longer than their timeout; those on the auxiliary core if it has a packet
+    /// of their bucket.
+    Late,
+}
+
+fn lending() -> impl Strategy<Value = Lending> {
+    prop_oneof![
+        8 => (0u8..40, 1u8..16).prop_map(|(flow, count)| Lending::Packets(flow, count)),
+        8 => (0u8..40).prop_map(Lending::Move),
+        6 => trouble().prop_map(Lending::Store),
+        1 => Just(Lending::Late),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+    /// Buckets are lent and taken back whenever the client that has them is free of them. Every packet is sent or
+    /// counted, flows keep their order, and the store has the same state as the flow table in the end.
+    #[test]
+    fn buckets_that_are_lent_while_a_store_comes_and_goes(
+        then in prop_oneof![Just("hold"), Just("pass"), Just("drop")],
+        events in prop::collection::vec(lending(), 1..120),
+    ) {
+        let map = Arc::new(Map::default());
+        let text = format!(", whenUnavailable: {then}, packets: 256, wait: 1ms");
+        let spec = spec("accounting: {}", &text);
+        let home = Instance::new(&spec, &map, SECOND);
+        // SAFETY: buckets are lent below before packets come, and taken back once the keeper is free of them.
+        let auxiliary = unsafe { home.auxiliary(&spec, &map, SECOND) };
+        let free = home.free() + auxiliary.free();
+        let mut cores = [home, auxiliary];
+        let mut lent = [false; 512];
+        let bucket = |flow: u8| bucket_of(RssHasher::default().hash_headers(&parse(&frame(&udp(flow), 0)).unwrap()));
+        let (mut now, mut offered) = (SECOND, 0u32);
+        for event in events {
+            match event {
+                Lending::Packets(flow, count) | Lending::Store(Trouble::Packets(flow, count)) => {
+                    let mut frames = [Vec::new(), Vec::new()];
+                    for n in 0..count {
+                        offered += 1;
+                        let flow = (flow + n % 5) % 40;
+                        frames[usize::from(lent[usize::from(bucket(flow))])].push(frame(&udp(flow), offered));
+                    }
+                    for (core, frames) in cores.iter_mut().zip(&frames) {
+                        core.turn(frames, now);
+                    }
+                }
+                Lending::Move(flow) => {
+                    let [home, auxiliary] = &mut cores;
+                    let bucket = bucket(flow);
+                    let is_lent = &mut lent[usize::from(bucket)];
+                    let from = if *is_lent { &mut *auxiliary } else { &mut *home };
+                    if from.keeper.as_ref().unwrap().is_free_of(&from.chain, bucket) {
+                        match *is_lent {
+                            true => home.chain.take_back(bucket),
+                            false => home.chain.lend(bucket),
+                        }
+                        *is_lent = !*is_lent;
+                    }
+                }
+                Lending::Store(Trouble::Away(away)) => map.away.store(away, Ordering::Relaxed),
+                Lending::Store(Trouble::Forget) => map.forget(),
+                Lending::Store(Trouble::Pause(micros)) => now += Nanos::from_micros(micros),
+                Lending::Store(Trouble::Idle(turns)) => (0..turns).for_each(|_| {
+                    cores.iter_mut().for_each(|core| core.turn(&[], now));
+                    std::thread::yield_now();
+                }),
+                Lending::Late => {
+                    now += Nanos::from_secs(400);
+                    for bucket in (0..512).filter(|bucket| lent[usize::from(*bucket)]) {
+                        cores[1].chain.expire_lent(bucket, now);
+                    }
+                    (0..20).for_each(|_| cores.iter_mut().for_each(|core| core.turn(&[], now)));
+                }
+            }
+        }
+        map.away.store(false, Ordering::Relaxed);
+        cores.iter_mut().for_each(|core| core.settle(now));
+        let [mut home, auxiliary] = cores;
+        for bucket in (0..512).filter(|bucket| lent[usize::from(*bucket)]) {
+            prop_assert!(auxiliary.keeper.as_ref().unwrap().is_free_of(&auxiliary.chain, bucket));
+            home.chain.take_back(bucket);
+        }
+        // The last deletion is acknowledged with the next answer.
+        for _ in 0..2 {
+            offered += 1;
+            home.turn(&[frame(&udp(50), offered)], now);
+            home.settle(now);
+            (0..2000).for_each(|_| home.turn(&[], now));
+            home.settle(now);
+        }
+        let mut sent = home.take_sent();
+        let lost = home.count("state-unavailable") + auxiliary.count("state-unavailable");
+        prop_assert_eq!(home.free() + auxiliary.free(), free);
+        let mut auxiliary = auxiliary;
+        for sent in [&sent, &auxiliary.sent] {
+            prop_assert!(are_in_order(sent));
+        }
+        sent.extend(auxiliary.take_sent());
+        prop_assert_eq!(sent.len() as u64 + lost, u64::from(offered));
+        let here = home.durable();
+        prop_assert_eq!(&*map.values.lock().unwrap(), &here);
+        let (home, auxiliary) = (home.end(now), auxiliary.end(now));
+        prop_assert_eq!(home.dropped + auxiliary.dropped + sent.len() as u64, u64::from(offered));
     }
 }
 

@@ -53,7 +53,8 @@ impl Chain {
         packet.flow.get().map(|_| DurableFlow(packet.flow))
     }
 
-    /// Returns the flow at index `index` if it still has this key.
+    /// Returns the flow at index `index` if it still has this key. In an instance to which buckets are lent, its bucket
+    /// must be.
     pub fn durable_flow_at(&self, index: u32, key: &FlowKey) -> Option<DurableFlow> {
         Some(DurableFlow(self.table.as_ref()?.known_at(index, key)?))
     }
@@ -273,9 +274,12 @@ impl Chain {
         !failed
     }
 
-    /// Takes an expired flow that is in the store, with its RSS bucket.
-    pub fn next_ended(&mut self) -> Option<(FlowKey, u16)> {
-        self.external_state.as_mut()?.ended.pop()
+    /// Takes an expired flow that is in the store, with its RSS bucket, of those in buckets for which `is_own` returns
+    /// `true`.
+    pub fn next_ended(&mut self, is_own: impl Fn(u16) -> bool) -> Option<(FlowKey, u16)> {
+        let ended = &mut self.external_state.as_mut()?.ended;
+        let last = ended.iter().rposition(|(_, bucket)| is_own(*bucket))?;
+        Some(ended.swap_remove(last))
     }
 
     /// Returns `true` if an expired flow of the bucket has yet to be [taken](Chain::next_ended).
@@ -290,17 +294,39 @@ impl Chain {
         self.durable_table().1.bucket(flow.0)
     }
 
-    /// Clears references of a bucket's flows to requests of this instance, all of which have been answered. The bucket
-    /// moves to an instance with its own request numbers, where requests up to `answered` have been answered.
-    pub fn forget_requests(&mut self, bucket: u16, answered: u64) {
+    /// Clears references of a bucket's flows to requests, all of which have been answered: the bucket moves to an
+    /// instance whose requests have their own numbers, or has come from one.
+    pub fn forget_requests(&mut self, bucket: u16) {
         let (external, table, _) = self.durable_parts();
         let mut index = table.first_of(bucket);
         while let Some(flow) = table.next_from(index).filter(|flow| table.bucket(*flow) == bucket) {
             let persist_state = external.persist_state(table, flow);
-            persist_state.asked = persist_state.asked.min(answered);
+            persist_state.asked = persist_state.asked.min(PersistState::ANSWERED);
             (persist_state.gate, persist_state.updated_in, persist_state.entry) = (0, 0, 0);
+            let written_in = persist_state.incarnation;
+            external.is_behind |= written_in != 0 && written_in != external.incarnation;
             index = flow.index() as u32 + 1;
         }
+    }
+
+    /// Sets the incarnation of the store, as this instance's client knows it.
+    pub fn set_incarnation(&mut self, incarnation: u32) {
+        if let Some(external) = &mut self.external_state {
+            external.incarnation = incarnation;
+        }
+    }
+
+    /// Returns `true`, once, if a bucket has come back from another core with flows that the store may lack: that core
+    /// had no room for their changes, or the store has lost them meanwhile.
+    #[inline]
+    pub fn take_behind(&mut self) -> bool {
+        let external = self.external_state.as_mut();
+        external.is_some_and(|external| std::mem::take(&mut external.is_behind))
+    }
+
+    /// RSS bucket of the flow at index `index`.
+    pub fn durable_bucket_at(&self, index: u32) -> u16 {
+        self.durable_table().1.bucket_at(index)
     }
 
     /// Removes a flow that has been opened and written again from the list of [expired flows](Chain::next_ended).

@@ -50,6 +50,8 @@ pub struct PersistState {
 }
 
 impl PersistState {
+    /// Number of a request that counts as answered from the start. Requests have greater ones.
+    pub const ANSWERED: u64 = 1;
     /// The store refused a change of the flow.
     pub const REFUSED: u16 = 1;
     /// The store refused a change of the companion.
@@ -106,6 +108,10 @@ pub(super) struct ExternalState {
     pub(super) candidate_keys: Vec<(u8, FlowKey)>,
     /// Packets that could not wait for the store, or not any longer.
     pub(super) lost_unavailable: u64,
+    /// Incarnation of the store, as this instance's client knows it.
+    pub(super) incarnation: u32,
+    /// A bucket has come back with flows that the store may lack.
+    pub(super) is_behind: bool,
 }
 
 /// Piece of a flow's state that belongs to one function.
@@ -247,6 +253,8 @@ impl ExternalState {
             ended: Vec::with_capacity(ENDED),
             candidate_keys: Vec::with_capacity(MAX_CANDIDATES),
             lost_unavailable: 0,
+            incarnation: 1,
+            is_behind: false,
         }
     }
 

@@ -47,20 +47,26 @@ impl Chain {
         }
     }
 
-    /// Returns `true` if this instance may look up the packet's flow: it holds the bucket, or looks no flow up.
-    #[inline]
-    pub fn holds(&self, packet: &Packet) -> bool {
-        self.table.as_ref().is_none_or(|table| table.holds(packet.rss_hash))
-    }
-
     /// Lends an RSS bucket with its flows to another core, on which this instance's packets of the bucket are from now
     /// on. Until it is [taken back](Chain::take_back), this instance does not use it.
+    ///
+    /// With external state, all requests about the bucket have been answered: the other core has a client of its own.
     #[inline]
     pub fn lend(&mut self, bucket: u16) {
         self.claim_bucket(bucket);
+        if self.external_state.is_some() && self.holds_bucket(bucket) {
+            self.forget_requests(bucket);
+        }
         if let Some(table) = &mut self.table {
             table.lend(bucket);
         }
+    }
+
+    /// Returns `true` if this instance may look up flows of an RSS bucket: it holds the bucket and has not lent it, or
+    /// looks no flow up.
+    #[inline]
+    pub fn holds_bucket(&self, bucket: u16) -> bool {
+        self.table.as_ref().is_none_or(|table| table.is_usable(bucket))
     }
 
     /// Completes pending work for flows that have ended, before another core may use their indices in the flow table:
@@ -70,12 +76,28 @@ impl Chain {
         before_flows_move(&mut self.stages);
     }
 
-    /// Takes a lent bucket back: none of its packets is on another core any more.
+    /// Takes a lent bucket back: none of its packets is on another core any more, and with external state, all requests
+    /// of that core about the bucket have been answered.
     #[inline]
     pub fn take_back(&mut self, bucket: u16) {
-        if let Some(table) = &mut self.table {
-            table.take_back(bucket);
+        let Some(table) = &mut self.table else {
+            return;
+        };
+        let was_lent = !table.is_usable(bucket);
+        table.take_back(bucket);
+        if was_lent && self.external_state.is_some() && self.holds_bucket(bucket) {
+            self.forget_requests(bucket);
         }
+    }
+
+    /// Lends a bucket that another core has returned to a third one. Same as [`take_back`](Chain::take_back) and
+    /// [`lend`](Chain::lend).
+    #[inline]
+    pub fn lend_on(&mut self, bucket: u16) {
+        if self.external_state.is_some() {
+            self.take_back(bucket);
+        }
+        self.lend(bucket);
     }
 
     /// Lets this instance, which may hold buckets of its own, [borrow](Chain::borrow) those of others.

@@ -80,7 +80,8 @@ impl Mappers {
 /// policy's core mapper lets them help each other; `None` if there is neither.
 fn scaling(mapping: &Mapping, run: &RunPlan, profile: &CapacityProfile) -> Result<Option<ScalingConfig>, CliError> {
     let spec = run.spec();
-    // State in Redis cannot be offloaded. Isolated functions have dispatchers only where there are auxiliary cores.
+    // With state in Redis, dedicated cores cannot help each other. Isolated functions have dispatchers only where there
+    // are auxiliary cores.
     let can_help = run.config().isolation.is_none() || !mapping.auxiliary.is_empty();
     let can_help = can_help && spec.state.is_none();
     let dedicated_help = mapping.moves_buckets() && mapping.policy.scales() && can_help;

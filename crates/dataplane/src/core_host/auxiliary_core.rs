@@ -8,7 +8,7 @@ use super::mailbox::Orders;
 use super::real_time::ThreadPriority;
 use crate::clock::Clock;
 use crate::panics::catch_panic;
-use crate::scaling::auxiliary::{AuxiliaryTurn, AuxiliaryWorker, LONGEST_SLEEP};
+use crate::scaling::auxiliary::{AuxiliaryTurn, AuxiliaryWorker, LONGEST_SLEEP, STORE_INTERVAL};
 use crate::worker::finished::Finished;
 use crate::worker::flags::WorkerFlags;
 use std::fmt;
@@ -135,13 +135,17 @@ impl AuxiliaryLoop {
                     AuxiliaryOrder::Stop => self.stop_at = self.stop_at.or(Some(self.clock.now() + LONGEST_STOP)),
                 }
             }
-            let (mut worked, mut waits) = (Nanos::ZERO, false);
+            let (mut worked, mut waits, mut longest) = (Nanos::ZERO, false, LONGEST_SLEEP);
             self.workers.retain_mut(|worker| match worker.turn() {
                 AuxiliaryTurn::Worked([began, end]) => {
                     worked += end.saturating_sub(began);
                     true
                 }
                 AuxiliaryTurn::Idle => true,
+                AuxiliaryTurn::AwaitsStore => {
+                    longest = STORE_INTERVAL;
+                    true
+                }
                 AuxiliaryTurn::Waits => {
                     waits = true;
                     true
@@ -163,11 +167,11 @@ impl AuxiliaryLoop {
                 std::thread::sleep(WAIT_INTERVAL);
                 continue;
             }
-            self.sleep();
+            self.sleep(longest);
         }
     }
 
-    fn sleep(&mut self) {
+    fn sleep(&mut self, longest: Duration) {
         let AuxiliaryLoop {
             orders,
             sleeper,
@@ -182,7 +186,7 @@ impl AuxiliaryLoop {
         };
         each(workers, &AuxiliaryWorker::before_sleep);
         let is_ready = |hosted: &HostedAuxiliary| hosted.worker.as_ref().is_some_and(AuxiliaryWorker::is_ready);
-        let called = sleeper.wait(LONGEST_SLEEP, || orders.is_pending() || workers.iter().any(is_ready));
+        let called = sleeper.wait(longest, || orders.is_pending() || workers.iter().any(is_ready));
         each(workers, &|worker| worker.after_sleep(called));
     }
 }

@@ -65,12 +65,9 @@ pub enum RunError {
     /// The store for external flow state is unusable.
     #[error(transparent)]
     State(#[from] AccessError),
-    /// External flow state and offloading to auxiliary cores exclude each other.
-    #[error(
-        "spec.state: auxiliary cores cannot write flow state: expected several --cores and a policy that moves RSS \
-         buckets, found --auxiliary"
-    )]
-    StateWithOffloading,
+    /// External flow state excludes this way of offloading.
+    #[error("spec.state: {0}")]
+    StateWithOffloading(&'static str),
     /// The bucket table is invalid.
     #[error(transparent)]
     Reta(#[from] RetaError),
@@ -109,6 +106,23 @@ pub enum Unrecorded {
 }
 
 impl RunError {
+    /// External flow state with a policy that offloads flows: packets would come to an auxiliary core without the right
+    /// to use their RSS bucket.
+    pub const STATE_BY_FLOW: RunError = RunError::StateWithOffloading(
+        "auxiliary cores use flow state in Redis only with a policy that offloads RSS buckets: expected --policy \
+         tailwater, found one that offloads flows",
+    );
+
+    /// External flow state of isolated functions, with auxiliary cores.
+    pub const STATE_OF_ISOLATED: RunError = RunError::StateWithOffloading(
+        "isolated functions cannot keep flow state in Redis on auxiliary cores: remove --auxiliary, or set --isolation \
+         none",
+    );
+
+    /// External flow state with dedicated cores that help each other.
+    pub const STATE_WITH_HELP: RunError =
+        RunError::StateWithOffloading("dedicated cores cannot help each other with flow state in Redis");
+
     /// Report of a run that ended with this error, if it began.
     pub fn report(&self) -> Option<&RunReport> {
         match self {

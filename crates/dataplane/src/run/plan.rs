@@ -116,8 +116,8 @@ impl RunPlan {
 /// Rejects configurations that exclude each other.
 fn check(spec: &ChainSpec, config: &RunConfig) -> Result<(), RunError> {
     check_external(spec, config)?;
-    if spec.state.is_some() && config.scaling.is_some() {
-        return Err(RunError::StateWithOffloading);
+    if let (Some(_), Some(scaling)) = (&spec.state, &config.scaling) {
+        check_state(scaling, config.isolation.is_some())?;
     }
     let is_offloading = config.scaling.as_ref().is_some_and(|it| !it.auxiliary.is_empty());
     let isolation = config.isolation.as_ref().filter(|_| is_offloading);
@@ -128,6 +128,18 @@ fn check(spec: &ChainSpec, config: &RunConfig) -> Result<(), RunError> {
         }),
         None => Ok(()),
     }
+}
+
+/// Rejects ways of offloading that external flow state excludes. Policies that offload flows are rejected by the run,
+/// which creates the mappers.
+fn check_state(scaling: &ScalingConfig, is_isolated: bool) -> Result<(), RunError> {
+    if scaling.dedicated_help {
+        return Err(RunError::STATE_WITH_HELP);
+    }
+    if is_isolated {
+        return Err(RunError::STATE_OF_ISOLATED);
+    }
+    Ok(())
 }
 
 /// Rejects external functions where flows move between cores: each core has its own ports, and packets are outside.
@@ -201,6 +213,13 @@ mod tests {
             isolation: Some(IsolationConfig::new(programs, Nanos::from_millis(1))),
             ..offloading()
         };
+        let helping = RunConfig {
+            scaling: offloading().scaling.map(|scaling| ScalingConfig {
+                dedicated_help: true,
+                ..scaling
+            }),
+            ..offloading()
+        };
         let rows = [
             (
                 external(),
@@ -217,7 +236,17 @@ mod tests {
                 offloading(),
                 "its packets cannot be offloaded; remove --auxiliary",
             ),
-            (stored(), offloading(), "that moves RSS buckets, found --auxiliary"),
+            (
+                stored(),
+                helping,
+                "spec.state: dedicated cores cannot help each other with flow state in Redis",
+            ),
+            (
+                stored(),
+                isolated.clone(),
+                "spec.state: isolated functions cannot keep flow state in Redis on auxiliary cores: remove \
+                 --auxiliary, or set --isolation none",
+            ),
             (
                 guarded(),
                 isolated,

@@ -40,6 +40,7 @@ use tailwater_isolation::server::WorkerCore;
 use tailwater_net::Nanos;
 use tailwater_policy::core::Unit;
 use tailwater_policy::turns::TurnShare;
+use tailwater_state::keeper::Keeper;
 
 /// Time between the workers' start and the first packet, in which threads are pinned.
 const LEAD: Nanos = Nanos::from_millis(10);
@@ -55,6 +56,9 @@ pub(super) fn set_up<'r>(
     let queues = config.cores.len() as u16;
     let reta = round_robin(queues);
     let (mappers, cuts) = scaling::mappers(config.scaling.as_ref(), queues);
+    if spec.state.is_some() && mappers.first().is_some_and(|mapper| mapper.unit() == Unit::Flow) {
+        return Err(RunError::STATE_BY_FLOW);
+    }
     let origin = origin(clock.now());
     let succession = on_host.and_then(|on_host| on_host.succession.as_ref());
     let kept_functions = succession.map_or(&[][..], |succession| &succession.kept);
@@ -181,9 +185,14 @@ pub(super) fn set_up<'r>(
     let buckets: Vec<Buckets> = buckets.unwrap_or_default();
     let buffered_spans = buckets.first().map(Buckets::spans);
     let ends = ends.into_iter().zip(auxiliary_senders);
-    let auxiliary_workers =
-        worker_factory.auxiliary_workers(port, &factory, ends, (buffered_spans, &traces), auxiliary);
     let mut stores = Vec::new();
+    let auxiliary_workers = worker_factory.auxiliary_workers(
+        port,
+        (&factory, durable.as_mut(), &mut stores),
+        ends,
+        (buffered_spans, &traces),
+        auxiliary,
+    )?;
     let workers = match external {
         Some(_) => {
             let of_workers = chains.into_iter().zip(behind).zip(attached).zip(0..);
@@ -293,6 +302,17 @@ fn waiting(spec: &ChainSpec, factory: &ChainFactory) -> u32 {
     state.map_or(0, |state| state.packets)
 }
 
+/// Threads that talk to the external store.
+type StoreThreads = Vec<JoinHandle<()>>;
+
+/// Creates a keeper, and starts its thread for the store, with this name.
+fn connect(durable: &mut DurableRun, name: String, stores: &mut StoreThreads) -> Result<Keeper, RunError> {
+    let (keeper, serve) = durable.connect();
+    let thread = std::thread::Builder::new().name(name);
+    stores.push(thread.spawn(serve).map_err(RunError::Thread)?);
+    Ok(keeper)
+}
+
 /// Dispatchers of the workers, and their helping sides.
 type Dispatching = (Vec<Dispatch>, Vec<HelpingEnds>);
 
@@ -325,11 +345,11 @@ impl WorkerFactory {
     fn auxiliary_workers(
         &mut self,
         port: &mut dyn Port,
-        makers: &ChainFactory,
+        (makers, mut durable, stores): (&ChainFactory, Option<&mut DurableRun>, &mut StoreThreads),
         ends: impl Iterator<Item = (AuxiliaryEnds, WindowSender)>,
         (buffered_spans, traces): (Option<Arc<BufferedSpans>>, &Arc<PacketTraces>),
         auxiliary: &[usize],
-    ) -> Vec<AuxiliaryWorker> {
+    ) -> Result<Vec<AuxiliaryWorker>, RunError> {
         let mut auxiliary = auxiliary.iter().copied().enumerate();
         let worker = |(ends, telemetry): (AuxiliaryEnds, _)| {
             let (index, core) = auxiliary.next().unwrap_or_default();
@@ -346,7 +366,7 @@ impl WorkerFactory {
                 is_auxiliary: true,
             };
             chain.sample_functions(reading(&self.clock), Arc::clone(traces), place);
-            let (clock, config) = (self.clock.clone(), &self.config);
+            let (clock, config, dispatchers) = (self.clock.clone(), &self.config, ends.links.len());
             let mut worker = AuxiliaryWorker::new(ends, chain, sender, clock, config, telemetry);
             if let Some(record) = self.batch_records.pop() {
                 worker.note(record);
@@ -357,7 +377,12 @@ impl WorkerFactory {
             if let Some(buffered_spans) = &buffered_spans {
                 worker.set_buffered_spans(Arc::clone(buffered_spans));
             }
-            worker
+            if let Some(durable) = &mut durable {
+                let name = |dispatcher| format!("state-h{index}-{dispatcher}");
+                let keepers = (0..dispatchers).map(|number| connect(durable, name(number), stores));
+                worker.set_keepers(keepers.collect::<Result<_, _>>()?);
+            }
+            Ok(worker)
         };
         ends.map(worker).collect()
     }
@@ -386,7 +411,7 @@ impl WorkerFactory {
         port: &mut dyn Port,
         equipment: impl Iterator<Item = ((Chain, BufferPool), WindowSender)>,
         ((dispatches, helping), buckets, mut kept): (Dispatching, Vec<Buckets>, Option<&mut DurableRun>),
-        (cores, stores): (&[usize], &mut Vec<JoinHandle<()>>),
+        (cores, stores): (&[usize], &mut StoreThreads),
     ) -> Result<Vec<AnyWorker>, RunError> {
         let (mut dispatches, mut buckets) = (dispatches.into_iter(), buckets.into_iter());
         let mut helping = helping.into_iter();
@@ -405,15 +430,10 @@ impl WorkerFactory {
             let worker = with(worker, self.batch_records.pop(), Worker::noting);
             let keeper = cores.next().and_then(|core| self.keeper_of(*core as u32));
             let worker = with(worker, keeper, Worker::keeping);
-            let keeper = match &mut kept {
-                Some(kept) => {
-                    let (keeper, serve) = kept.connect();
-                    let thread = std::thread::Builder::new().name(format!("state-{i}"));
-                    stores.push(thread.spawn(serve).map_err(RunError::Thread)?);
-                    Some(keeper)
-                }
-                None => None,
-            };
+            let kept = kept.as_deref_mut();
+            let keeper = kept
+                .map(|kept| connect(kept, format!("state-{i}"), stores))
+                .transpose()?;
             let worker = with(worker, keeper, Worker::with_keeper);
             Ok(AnyWorker::Ordinary(Box::new(worker)))
         };

@@ -27,9 +27,13 @@ use tailwater_chain::chain::Chain;
 use tailwater_handover::park::Sleeper;
 use tailwater_net::Nanos;
 use tailwater_policy::core::Unit;
+use tailwater_state::keeper::Keeper;
 
 /// Maximum sleep time, which bounds the cost of a lost wake-up.
 pub(crate) const LONGEST_SLEEP: Duration = Duration::from_millis(10);
+
+/// Interval at which an auxiliary core looks for answers of the external store, if there is nothing else to do.
+pub(crate) const STORE_INTERVAL: Duration = Duration::from_micros(50);
 
 /// Auxiliary worker's ends of the links: rings from its dispatchers, access to their packets' memory, and the parking
 /// handle.
@@ -50,6 +54,9 @@ pub(crate) enum AuxiliaryTurn {
     Idle,
     /// Packets wait for the process of an isolated function, on a thread that gives other chains turns, too.
     Waits,
+    /// There was nothing to do, but packets or RSS buckets wait for the external store of flow state, which wakes
+    /// nobody: the next turn comes after [`STORE_INTERVAL`].
+    AwaitsStore,
     /// All dispatchers have closed their rings, and nothing is left in them.
     Over,
 }
@@ -95,6 +102,12 @@ impl AuxiliaryWorker {
         self.context.meter.set_keeper(keeper);
     }
 
+    /// Enables external flow state, with a client of the store for each dispatcher.
+    pub(crate) fn set_keepers(&mut self, keepers: Vec<Keeper>) {
+        let sources = self.sources.iter_mut().zip(keepers);
+        sources.for_each(|(source, keeper)| source.set_keeper(keeper));
+    }
+
     /// Enables migration of RSS buckets between the dispatchers: sets the record of buffered packets.
     pub(crate) fn set_buffered_spans(&mut self, spans: Arc<BufferedSpans>) {
         self.context.meter.set_buffered_spans(spans);
@@ -113,8 +126,11 @@ impl AuxiliaryWorker {
 
     /// Sends the last window, and returns the results. `died` is the message of the worker's panic, if it panicked.
     pub(crate) fn finish(self, died: Option<String>) -> Finished {
+        let now = self.context.clock.now();
         self.context.finish(&self.chain);
+        let states = self.sources.into_iter().filter_map(|source| source.finish(now));
         Finished {
+            state_counters: states.collect(),
             chains: vec![self.chain.into_chain()],
             died,
             ..Finished::default()
@@ -125,11 +141,15 @@ impl AuxiliaryWorker {
         loop {
             match self.turn() {
                 AuxiliaryTurn::Worked(_) => {}
-                AuxiliaryTurn::Idle | AuxiliaryTurn::Waits => {
+                turn @ (AuxiliaryTurn::Idle | AuxiliaryTurn::Waits | AuxiliaryTurn::AwaitsStore) => {
+                    let longest = match turn {
+                        AuxiliaryTurn::AwaitsStore => STORE_INTERVAL,
+                        _ => LONGEST_SLEEP,
+                    };
                     self.before_sleep();
                     let mut sleeper = self.sleeper.take();
                     let called = match &mut sleeper {
-                        Some(sleeper) => sleeper.wait(LONGEST_SLEEP, || self.is_ready()),
+                        Some(sleeper) => sleeper.wait(longest, || self.is_ready()),
                         None => false,
                     };
                     self.sleeper = sleeper;
@@ -158,6 +178,7 @@ impl AuxiliaryWorker {
         match times {
             Some(times) => AuxiliaryTurn::Worked(times),
             None if closed => AuxiliaryTurn::Over,
+            None if self.sources.iter().any(Source::awaits_store) => AuxiliaryTurn::AwaitsStore,
             None => AuxiliaryTurn::Idle,
         }
     }

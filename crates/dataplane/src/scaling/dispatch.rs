@@ -8,6 +8,7 @@ use super::flow_numbers::{FlowNumbers, FlowReference};
 use super::lending::Borrower;
 use super::link::ToAuxiliary;
 use super::packet_lists::PacketLists;
+use crate::durable::DurableWorker;
 use crate::scaling::counters::ScalingCounters;
 use std::cell::Cell;
 use std::sync::Arc;
@@ -76,6 +77,12 @@ impl AuxiliaryCores for Activations<'_> {
         helper.release();
         self.counters.released += u64::from(!helper.is_dedicated());
     }
+}
+
+/// Returns `true` if a bucket can be lent: it is held, and the store has answered all requests about its flows.
+#[inline]
+fn can_lend(chain: &Chain, durable: Option<&DurableWorker>, bucket: u16) -> bool {
+    chain.holds_bucket(bucket) && durable.is_none_or(|durable| durable.is_free_of(chain, bucket))
 }
 
 impl Dispatch {
@@ -220,8 +227,15 @@ impl Dispatch {
     }
 
     /// Moves the packets of a batch to the local queue, or stages them for auxiliary cores. Unless buckets are
-    /// offloaded, the batch was looked up, and packets that have left the chain stay in the batch.
-    pub(crate) fn distribute(&mut self, batch: &mut Batch, chain: &mut Chain, now: Nanos) {
+    /// offloaded, the batch was looked up, and packets that have left the chain stay in the batch. With external flow
+    /// state (`durable`), buckets with requests under way stay here.
+    pub(crate) fn distribute(
+        &mut self,
+        batch: &mut Batch,
+        chain: &mut Chain,
+        durable: Option<&DurableWorker>,
+        now: Nanos,
+    ) {
         self.request_help(now);
         self.update_available(now);
         let before = self.machine.backlog.parked().packets;
@@ -260,8 +274,7 @@ impl Dispatch {
                 None => {
                     let is_bound = match unit {
                         Unit::Flow => chain.is_bound(packet),
-                        // A bucket that is not held cannot be lent.
-                        Unit::Bucket => !chain.holds(packet),
+                        Unit::Bucket => !can_lend(chain, durable, bucket_of(packet.rss_hash)),
                     };
                     let assign = |number| flow_numbers.assign(number, packet, chain);
                     // There are more numbers than buffers.
@@ -374,13 +387,19 @@ impl Dispatch {
         machine.backlog.release_withdrawn(&mut activations);
         if machine.backlog.parked().packets > 0 {
             let arrival = |parcel: &Parcel| store.arrival(parcel);
+            let mut lent = None;
             let put = |list, parcel| {
                 match (*unit, list) {
                     (Unit::Flow, _) => {}
                     // Its last packet has left the auxiliary core.
                     (Unit::Bucket, OWN) => chain.take_back(bucket_of(store.rss_hash(&parcel))),
-                    // It may have been split, and so been here.
-                    (Unit::Bucket, _) => chain.lend(bucket_of(store.rss_hash(&parcel))),
+                    // It may have been split, and so been here. All of its packets go together.
+                    (Unit::Bucket, _) => {
+                        let bucket = bucket_of(store.rss_hash(&parcel));
+                        if lent.replace(bucket) != Some(bucket) {
+                            chain.lend_on(bucket);
+                        }
+                    }
                 }
                 lists.push(list, parcel);
             };
@@ -388,10 +407,15 @@ impl Dispatch {
         }
     }
 
-    /// Calls the mapper, if it is due, and carries out its plan.
+    /// Calls the mapper, if it is due, and carries out its plan. For `durable` see
+    /// [`distribute`](Dispatch::distribute).
     #[inline]
-    pub(crate) fn decide(&mut self, chain: &mut Chain, now: Nanos) {
+    pub(crate) fn decide(&mut self, chain: &mut Chain, durable: Option<&DurableWorker>, now: Nanos) {
         if self.machine.is_due(now) {
+            if durable.is_some() {
+                let is_bound = |unit: &FlowReference| !can_lend(chain, durable, unit.bucket());
+                self.machine.backlog.rebind(is_bound);
+            }
             self.run_mapper(chain, now);
         }
     }

@@ -30,6 +30,7 @@
 //! - `packet_lists`: the dispatcher's local queue, and packets about to be offloaded.
 //! - `auxiliary`: the auxiliary worker.
 //! - `source`: packets that a dispatcher has sent to another core.
+//! - `lent_state`: external flow state of packets on an auxiliary core.
 //! - `helping`: a dedicated core's work for others.
 //! - [`AuxiliaryPool`]: auxiliary cores that the chains of a server share, lent by a core broker.
 //! - `link`: the rings, and activation of auxiliary cores.
@@ -48,6 +49,7 @@ pub(crate) mod dispatch;
 mod flow_numbers;
 pub(crate) mod helping;
 pub(crate) mod lending;
+mod lent_state;
 pub(crate) mod link;
 pub(crate) mod load;
 #[doc(hidden)]

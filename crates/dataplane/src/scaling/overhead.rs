@@ -89,7 +89,7 @@ impl EpochEnd {
             self.distribute(now);
         }
         let began = self.clock.now();
-        self.dispatch.decide(&mut self.chain, now);
+        self.dispatch.decide(&mut self.chain, None, now);
         self.dispatch.flush(now);
         let took = self.clock.now() - began;
         let mut moved = self.help(now);
@@ -138,7 +138,7 @@ impl EpochEnd {
         if !self.dispatch.lends_buckets() {
             self.chain.look_up(&mut self.batch, now);
         }
-        self.dispatch.distribute(&mut self.batch, &mut self.chain, now);
+        self.dispatch.distribute(&mut self.batch, &mut self.chain, None, now);
     }
 
     /// Stands in for the auxiliary cores. Returns the number of packets they had.

@@ -1,7 +1,9 @@
 //! Packets that a dispatcher has sent to this core: an auxiliary core, or another dedicated core that helps it.
 
+use super::lent_state::LentState;
 use super::link::FromDispatcher;
 use crate::batches::TimedPart;
+use crate::durable::{DurableWorker, KeeperCounters};
 use crate::port::PortSender;
 use crate::worker::context::{CountedChain, WorkerContext};
 use std::ops::Range;
@@ -12,6 +14,7 @@ use tailwater_chain::parcel::Parcel;
 use tailwater_net::Nanos;
 use tailwater_net::toeplitz::bucket_of;
 use tailwater_policy::core::Unit;
+use tailwater_state::keeper::Keeper;
 
 /// Returns the index of the batch of packets that pass a chain's segments from `from` to in front of `until`, or to the
 /// end if that is 0. Among packets that enter at the same segment, those that go further come first.
@@ -67,6 +70,8 @@ pub(super) struct Source {
     /// Batches of lent buckets so far.
     turns: usize,
     batching: Batching,
+    /// `None` if there is no external flow state.
+    state: Option<Box<LentState>>,
 }
 
 impl Source {
@@ -81,7 +86,30 @@ impl Source {
             unit,
             turns: 0,
             batching,
+            state: None,
         }
+    }
+
+    /// Enables external flow state.
+    ///
+    /// # Panics
+    /// If the dispatcher offloads flows instead of buckets.
+    pub(super) fn set_keeper(&mut self, keeper: Keeper) {
+        assert!(self.unit == Unit::Bucket, "flow state comes with buckets");
+        let memory = self.batches[0].memory().clone();
+        let durable = DurableWorker::of_lent_buckets(keeper, memory, self.batching.room());
+        self.state = Some(Box::new(LentState::new(durable)));
+    }
+
+    /// Returns `true` while packets or buckets wait for the store.
+    #[inline]
+    pub(super) fn awaits_store(&self) -> bool {
+        self.state.as_ref().is_some_and(|state| state.is_waiting())
+    }
+
+    /// Counters of external flow state, if there is any, after the last turn.
+    pub(super) fn finish(self, now: Nanos) -> Option<KeeperCounters> {
+        self.state.map(|state| state.finish(now))
     }
 
     /// Processes a batch, or discards it if the dispatcher has given up. Returns the times at which this began and
@@ -92,6 +120,9 @@ impl Source {
         context: &mut WorkerContext<P>,
         chain: &mut CountedChain,
     ) -> Option<[Nanos; 2]> {
+        if self.state.is_some() {
+            return self.serve_with_state(context, chain);
+        }
         let Source {
             link,
             batches,
@@ -218,6 +249,60 @@ impl Source {
         Some([now, time])
     }
 
+    /// The same with external flow state: also lets packets leave or continue that waited for the store.
+    fn serve_with_state<P: PortSender + ?Sized>(
+        &mut self,
+        context: &mut WorkerContext<P>,
+        chain: &mut CountedChain,
+    ) -> Option<[Nanos; 2]> {
+        let Source {
+            link,
+            batches,
+            turns,
+            batching,
+            state,
+            ..
+        } = self;
+        let (state, batch) = (state.as_mut()?, &mut batches[0]);
+        let waiting = link.parcels.ready(batching.room());
+        if waiting == 0 && !state.is_waiting() {
+            return None;
+        }
+        let now = context.clock.now();
+        if link.is_abandoned() {
+            state.give_up(context, chain, link, now);
+            self.discard(context, now);
+            return Some([now; 2]);
+        }
+        let mut time = state.resume(context, chain, now);
+        let popped = link
+            .parcels
+            .pop_each(batching.most, |parcel| batch.add_parcel(&link.store, parcel));
+        state.note(batch);
+        let is_backlog = waiting > popped;
+        let late = context.too_late(batch, is_backlog, time);
+        if late > 0 {
+            state.take_first(batch, late);
+        }
+        let (packets, mut expiring) = (batch.len(), None);
+        if packets > 0 {
+            if is_backlog {
+                context.meter.note_backlog(batch, time);
+            }
+            *turns = turns.wrapping_add(1);
+            expiring = Some(bucket_of(batch.packet(*turns % packets).rss_hash));
+            let arrival = batch.first().map_or(time, |first| first.arrival);
+            let began = time;
+            time = state.process(context, chain, batch, began);
+            if is_backlog {
+                context.learn(packets, began, time);
+            }
+            context.record(TimedPart::Helped, (packets, is_backlog), [arrival, began, time]);
+        }
+        time = state.end(context, chain, link, (expiring, time));
+        (popped > 0 || time > now).then_some([now, time])
+    }
+
     /// Counts a batch as lost.
     #[cold]
     fn discard<P: PortSender + ?Sized>(&mut self, context: &mut WorkerContext<P>, now: Nanos) {
@@ -243,9 +328,16 @@ impl Source {
     ) {
         let now = context.clock.now();
         let Source {
-            link, batches, parcels, ..
+            link,
+            batches,
+            parcels,
+            state,
+            ..
         } = self;
         link.give_up();
+        if let Some(state) = state {
+            state.give_up(context, chain, link, now);
+        }
         chain.return_borrowed();
         for parcel in parcels.drain(..) {
             batches[0].add_parcel(&link.store, parcel);

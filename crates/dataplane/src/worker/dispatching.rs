@@ -3,7 +3,8 @@
 use super::context::{CountedChain, QueueContext};
 use super::reception::{cause_of_full, receive};
 use crate::batches::TimedPart;
-use crate::port::Received;
+use crate::durable::{DurableTurn, DurableWorker};
+use crate::port::{PortQueue, Received};
 use crate::scaling::buckets::Buckets;
 use crate::scaling::dispatch::Dispatch;
 use tailwater_chain::batch::Batch;
@@ -20,6 +21,8 @@ pub(super) struct DispatchTurn<'w> {
     pub(super) pool: &'w mut BufferPool,
     pub(super) batch: &'w mut Batch,
     pub(super) buckets: Option<&'w mut Buckets>,
+    /// External flow state, if there is any.
+    pub(super) durable: Option<&'w mut DurableWorker>,
     /// The batch is from the local queue.
     pub(super) from_queue: &'w mut bool,
     /// Functions run in processes of their own.
@@ -30,8 +33,13 @@ impl DispatchTurn<'_> {
     /// Puts received packets, and those that have arrived meanwhile, into the local queue or offloads them, after their
     /// look-up unless buckets are lent. Then processes a batch of the local queue. Returns the end time.
     pub(super) fn process(&mut self, received: &mut Received, now: Nanos) -> Nanos {
+        // The packets of the turn come behind those that waited for the store.
+        let now = match self.durable_turn() {
+            Some((durable, mut turn)) => turn.resume(durable, now),
+            None => now,
+        };
         let (mut time, packets) = self.distribute_arrived(received, now);
-        self.dispatch.decide(self.chain, time);
+        self.dispatch.decide(self.chain, self.durable.as_deref(), time);
         if self.is_isolated && self.dispatch.has_staged() {
             self.chain.before_flows_move();
         }
@@ -53,8 +61,26 @@ impl DispatchTurn<'_> {
             }
         }
         self.dispatch.turned(time, received.waiting > 0);
+        if let Some((durable, mut turn)) = self.durable_turn() {
+            time = turn.end(durable, time);
+        }
         self.chain.expire(time);
+        if let Some(durable) = &mut self.durable {
+            durable.send(self.chain, time, |_| true);
+        }
         time
+    }
+
+    /// External flow state, if there is any, with the rest of what its part of a turn uses.
+    #[inline]
+    fn durable_turn(&mut self) -> Option<(&mut DurableWorker, DurableTurn<'_, dyn PortQueue, BufferPool>)> {
+        let durable = self.durable.as_deref_mut()?;
+        let turn = DurableTurn {
+            context: &mut *self.context,
+            chain: &mut *self.chain,
+            buffers: &mut *self.pool,
+        };
+        Some((durable, turn))
     }
 
     /// Distributes the received batch and further packets that have arrived, and takes back packets that auxiliary
@@ -109,7 +135,8 @@ impl DispatchTurn<'_> {
             self.chain.look_up(self.batch, time);
         }
         let functions = self.batch.len();
-        self.dispatch.distribute(self.batch, self.chain, time);
+        let durable = self.durable.as_deref();
+        self.dispatch.distribute(self.batch, self.chain, durable, time);
         let refused = self.dispatch.lose_refused(self.pool);
         if refused > 0 {
             self.context.meter.note_flow_overload(refused);
@@ -117,12 +144,25 @@ impl DispatchTurn<'_> {
         let gone = functions - self.batch.len();
         if gone < packets {
             // Packets that bypass the functions, and those lost for lack of resources.
-            let left = packets - gone;
-            let run = if lends { Chain::process } else { Chain::run };
-            self.context.pass(self.chain, self.batch, left, time, run);
+            self.process_rest(packets - gone, lends, time);
         }
         self.batch.release(self.pool);
         refused
+    }
+
+    /// Processes `packets` packets of a received batch that were not distributed.
+    fn process_rest(&mut self, packets: usize, lends: bool, time: Nanos) {
+        if let Some(durable) = self.durable.as_deref_mut() {
+            let mut turn = DurableTurn {
+                context: &mut *self.context,
+                chain: &mut *self.chain,
+                buffers: &mut *self.pool,
+            };
+            turn.process(durable, self.batch, time);
+            return;
+        }
+        let run = if lends { Chain::process } else { Chain::run };
+        self.context.pass(self.chain, self.batch, packets, time, run);
     }
 
     /// Receives into the batch, which is empty.
@@ -176,7 +216,22 @@ impl DispatchTurn<'_> {
             new = batch.iter().filter(|packet| packet.is_new()).count();
             chain.run(batch, began);
         };
-        let sent = self.context.pass(self.chain, self.batch, packets, began, run);
+        let sent = match self.durable.as_deref_mut() {
+            None => self.context.pass(self.chain, self.batch, packets, began, run),
+            Some(durable) => {
+                // Packets that wait for the store leave the batch, and are no load of this core.
+                self.dispatch.count_out(self.batch, self.chain);
+                *self.from_queue = false;
+                let mut turn = DurableTurn {
+                    context: &mut *self.context,
+                    chain: &mut *self.chain,
+                    buffers: &mut *self.pool,
+                };
+                let (sent, opened) = turn.process(durable, self.batch, began);
+                new = opened;
+                sent
+            }
+        };
         let times = [arrival, began, sent];
         self.context.record(TimedPart::Processed, (packets, backlog), times);
         // A turn in which other packets were split gives no per-packet cost.

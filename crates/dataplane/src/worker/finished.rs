@@ -1,11 +1,10 @@
 //! Results of a worker.
 
+use crate::durable::KeeperCounters;
 use crate::external::stage::ExternalCounts;
 use crate::scaling::buckets::Buckets;
 use tailwater_chain::chain::Chain;
 use tailwater_chain::flow_table::FlowCounters;
-use tailwater_measure::histogram::LatencyHistogram;
-use tailwater_state::counters::Counters;
 
 /// Results of a worker that has ended.
 #[derive(Default)]
@@ -20,6 +19,6 @@ pub(crate) struct Finished {
     pub(crate) buckets: Option<Box<Buckets>>,
     /// Message of its panic, if it panicked.
     pub(crate) died: Option<String>,
-    /// Counters of external flow state.
-    pub(crate) state_counters: Option<(Counters, LatencyHistogram)>,
+    /// Counters of external flow state: of an auxiliary core, for each dispatcher.
+    pub(crate) state_counters: Vec<KeeperCounters>,
 }

@@ -76,9 +76,10 @@ impl ChainProcessing {
     pub(super) fn set_keeper(&mut self, keeper: Keeper, batch: usize) {
         let most = if self.sized { MAX_BATCH } else { batch };
         let durable = DurableWorker::new(keeper, &self.pool, most);
-        self.durable = Some(Box::new(match &self.buckets {
-            Some(_) => durable.of_moving_buckets(),
-            None => durable,
+        let buckets_move = self.buckets.is_some() || self.dispatch.is_some();
+        self.durable = Some(Box::new(match buckets_move {
+            true => durable.of_moving_buckets(),
+            false => durable,
         }));
     }
 
@@ -154,6 +155,7 @@ impl ChainProcessing {
             pool: &mut self.pool,
             batch: &mut self.batch,
             buckets: self.buckets.as_deref_mut(),
+            durable: self.durable.as_deref_mut(),
             from_queue: &mut self.from_queue,
             is_isolated: self.sized,
         };
@@ -173,15 +175,38 @@ impl ChainProcessing {
             let receipts = self.batch.take_first(late);
             receipts.for_each(|receipt| self.pool.give(receipt.into_buffer()));
         }
-        let mut turn = DurableTurn {
-            context,
-            chain: &mut self.chain,
-            pool: &mut self.pool,
-        };
         let packets = self.batch.len();
         // Later waits, for the store, are no load of this core.
         let arrival = self.batch.first().map(|first| first.arrival);
-        let end = turn.process(durable, &mut self.batch, now, backlog);
+        if packets > 0 {
+            context.meter.note_batch(&self.batch);
+        }
+        let mut turn = DurableTurn {
+            context,
+            chain: &mut self.chain,
+            buffers: &mut self.pool,
+        };
+        let mut time = turn.resume(durable, now);
+        if packets > 0 {
+            if backlog {
+                turn.context.meter.note_backlog(&self.batch, time);
+            }
+            let began = time;
+            let (sent, new) = turn.process(durable, &mut self.batch, began);
+            time = sent;
+            if let Some(dispatch) = &mut self.dispatch {
+                if backlog {
+                    dispatch.learn_straight(packets, new, sent.saturating_sub(began));
+                }
+                dispatch.went_straight();
+            }
+        }
+        time = turn.end(durable, time);
+        if time > now {
+            self.chain.expire(time);
+        }
+        durable.send(&mut self.chain, time, |_| true);
+        let end = (time > now).then_some(time);
         if let (Some(end), Some(arrival)) = (end, arrival) {
             if backlog {
                 context.learn(packets, now, end);
@@ -326,10 +351,10 @@ impl Processing for ChainProcessing {
 
     #[inline]
     fn process(&mut self, context: &mut QueueContext, received: &mut Received, now: Nanos) -> Option<Nanos> {
-        let end = if self.durable.is_some() {
-            self.process_durable(context, now, received.waiting > 0)
-        } else if self.dispatches(*received, now) {
+        let end = if self.dispatches(*received, now) {
             Some(self.process_dispatching(context, received, now))
+        } else if self.durable.is_some() {
+            self.process_durable(context, now, received.waiting > 0)
         } else if self.batch.is_empty() {
             None
         } else {
@@ -492,7 +517,7 @@ impl Processing for ChainProcessing {
         Finished {
             chains: vec![self.chain.into_chain()],
             buckets: self.buckets,
-            state_counters: self.durable.map(|durable| durable.finish(now)),
+            state_counters: self.durable.map(|durable| durable.finish(now)).into_iter().collect(),
             ..Finished::default()
         }
     }

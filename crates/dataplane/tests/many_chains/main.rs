@@ -4,6 +4,8 @@
 mod auxiliary;
 #[path = "../common/mod.rs"]
 mod common;
+#[path = "../../../state/tests/server/mod.rs"]
+mod redis_server;
 mod rig;
 mod succession;
 mod take_over;

@@ -79,6 +79,27 @@ impl<F, P> Backlog<F, P> {
         }
     }
 
+    /// Updates which flows of the local queue only this core can process. No flow may be split.
+    pub fn rebind(&mut self, is_bound: impl Fn(&F) -> bool) {
+        for (number, queued) in self.listed.iter().zip(&mut self.queued) {
+            let flow = &mut self.flows[usize::from(*number)];
+            if flow.queued == 0 {
+                continue;
+            }
+            let was_bound = flow.is_bound();
+            let is_bound = is_bound(flow.key());
+            if is_bound == was_bound {
+                continue;
+            }
+            flow.bind(is_bound);
+            queued.bound = is_bound;
+            match is_bound {
+                true => self.bound += u32::from(flow.queued),
+                false => self.bound -= u32::from(flow.queued),
+            }
+        }
+    }
+
     /// Moves flows of the local queue, in the order of the mapper's list, to their destinations. The caller moves their
     /// packets, in order. Returns the number of flows moved, and the auxiliary cores that got some, as a bit map.
     pub(crate) fn move_flows(&mut self, destinations: &[Destination], cores: &mut impl AuxiliaryCores) -> (u32, u64) {

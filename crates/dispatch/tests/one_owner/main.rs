@@ -19,6 +19,8 @@ enum Step {
     Collect(usize, usize),
     /// Another dispatcher takes those of these auxiliary cores that are free, and releases all others.
     Take(u64),
+    /// These queued flows are bound from now on, others are not, unless a flow is split.
+    Rebind(u32),
     /// These auxiliary cores have a queue of their own from now on, others have none.
     Withdraw(u64),
     /// These are dedicated cores with few packets of their own.
@@ -61,6 +63,7 @@ fn step() -> impl Strategy<Value = Step> {
         3 => (0..AUXILIARIES, 1..12_usize).prop_map(|(auxiliary, most)| Step::Help(auxiliary, most)),
         3 => (0..AUXILIARIES, 1..12_usize).prop_map(|(auxiliary, most)| Step::Collect(auxiliary, most)),
         1 => (0..1_u64 << AUXILIARIES).prop_map(Step::Take),
+        1 => (0..1_u32 << FLOWS).prop_map(Step::Rebind),
         1 => (0..1_u64 << AUXILIARIES).prop_map(Step::Withdraw),
         1 => (0..1_u64 << AUXILIARIES).prop_map(Step::Dedicate),
     ]
@@ -78,6 +81,7 @@ proptest! {
                 Step::Help(auxiliary, most) => rig.help(auxiliary, most),
                 Step::Collect(auxiliary, most) => rig.collect(auxiliary, most),
                 Step::Take(auxiliaries) => rig.cores.taken = auxiliaries & !rig.cores.mine,
+                Step::Rebind(flows) => rig.rebind(flows),
                 Step::Withdraw(auxiliaries) => rig.cores.withdrawn = auxiliaries,
                 Step::Dedicate(auxiliaries) => rig.cores.helpful = auxiliaries,
             }
@@ -494,6 +498,26 @@ fn flows_are_counted_once_in_a_whales_bucket_that_is_split() {
     rig.receive_hashed(&[(1, false, 1)]);
     assert_eq!(rig.dispatcher.backlog.here(), Load { flows: 1, packets: 1 });
     rig.process(1);
+    assert_eq!(rig.dispatcher.backlog.here(), Load::default());
+}
+
+/// A bucket with requests to a store under way stays here. It may move once there are none.
+#[test]
+fn a_bound_flow_moves_once_it_is_bound_no_more() {
+    let mut rig = Rig::new(false);
+    rig.receive(&[(1, false), (1, false), (2, false), (3, true)]);
+    let all_move = || Script {
+        moved: (1, u32::MAX),
+        ..Script::default()
+    };
+    rig.rebind(1 << 1);
+    assert!(rig.dispatcher.backlog.has_bound());
+    rig.decide(all_move());
+    assert_eq!(rig.dispatcher.backlog.here(), Load { flows: 1, packets: 2 });
+    rig.process(1);
+    rig.rebind(0);
+    assert!(!rig.dispatcher.backlog.has_bound());
+    rig.decide(all_move());
     assert_eq!(rig.dispatcher.backlog.here(), Load::default());
 }
 

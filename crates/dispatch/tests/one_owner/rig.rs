@@ -277,6 +277,22 @@ impl Rig {
         number
     }
 
+    /// Makes exactly these queued flows bound, unless a flow is split.
+    pub fn rebind(&mut self, flows: u32) {
+        let backlog = &mut self.dispatcher.backlog;
+        if backlog.has_splits() {
+            return;
+        }
+        backlog.rebind(|flow| flows >> flow & 1 != 0);
+        let mut bound = self
+            .lists
+            .iter()
+            .enumerate()
+            .filter(|(list, _)| !backlog.is_elsewhere(*list));
+        let has_bound = bound.any(|(_, packets)| packets.iter().any(|packet| flows >> packet.flow & 1 != 0));
+        assert_eq!(backlog.has_bound(), has_bound);
+    }
+
     /// Lets a core, given its list, run these parts of the chain on a packet. Another core that ran one of them before
     /// must have reported that.
     pub fn pass(&mut self, core: usize, packet: &Packet, parts: std::ops::Range<usize>) {

@@ -8,6 +8,7 @@ use tailwater_dataplane::RunPlan;
 use tailwater_dataplane::scaling::ScalingConfig;
 use tailwater_functions::spec::ChainSpec;
 use tailwater_handover::park::Mode;
+use tailwater_policy::core::Unit;
 
 impl LiveMachine {
     /// Lets chains use the host's auxiliary cores.
@@ -33,10 +34,12 @@ impl LiveMachine {
         let Some((_, buffers)) = OFFLOADED.into_iter().find(|(most, _)| workers <= *most) else {
             return Ok(None);
         };
-        if spec.state.is_some() || spec.externals().next().is_some() {
+        if spec.externals().next().is_some() || spec.state.is_some() && is_isolated {
             return Ok(None);
         }
         let mapper = make(spec, is_isolated).map_err(Refusal::new)?;
+        // State in Redis goes with RSS buckets.
+        let mapper = mapper.filter(|mapper| spec.state.is_none() || mapper().unit() == Unit::Bucket);
         Ok(mapper.map(|mapper| ScalingConfig {
             auxiliary: pool.cores().to_vec(),
             dedicated_help: false,

@@ -53,9 +53,15 @@ impl Map {
 
     /// Client of an instance with these functions.
     pub fn client(map: &Arc<Map>, functions: &[DurableFunction]) -> Box<dyn Store> {
+        map.writers.fetch_add(1, Ordering::Relaxed);
+        Map::client_of_last(map, functions)
+    }
+
+    /// Another client of the instance that got the last one.
+    pub fn client_of_last(map: &Arc<Map>, functions: &[DurableFunction]) -> Box<dyn Store> {
         let functions = functions.iter().map(|f| (f.name.clone(), f.row.clone()));
         Box::new(Way {
-            writer: 1 + map.writers.fetch_add(1, Ordering::Relaxed),
+            writer: map.writers.load(Ordering::Relaxed),
             map: Arc::clone(map),
             functions: functions.collect(),
         })
@@ -142,7 +148,8 @@ pub fn spec(functions: &str, state: &str) -> ChainSpec {
 
 /// Instance of a chain.
 pub struct Instance {
-    builder: ChainBuilder,
+    /// `None` on an auxiliary core.
+    builder: Option<ChainBuilder>,
     pub chain: Chain,
     pub keeper: Option<Keeper>,
     pool: BufferPool,
@@ -168,6 +175,29 @@ impl Instance {
         let mut builder = ChainBuilder::new(spec, &rss, 1).unwrap();
         builder.set_origin(origin);
         let chain = builder.instance(|_| true);
+        Instance::of_chain(spec, origin, (Some(builder), chain), store)
+    }
+
+    /// Part of this instance on an auxiliary core, to which it lends buckets.
+    ///
+    /// # Safety
+    /// A bucket is [lent](Chain::lend) to it while it has packets of the bucket, or answers of the store about it are
+    /// due.
+    pub unsafe fn auxiliary(&self, spec: &ChainSpec, map: &Arc<Map>, origin: Nanos) -> Instance {
+        let builder = self.builder.as_ref().unwrap();
+        // SAFETY: guaranteed by the caller.
+        let chain = unsafe { builder.auxiliary_instance(true) };
+        Instance::of_chain(spec, origin, (None, chain), |functions| {
+            Map::client_of_last(map, functions)
+        })
+    }
+
+    fn of_chain(
+        spec: &ChainSpec,
+        origin: Nanos,
+        (builder, chain): (Option<ChainBuilder>, Chain),
+        store: impl FnOnce(&[DurableFunction]) -> Box<dyn Store>,
+    ) -> Instance {
         let (functions, row_bytes) = chain.durable_functions().expect("functions with state");
         let state = spec.state.as_ref().unwrap();
         let (link, server) = link(entries(state), row_bytes, Arc::new(Health::new()));
@@ -175,7 +205,7 @@ impl Instance {
             functions: functions.len(),
             row_bytes,
         };
-        let keeper = Keeper::new(state, size, link, origin, Arc::new(Shared::default()));
+        let keeper = Keeper::new(state, size, link, origin, Arc::new(Shared::default())).of_moving_buckets();
         let mut store = store(&functions);
         let pool = BufferPool::new(state.packets + 1024, 2048).unwrap();
         Instance {
@@ -185,7 +215,7 @@ impl Instance {
             received: Batch::new(&pool, 32),
             leaving: Batch::new(&pool, 32),
             pool,
-            rss,
+            rss: RssHasher::default(),
             thread: Some(std::thread::spawn(move || server.run(&mut *store))),
             sent: Vec::new(),
             discard: false,
@@ -280,7 +310,8 @@ impl Instance {
         let (counters, _) = self.keeper.take().unwrap().finish(now);
         self.thread.take().unwrap().join().unwrap();
         self.chain.drain();
-        self.builder.finish_exports(&[]).unwrap();
+        let builder = self.builder.unwrap();
+        builder.finish_exports(&[]).unwrap();
         counters
     }
 

@@ -10,6 +10,7 @@ use tailwater_api::document::Document;
 use tailwater_api::files::{argument_name, read_argument};
 use tailwater_api::{IsolationMode, IsolationSpec};
 use tailwater_baselines::catalog::Policy;
+use tailwater_dataplane::RunError;
 use tailwater_functions::spec::ChainSpec;
 use tailwater_isolation::server::IsolationConfig;
 
@@ -57,6 +58,9 @@ pub fn check_cores(config: &IsolationConfig, spec: &ChainSpec, mapping: &Mapping
             "--auxiliary: isolated function {function} cannot run on auxiliary cores: {reason}; remove --auxiliary, or \
              set --isolation none"
         ));
+    }
+    if spec.state.is_some() && mapping.is_offloading() {
+        return wrong(RunError::STATE_OF_ISOLATED.to_string());
     }
     if mapping.is_offloading() && mapping.profile.is_none() && mapping.policy != Policy::Tailwater {
         return wrong(format!(

@@ -61,8 +61,8 @@ impl Mapping {
         if spec.state.is_some() && cfg!(not(feature = "redis")) {
             return Err(CliError::built_without("spec.state", "redis"));
         }
-        if spec.state.is_some() && self.is_offloading() {
-            return Err(CliError::Input(RunError::StateWithOffloading.to_string()));
+        if spec.state.is_some() && self.is_offloading() && !self.policy.offloads_buckets() {
+            return Err(CliError::Input(RunError::STATE_BY_FLOW.to_string()));
         }
         Ok(())
     }

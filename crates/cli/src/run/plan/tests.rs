@@ -185,13 +185,22 @@ fn flow_state_in_redis() {
         "{nat: {external: [203.0.113.0/28]}}",
         "  state: {redis: {socket: DIR/redis.sock}}\n",
     );
-    refused(&[(
-        "--cores 0 --auxiliary 1",
-        stored,
-        "spec.state: auxiliary cores cannot write flow state: expected several --cores and a policy that moves RSS \
-         buckets, found --auxiliary",
-    )]);
+    refused(&[
+        (
+            "--cores 0 --auxiliary 1 --policy netblaze",
+            stored,
+            "spec.state: auxiliary cores use flow state in Redis only with a policy that offloads RSS buckets: \
+             expected --policy tailwater, found one that offloads flows",
+        ),
+        (
+            "--cores 0 --auxiliary 1 --isolation process",
+            stored,
+            "spec.state: isolated functions cannot keep flow state in Redis on auxiliary cores: remove --auxiliary, or \
+             set --isolation none",
+        ),
+    ]);
     planned(&Folder::new(), "--cores 0,1", stored).unwrap();
+    planned(&Folder::new(), "--cores 0 --auxiliary 1", stored).unwrap();
 }
 
 #[test]

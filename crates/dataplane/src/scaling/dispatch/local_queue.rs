@@ -77,6 +77,17 @@ impl Dispatch {
         }
     }
 
+    /// Counts the packets of a batch from the local queue out, before they are processed: some may wait for the store
+    /// afterwards, in order.
+    #[inline]
+    pub(crate) fn count_out(&mut self, batch: &Batch, chain: &mut Chain) {
+        for packet in batch.iter() {
+            if let Some(flow) = self.machine.backlog.done_here(packet.number()) {
+                self.flow_numbers.remove(*flow, chain);
+            }
+        }
+    }
+
     /// Discards the first `count` packets of a batch from the local queue, and counts them out.
     #[cold]
     pub(crate) fn discard(&mut self, count: usize, batch: &mut Batch, pool: &mut BufferPool, chain: &mut Chain) {

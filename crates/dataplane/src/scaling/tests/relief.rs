@@ -177,7 +177,7 @@ impl Rig {
         let now = Nanos(self.flow_of.len() as u64);
         self.look_up(flows);
         self.measured(|rig| {
-            rig.dispatch.distribute(&mut rig.batch, &mut rig.chain, now);
+            rig.dispatch.distribute(&mut rig.batch, &mut rig.chain, None, now);
             rig.refused += rig.dispatch.lose_refused(&mut rig.pool);
             rig.dispatch.flush(now);
         });
@@ -193,7 +193,7 @@ impl Rig {
         let now = Nanos(self.flow_of.len() as u64);
         self.measured(|rig| {
             rig.dispatch.collect(&mut rig.pool, &mut rig.chain, now);
-            rig.dispatch.decide(&mut rig.chain, now);
+            rig.dispatch.decide(&mut rig.chain, None, now);
             rig.dispatch.flush(now);
         });
     }
@@ -350,7 +350,7 @@ fn a_mapper_that_dies_while_packets_are_set_aside_loses_none_of_them() {
     rig.script(|script| script.dies = true);
     rig.look_up(&[1, 1, 2, 1]);
     let died = catch_panic(|| {
-        rig.dispatch.distribute(&mut rig.batch, &mut rig.chain, Nanos(2));
+        rig.dispatch.distribute(&mut rig.batch, &mut rig.chain, None, Nanos(2));
     });
     assert_eq!(died.unwrap_err(), "no place on purpose");
     let arrivals = |batch: &Batch| -> Vec<u64> { batch.iter().map(|p| p.arrival.0).collect() };
