@@ -116,6 +116,7 @@ impl RunPlan {
 /// Rejects configurations that exclude each other.
 fn check(spec: &ChainSpec, config: &RunConfig) -> Result<(), RunError> {
     check_external(spec, config)?;
+    check_bound_to_core(spec, config)?;
     if spec.state.is_some() && config.scaling.is_some() {
         return Err(RunError::StateWithOffloading);
     }
@@ -149,6 +150,25 @@ fn check_external(spec: &ChainSpec, config: &RunConfig) -> Result<(), RunError> 
     Err(RunError::External {
         function: function.to_owned(),
         problem,
+    })
+}
+
+/// Rejects functions whose state belongs to a core where flows move between cores.
+fn check_bound_to_core(spec: &ChainSpec, config: &RunConfig) -> Result<(), RunError> {
+    let Some((function, reason)) = spec.bound_to_core() else {
+        return Ok(());
+    };
+    let remedy = if config.cores.len() > 1 && config.server.is_some() {
+        "use --policy static"
+    } else if config.scaling.is_some() {
+        "remove --auxiliary"
+    } else {
+        return Ok(());
+    };
+    Err(RunError::BoundToCore {
+        function: function.to_owned(),
+        reason,
+        remedy,
     })
 }
 
