@@ -206,6 +206,7 @@ mod tests {
     #[test]
     fn contradictions_are_found_before_anything_starts() {
         let external = || spec("{name: fw, external: {port: net_fw0, timeout: 1ms}}", "");
+        let counter = || spec("{xdp: {file: ../../examples/programs/xdp/source_counter.o}}", "");
         let stored = || {
             let state = "  state: {redis: {socket: /redis.sock}}\n";
             spec("{nat: {external: [203.0.113.0/28]}}", state)
@@ -236,6 +237,21 @@ mod tests {
                 external(),
                 offloading(),
                 "its packets cannot be offloaded; remove --auxiliary",
+            ),
+            (
+                counter(),
+                RunConfig {
+                    server: Some(ServerConfig {
+                        mapper: Arc::new(|| -> Box<dyn ServerMapper> { unreachable!("nothing runs") }),
+                    }),
+                    ..RunConfig::new(vec![0, 1])
+                },
+                "its maps belong to one core, and do not move with flows; use --policy static",
+            ),
+            (
+                counter(),
+                offloading(),
+                "its maps belong to one core, and do not move with flows; remove --auxiliary",
             ),
             (stored(), offloading(), "that moves RSS buckets, found --auxiliary"),
             (

@@ -138,8 +138,8 @@ impl Helper {
                 Ok((memory.maps[map].delete(&key[..size]) as u64, 8))
             }
             Helper::CsumDiff => csum_diff(memory, [r1, r2, r3, r4], r5).ok_or(wrong),
-            Helper::AdjustHead => free(adjust_head(memory, r2 as i32) as u64),
-            Helper::AdjustTail => free(adjust_tail(memory, r2 as i32) as u64),
+            Helper::AdjustHead => Ok((adjust_head(memory, r2 as i32) as u64, zeroed(r2 as i32))),
+            Helper::AdjustTail => Ok((adjust_tail(memory, r2 as i32) as u64, zeroed(r2 as i32))),
             Helper::LoadBytes => {
                 let length = r4 as u32 as usize;
                 let Some(from) = within_frame(memory, r2 as u32, length) else {
@@ -205,6 +205,11 @@ fn csum_diff(memory: &Memory<'_, '_>, [from, from_size, to, to_size]: [u64; 4], 
         sum = (sum & u64::from(u32::MAX)) + (sum >> 32);
     }
     Some((sum, (sizes[0] + sizes[1]) / 8))
+}
+
+/// Cost of moving an end of a frame by so many bytes, which may have to be zeroed.
+fn zeroed(by: i32) -> u32 {
+    by.unsigned_abs().min(u16::MAX.into()) / 8
 }
 
 /// Moves the start of the frame. Bytes that this adds are zero.
