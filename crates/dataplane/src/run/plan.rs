@@ -158,12 +158,11 @@ fn check_bound_to_core(spec: &ChainSpec, config: &RunConfig) -> Result<(), RunEr
     let Some((function, reason)) = spec.bound_to_core() else {
         return Ok(());
     };
-    let remedy = if config.cores.len() > 1 && config.server.is_some() {
-        "use --policy static"
-    } else if config.scaling.is_some() {
-        "remove --auxiliary"
-    } else {
-        return Ok(());
+    let remedy = match &config.scaling {
+        _ if config.cores.len() > 1 && config.server.is_some() => "use --policy static",
+        Some(scaling) if scaling.auxiliary.is_empty() => "use --policy static",
+        Some(_) => "remove --auxiliary",
+        None => return Ok(()),
     };
     Err(RunError::BoundToCore {
         function: function.to_owned(),

@@ -2,7 +2,7 @@
 
 use super::helpers::Helper;
 use super::instruction::code::{ADD, AND, CALL, CMPXCHG, EXIT, FETCH, LD_IMM64 as CONSTANT, OR, XCHG, XOR};
-use super::machine::{Environment, Fault};
+use super::machine::{Environment, Fault, Run};
 use super::memory::{CONTEXT, FRAME_BYTES, MAX_DEPTH, Memory, STACK};
 use super::step::{Step, operation::*};
 
@@ -10,7 +10,7 @@ use super::step::{Step, operation::*};
 const CALL_COST: u32 = 16;
 
 #[inline(always)]
-fn load<const N: usize>(memory: &Memory<'_, '_>, address: u64) -> Result<u64, Fault> {
+fn load<const N: usize>(memory: &Memory<'_>, address: u64) -> Result<u64, Fault> {
     let fault = Fault::Access {
         address,
         bytes: N as u8,
@@ -20,7 +20,7 @@ fn load<const N: usize>(memory: &Memory<'_, '_>, address: u64) -> Result<u64, Fa
 }
 
 #[inline(always)]
-fn store<const N: usize>(memory: &mut Memory<'_, '_>, address: u64, value: u64) -> Result<(), Fault> {
+fn store<const N: usize>(memory: &mut Memory<'_>, address: u64, value: u64) -> Result<(), Fault> {
     let fault = Fault::Access {
         address,
         bytes: N as u8,
@@ -30,7 +30,7 @@ fn store<const N: usize>(memory: &mut Memory<'_, '_>, address: u64, value: u64) 
 }
 
 /// Reads, changes and writes a number. No other worker has the memory, so nothing needs to be atomic.
-fn atomic<const N: usize>(memory: &mut Memory<'_, '_>, step: &Step, registers: &mut [u64; 16]) -> Result<(), Fault> {
+fn atomic<const N: usize>(memory: &mut Memory<'_>, step: &Step, registers: &mut [u64; 16]) -> Result<(), Fault> {
     let (to, from) = (usize::from(step.destination & 15), usize::from(step.source & 15));
     let address = registers[to].wrapping_add(step.extra as i64 as u64);
     let (old, operand) = (load::<N>(memory, address)?, registers[from]);
@@ -58,14 +58,33 @@ fn atomic<const N: usize>(memory: &mut Memory<'_, '_>, step: &Step, registers: &
     Ok(())
 }
 
-/// Executes steps from `next` on until the program ends, at most `left`. Both are kept up to date.
+/// Executes steps from `entry` on until the program ends, at most `limit`.
 pub(super) fn execute(
     steps: &[Step],
-    memory: &mut Memory<'_, '_>,
+    entry: usize,
+    memory: &mut Memory<'_>,
     environment: &mut Environment,
-    left: &mut u32,
-    next: &mut usize,
-) -> Result<u64, Fault> {
+    limit: u32,
+) -> Run {
+    let (mut next, mut left) = (entry, limit);
+    // Both are in registers of the processor as long as nothing else refers to them.
+    macro_rules! end {
+        ($result:expr) => {
+            return Run {
+                result: $result,
+                instructions: limit - left,
+                last: next.saturating_sub(1) as u32,
+            }
+        };
+    }
+    macro_rules! or_end {
+        ($result:expr) => {
+            match $result {
+                Ok(value) => value,
+                Err(fault) => end!(Err(fault)),
+            }
+        };
+    }
     // Sixteen, so that an index of four bits needs no check. Programs use eleven.
     let mut registers = [0_u64; 16];
     registers[1] = CONTEXT;
@@ -74,9 +93,9 @@ pub(super) fn execute(
     let mut depth = 0;
     memory.push_frame();
     loop {
-        let step = steps.get(*next).ok_or(Fault::Left)?;
-        *left = left.checked_sub(1).ok_or(Fault::Limit)?;
-        *next += 1;
+        let step = or_end!(steps.get(next).ok_or(Fault::Left));
+        left = or_end!(left.checked_sub(1).ok_or(Fault::Limit));
+        next += 1;
         let to = usize::from(step.destination & 15);
         let first = registers[to];
         let source = registers[usize::from(step.source & 15)];
@@ -174,96 +193,96 @@ pub(super) fn execute(
                     },
                     CONSTANT => {
                         // Its second half is no instruction.
-                        *next += 1;
+                        next += 1;
                         u64::from(step.constant as u32) | (step.extra as u64) << 32
                     }
-                    LOAD8 => load::<1>(memory, source.wrapping_add(offset))?,
-                    LOAD16 => load::<2>(memory, source.wrapping_add(offset))?,
-                    LOAD32 => load::<4>(memory, source.wrapping_add(offset))?,
-                    LOAD64 => load::<8>(memory, source.wrapping_add(offset))?,
-                    LOADS8 => load::<1>(memory, source.wrapping_add(offset))? as i8 as u64,
-                    LOADS16 => load::<2>(memory, source.wrapping_add(offset))? as i16 as u64,
-                    LOADS32 => load::<4>(memory, source.wrapping_add(offset))? as i32 as u64,
+                    LOAD8 => or_end!(load::<1>(memory, source.wrapping_add(offset))),
+                    LOAD16 => or_end!(load::<2>(memory, source.wrapping_add(offset))),
+                    LOAD32 => or_end!(load::<4>(memory, source.wrapping_add(offset))),
+                    LOAD64 => or_end!(load::<8>(memory, source.wrapping_add(offset))),
+                    LOADS8 => or_end!(load::<1>(memory, source.wrapping_add(offset))) as i8 as u64,
+                    LOADS16 => or_end!(load::<2>(memory, source.wrapping_add(offset))) as i16 as u64,
+                    LOADS32 => or_end!(load::<4>(memory, source.wrapping_add(offset))) as i32 as u64,
                     SET8 => {
-                        store::<1>(memory, first.wrapping_add(offset), constant)?;
+                        or_end!(store::<1>(memory, first.wrapping_add(offset), constant));
                         continue;
                     }
                     STORE8 => {
-                        store::<1>(memory, first.wrapping_add(offset), source)?;
+                        or_end!(store::<1>(memory, first.wrapping_add(offset), source));
                         continue;
                     }
                     SET16 => {
-                        store::<2>(memory, first.wrapping_add(offset), constant)?;
+                        or_end!(store::<2>(memory, first.wrapping_add(offset), constant));
                         continue;
                     }
                     STORE16 => {
-                        store::<2>(memory, first.wrapping_add(offset), source)?;
+                        or_end!(store::<2>(memory, first.wrapping_add(offset), source));
                         continue;
                     }
                     SET32 => {
-                        store::<4>(memory, first.wrapping_add(offset), constant)?;
+                        or_end!(store::<4>(memory, first.wrapping_add(offset), constant));
                         continue;
                     }
                     STORE32 => {
-                        store::<4>(memory, first.wrapping_add(offset), source)?;
+                        or_end!(store::<4>(memory, first.wrapping_add(offset), source));
                         continue;
                     }
                     SET64 => {
-                        store::<8>(memory, first.wrapping_add(offset), constant)?;
+                        or_end!(store::<8>(memory, first.wrapping_add(offset), constant));
                         continue;
                     }
                     STORE64 => {
-                        store::<8>(memory, first.wrapping_add(offset), source)?;
+                        or_end!(store::<8>(memory, first.wrapping_add(offset), source));
                         continue;
                     }
                     ATOMIC64 => {
-                        atomic::<8>(memory, step, &mut registers)?;
+                        or_end!(atomic::<8>(memory, step, &mut registers));
                         continue;
                     }
                     ATOMIC32 => {
-                        atomic::<4>(memory, step, &mut registers)?;
+                        or_end!(atomic::<4>(memory, step, &mut registers));
                         continue;
                     }
                     CALL => {
-                        let helper = Helper::of(step.constant).ok_or(Fault::Left)?;
+                        let helper = or_end!(Helper::of(step.constant).ok_or(Fault::Left));
                         let arguments = [registers[1], registers[2], registers[3], registers[4], registers[5]];
-                        let (result, cost) = helper.call(memory, environment, arguments)?;
+                        let (result, cost) = or_end!(helper.call(memory, environment, arguments));
                         registers[0] = result;
-                        *left = left.saturating_sub(cost);
+                        left = left.saturating_sub(cost);
                         continue;
                     }
                     LOCAL_CALL => {
                         if depth + 1 == MAX_DEPTH {
-                            return Err(Fault::Depth);
+                            end!(Err(Fault::Depth));
                         }
                         let [_, _, _, _, _, _, saved @ .., _, _, _, _, _, _] = registers;
-                        callers[depth] = (*next, saved);
+                        callers[depth] = (next, saved);
                         depth += 1;
                         registers[10] += FRAME_BYTES as u64;
                         memory.push_frame();
-                        *left = left.saturating_sub(CALL_COST);
-                        *next = step.extra as usize;
+                        left = left.saturating_sub(CALL_COST);
+                        next = step.extra as usize;
                         continue;
                     }
                     EXIT => {
                         let Some(caller) = depth.checked_sub(1) else {
-                            return Ok(registers[0]);
+                            end!(Ok(registers[0]));
                         };
                         depth = caller;
                         let (back, saved) = callers[depth];
                         registers[6..10].copy_from_slice(&saved);
                         registers[10] -= FRAME_BYTES as u64;
                         memory.pop_frame();
-                        *next = back;
+                        next = back;
                         continue;
                     }
-                    _ => return Err(Fault::Left),
+                    _ => end!(Err(Fault::Left)),
                 };
                 continue;
             }
         };
         if is_taken {
-            *next = step.extra as usize;
+            next = step.extra as usize;
         }
     }
 }

@@ -105,7 +105,7 @@ impl Helper {
     /// An argument is not as its signature requires: the kernel refuses such programs when they are loaded.
     pub(super) fn call(
         self,
-        memory: &mut Memory<'_, '_>,
+        memory: &mut Memory<'_>,
         environment: &mut Environment,
         [r1, r2, r3, r4, r5]: [u64; 5],
     ) -> Result<(u64, u32), Fault> {
@@ -117,7 +117,7 @@ impl Helper {
             Helper::TracePrintk => free(0),
             Helper::GetPrandom => free(environment.random().into()),
             Helper::GetSmpProcessorId => free(environment.worker.into()),
-            Helper::GetBuffLen => free((memory.frame.end - memory.frame.start) as u64),
+            Helper::GetBuffLen => free((memory.end - memory.start) as u64),
             Helper::MapLookup => {
                 let (map, key, size) = key(memory, r1, r2).ok_or(wrong)?;
                 let found = memory.maps[map].find(&key[..size]);
@@ -166,7 +166,7 @@ impl Helper {
 
 /// Map at an address, and a copy of the key at another: the map may hold the key itself.
 #[inline]
-fn key(memory: &Memory<'_, '_>, map: u64, key: u64) -> Option<(usize, [u8; MAX_KEY], usize)> {
+fn key(memory: &Memory<'_>, map: u64, key: u64) -> Option<(usize, [u8; MAX_KEY], usize)> {
     let map = map.checked_sub(MAPS)? as usize;
     let size = memory.maps.get(map)?.key_size;
     let mut copy = [0; MAX_KEY];
@@ -175,15 +175,14 @@ fn key(memory: &Memory<'_, '_>, map: u64, key: u64) -> Option<(usize, [u8; MAX_K
 }
 
 /// Address of `length` bytes at an offset in the frame, if it has them.
-fn within_frame(memory: &Memory<'_, '_>, offset: u32, length: usize) -> Option<u64> {
-    let frame = &*memory.frame;
-    let is_inside = (offset as usize).checked_add(length)? <= frame.end - frame.start;
-    is_inside.then(|| PACKET + frame.start as u64 + u64::from(offset))
+fn within_frame(memory: &Memory<'_>, offset: u32, length: usize) -> Option<u64> {
+    let is_inside = (offset as usize).checked_add(length)? <= memory.end - memory.start;
+    is_inside.then(|| PACKET + memory.start as u64 + u64::from(offset))
 }
 
 /// Sum of 32-bit words in one's complement: those of the second buffer are added to the seed, those of the first
 /// subtracted.
-fn csum_diff(memory: &Memory<'_, '_>, [from, from_size, to, to_size]: [u64; 4], seed: u64) -> Option<(u64, u32)> {
+fn csum_diff(memory: &Memory<'_>, [from, from_size, to, to_size]: [u64; 4], seed: u64) -> Option<(u64, u32)> {
     let mut sum = u64::from(seed as u32);
     let sizes = [from_size as u32, to_size as u32];
     if sizes.iter().any(|size| size % 4 != 0 || *size as usize > FRAME_BYTES) {
@@ -213,15 +212,14 @@ fn zeroed(by: i32) -> u32 {
 }
 
 /// Moves the start of the frame. Bytes that this adds are zero.
-fn adjust_head(memory: &mut Memory<'_, '_>, by: i32) -> i64 {
-    let frame = &mut *memory.frame;
-    let start = usize::try_from(frame.start as i64 + i64::from(by)).ok();
-    match start.filter(|start| start + MIN_FRAME <= frame.end) {
+fn adjust_head(memory: &mut Memory<'_>, by: i32) -> i64 {
+    let start = usize::try_from(memory.start as i64 + i64::from(by)).ok();
+    match start.filter(|start| start + MIN_FRAME <= memory.end) {
         Some(start) => {
-            if start < frame.start {
-                frame.bytes[start..frame.start].fill(0);
+            if start < memory.start {
+                memory.packet[start..memory.start].fill(0);
             }
-            frame.start = start;
+            memory.start = start;
             0
         }
         None => errno::INVALID,
@@ -229,15 +227,14 @@ fn adjust_head(memory: &mut Memory<'_, '_>, by: i32) -> i64 {
 }
 
 /// Moves the end of the frame. Bytes that this adds are zero.
-fn adjust_tail(memory: &mut Memory<'_, '_>, by: i32) -> i64 {
-    let frame = &mut *memory.frame;
-    let end = usize::try_from(frame.end as i64 + i64::from(by)).ok();
-    match end.filter(|end| frame.start + MIN_FRAME <= *end && *end <= frame.bytes.len()) {
+fn adjust_tail(memory: &mut Memory<'_>, by: i32) -> i64 {
+    let end = usize::try_from(memory.end as i64 + i64::from(by)).ok();
+    match end.filter(|end| memory.start + MIN_FRAME <= *end && *end <= memory.packet.len()) {
         Some(end) => {
-            if end > frame.end {
-                frame.bytes[frame.end..end].fill(0);
+            if end > memory.end {
+                memory.packet[memory.end..end].fill(0);
             }
-            frame.end = end;
+            memory.end = end;
             0
         }
         None => errno::INVALID,

@@ -138,18 +138,10 @@ impl Machine {
             stack,
             environment,
         } = self;
-        let mut memory = Memory {
-            frame,
-            stack,
-            stack_bytes: 0,
-            maps,
-        };
-        let (mut left, mut at) = (limit, program.entry as usize);
-        let result = execute(&program.steps, &mut memory, environment, &mut left, &mut at);
-        Run {
-            result,
-            instructions: limit - left,
-            last: at.saturating_sub(1) as u32,
-        }
+        let mut memory = Memory::new(frame, stack, maps);
+        let run = execute(&program.steps, program.entry as usize, &mut memory, environment, limit);
+        let Memory { start, end, .. } = memory;
+        (frame.start, frame.end) = (start, end);
+        run
     }
 }

@@ -45,22 +45,45 @@ pub struct Frame<'a> {
 }
 
 /// Memory during one run.
-pub(super) struct Memory<'m, 'f> {
-    pub(super) frame: &'m mut Frame<'f>,
+pub(super) struct Memory<'m> {
+    /// Fields of the [`Frame`], beside each other: every access reads them.
+    pub(super) packet: &'m mut [u8],
+    pub(super) start: usize,
+    pub(super) end: usize,
+    read_only: bool,
+    ingress: [u32; 2],
     pub(super) stack: &'m mut [u8; MAX_DEPTH * FRAME_BYTES],
     /// Bytes of the stack that the functions called so far have.
     pub(super) stack_bytes: usize,
     pub(super) maps: &'m mut [MapData],
 }
 
-impl Memory<'_, '_> {
+impl<'m> Memory<'m> {
+    /// Memory of a program that runs on `frame`, within whose bytes its ends are.
+    pub(super) fn new(
+        frame: &'m mut Frame<'_>,
+        stack: &'m mut [u8; MAX_DEPTH * FRAME_BYTES],
+        maps: &'m mut [MapData],
+    ) -> Memory<'m> {
+        Memory {
+            start: frame.start,
+            end: frame.end,
+            read_only: frame.read_only,
+            ingress: frame.ingress,
+            packet: &mut *frame.bytes,
+            stack,
+            stack_bytes: 0,
+            maps,
+        }
+    }
+
     /// Bytes at an address. `None` if the program has no such memory.
     #[inline(always)]
     pub(super) fn bytes(&self, address: u64, length: usize) -> Option<&[u8]> {
         let offset = (address & 0x0fff_ffff) as usize;
         match address >> 28 {
-            2 if offset >= self.frame.start => self.frame.bytes[..self.frame.end].get(offset..offset + length),
-            3 => self.stack[..self.stack_bytes].get(offset..offset + length),
+            2 if offset >= self.start && offset + length <= self.end => self.packet.get(offset..offset + length),
+            3 if offset + length <= self.stack_bytes => self.stack.get(offset..offset + length),
             high if high >= 16 => self.maps.get((high >> 4) as usize - 1)?.bytes(address as u32, length),
             _ => None,
         }
@@ -71,10 +94,10 @@ impl Memory<'_, '_> {
     pub(super) fn bytes_mut(&mut self, address: u64, length: usize) -> Option<&mut [u8]> {
         let offset = (address & 0x0fff_ffff) as usize;
         match address >> 28 {
-            2 if offset >= self.frame.start && !self.frame.read_only => {
-                self.frame.bytes[..self.frame.end].get_mut(offset..offset + length)
+            2 if offset >= self.start && offset + length <= self.end && !self.read_only => {
+                self.packet.get_mut(offset..offset + length)
             }
-            3 => self.stack[..self.stack_bytes].get_mut(offset..offset + length),
+            3 if offset + length <= self.stack_bytes => self.stack.get_mut(offset..offset + length),
             high if high >= 16 => self
                 .maps
                 .get_mut((high >> 4) as usize - 1)?
@@ -109,11 +132,11 @@ impl Memory<'_, '_> {
         let offset = address
             .checked_sub(CONTEXT)
             .filter(|offset| *offset < CONTEXT_BYTES && offset % 4 == 0)?;
-        let [interface, queue] = self.frame.ingress;
+        let [interface, queue] = self.ingress;
         Some(match offset / 4 {
             // There is no metadata: `data_meta` is the start of the packet.
-            0 | 2 => PACKET + self.frame.start as u64,
-            1 => PACKET + self.frame.end as u64,
+            0 | 2 => PACKET + self.start as u64,
+            1 => PACKET + self.end as u64,
             3 => interface.into(),
             4 => queue.into(),
             // `egress_ifindex`, which only programs of device maps have.
