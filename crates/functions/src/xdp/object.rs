@@ -15,6 +15,7 @@ use object::{
     SectionKind, SymbolKind,
 };
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// Maximum size of an object in bytes.
 pub const MAX_OBJECT: usize = 4 << 20;
@@ -25,8 +26,8 @@ type Section<'a, 'f> = object::read::elf::ElfSection64<'a, 'f, LittleEndian>;
 /// Parts of an object while its program is linked.
 struct Linker<'a, 'f> {
     elf: &'f Elf<'a>,
-    /// Sections with code, and the index of their first instruction.
-    code: Vec<(SectionIndex, usize)>,
+    /// Sections with code, and the range of their instructions.
+    code: Vec<(SectionIndex, Range<usize>)>,
     instructions: Vec<Instruction>,
     maps: Vec<MapSpec>,
     /// Reasons against instructions, if they can be reached.
@@ -70,8 +71,8 @@ pub fn parse_object(bytes: &[u8], section: &str, function: Option<&str>) -> Resu
         linker.add_code(&text)?;
     }
     linker.read_maps()?;
-    for (index, base) in linker.code.clone() {
-        linker.relocate(index, base)?;
+    for (index, range) in linker.code.clone() {
+        linker.relocate(index, range)?;
     }
     let entry = entry(&elf, main.index(), (section, function))?;
     Program::new(&linker.instructions, entry, linker.maps, &linker.refused)
@@ -140,7 +141,8 @@ impl<'a, 'f> Linker<'a, 'f> {
                 "expected at most {MAX_INSTRUCTIONS} instructions of 8 bytes, found {found} bytes"
             )));
         }
-        self.code.push((section.index(), self.instructions.len()));
+        let base = self.instructions.len();
+        self.code.push((section.index(), base..base + instructions.len()));
         self.instructions
             .extend(instructions.iter().map(|bytes| Instruction::from_bytes(*bytes)));
         Ok(())
@@ -184,16 +186,15 @@ impl<'a, 'f> Linker<'a, 'f> {
         Ok(())
     }
 
-    /// Applies the relocations of a section to its instructions, which begin at `base`.
-    fn relocate(&mut self, index: SectionIndex, base: usize) -> Result<(), ProgramError> {
+    /// Applies the relocations of a section to its instructions, which are those in `range`.
+    fn relocate(&mut self, index: SectionIndex, range: Range<usize>) -> Result<(), ProgramError> {
         let section = self
             .elf
             .section_by_index(index)
             .map_err(|why| ProgramError::whole(why.to_string()))?;
-        let end = base + section.size() as usize / 8;
         for (offset, relocation) in section.relocations() {
-            let at = base.saturating_add((offset / 8) as usize);
-            if offset % 8 != 0 || at >= end {
+            let at = range.start.saturating_add((offset / 8) as usize);
+            if offset % 8 != 0 || !range.contains(&at) {
                 let name = section.name().unwrap_or("?");
                 let why = format!("section {name}: a relocation at offset {offset}, where no instruction begins");
                 return Err(ProgramError::whole(why));
@@ -220,11 +221,11 @@ impl<'a, 'f> Linker<'a, 'f> {
         };
         let code = self.code.iter().find(|(other, _)| *other == section);
         match (kind, code) {
-            (R_BPF_64_32, Some((_, base))) => {
+            (R_BPF_64_32, Some((_, range))) => {
                 // The constant is the offset from the symbol in instructions, less one.
                 let call = &mut self.instructions[at];
                 let offset = symbol.address() as i64 / 8 + i64::from(call.constant) + 1;
-                let over = *base as i64 + offset - (at as i64 + 1);
+                let over = range.start as i64 + offset - (at as i64 + 1);
                 call.constant = i32::try_from(over).map_err(|_| format!("a call of {name} beyond the program"))?;
                 Ok(())
             }

@@ -441,6 +441,12 @@ fn wrong_objects_are_refused_with_the_reason() {
         refused(&other, "xdp", None),
         "expected an object for BPF (machine 247, type 1), found machine 62, type 1"
     );
+    // A section of code without bytes in the file, though it has a size and relocations.
+    let mut empty = PORT_FILTER.to_vec();
+    let sections = u64::from_le_bytes(*empty[40..].first_chunk().unwrap()) as usize;
+    empty[sections + 3 * 64 + 4] = 8;
+    let found = refused(&empty, "xdp", None);
+    assert!(found.starts_with("section xdp: a relocation at offset"), "{found}");
     // Any single byte may be wrong, and any end may be missing: no panic, and no memory by what it says.
     for at in (0..PORT_FILTER.len()).step_by(3) {
         let mut broken = PORT_FILTER.to_vec();
