@@ -2,8 +2,8 @@
 
 use super::helpers::Helper;
 use super::instruction::code::{ADD, AND, CALL, CMPXCHG, EXIT, FETCH, LD_IMM64 as CONSTANT, OR, XCHG, XOR};
-use super::machine::{Environment, Fault, Run};
 use super::memory::{CONTEXT, FRAME_BYTES, MAX_DEPTH, Memory, STACK};
+use super::run::{Environment, Fault, Run};
 use super::step::{Step, operation::*};
 
 /// Number of instructions as which a call of a function of the program counts beyond one: its stack is zeroed.

@@ -1,8 +1,9 @@
 //! The `Xdp` network function.
 
-use super::machine::{Fault, Machine, Run};
+use super::machine::Machine;
 use super::memory::Frame;
 use super::program::Program;
+use super::run::{Fault, Run};
 use std::sync::Arc;
 use tailwater_chain::batch::{Batch, MAX_BATCH, Verdict};
 use tailwater_chain::function::{Explanation, FlowStates, FunctionProperties, NetworkFunction, TracedPacket};

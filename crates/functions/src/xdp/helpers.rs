@@ -1,8 +1,8 @@
 //! Helpers: the kernel functions that a program can call.
 
-use super::machine::{Environment, Fault};
 use super::maps::{MAX_KEY, errno};
 use super::memory::{FRAME_BYTES, MAPS, Memory, PACKET, values_of};
+use super::run::{Environment, Fault};
 
 /// Helper that is provided, with its number in the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! Instructions of eBPF (RFC 9669), and the checks that make a program safe to decode.
 
-use super::ProgramError;
+use super::error::ProgramError;
 use super::helpers::Helper;
 use std::collections::BTreeMap;
 

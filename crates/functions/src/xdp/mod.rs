@@ -5,10 +5,11 @@
 //! memory access (`memory`) and counts instructions, so that no program can reach other memory or keep its core.
 //! Helpers are in `helpers`, maps in `maps` and `hash_index`.
 //!
-//! An interpreter of our own and not a library's: XDP programs read packet addresses from 32-bit fields, which calls for
-//! addresses that do not depend on the host's; and accesses and instructions are bounded without unsafe code.
+//! The interpreter is not a library's: XDP programs read packet addresses from 32-bit fields, which calls for addresses
+//! that do not depend on the host's; and accesses and instructions are bounded without unsafe code.
 
 mod btf;
+mod error;
 mod execute;
 mod function;
 mod hash_index;
@@ -20,17 +21,20 @@ mod maps;
 mod memory;
 mod object;
 mod program;
+mod run;
 mod spec;
 mod step;
 
+pub use error::ProgramError;
 pub use function::Xdp;
 pub use instruction::{Instruction, MAX_INSTRUCTIONS};
 pub use kind::KIND;
-pub use machine::{Fault, Machine, Run};
+pub use machine::Machine;
 pub use maps::{MAX_MAP_BYTES, MAX_MAPS, MapKind, MapSpec};
 pub use memory::Frame;
 pub use object::{MAX_OBJECT, parse_object};
-pub use program::{Program, ProgramError};
+pub use program::Program;
+pub use run::{Fault, Run};
 pub use spec::XdpConfig;
 
 #[cfg(test)]

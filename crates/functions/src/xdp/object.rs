@@ -4,10 +4,11 @@
 //! by sizes that the file states, but for sections that it holds.
 
 use super::btf::Btf;
+use super::error::ProgramError;
 use super::instruction::{Instruction, MAX_INSTRUCTIONS, code::LD_IMM64};
 use super::maps::{MAX_MAPS, MAX_VALUE, MapKind, MapSpec};
 use super::memory::{MAPS, values_of};
-use super::program::{Program, ProgramError};
+use super::program::Program;
 use object::elf::{EM_BPF, ET_REL, R_BPF_64_32, R_BPF_64_64, SHF_EXECINSTR};
 use object::read::elf::ElfFile64;
 use object::{

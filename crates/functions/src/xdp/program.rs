@@ -1,44 +1,12 @@
 //! Programs ready to run, and errors of reading them.
 
+use super::error::ProgramError;
 use super::helpers::Helper;
-use super::instruction::{Instruction, code::CALL, verify};
+use super::instruction::{Instruction, MAX_INSTRUCTIONS, code::CALL, verify};
 use super::maps::{MAX_MAP_BYTES, MapSpec};
 use super::step::{Step, decode};
 use std::collections::BTreeMap;
 use std::fmt;
-
-/// Reason why an object or program is refused.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ProgramError {
-    /// Index of the instruction, from 0; `None` for the object as a whole.
-    pub at: Option<usize>,
-    /// Description of the error.
-    pub why: String,
-}
-
-impl std::error::Error for ProgramError {}
-
-impl fmt::Display for ProgramError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.at {
-            Some(at) => write!(f, "instruction {at}: {}", self.why),
-            None => write!(f, "{}", self.why),
-        }
-    }
-}
-
-impl ProgramError {
-    pub(super) fn whole(why: impl Into<String>) -> ProgramError {
-        ProgramError {
-            at: None,
-            why: why.into(),
-        }
-    }
-
-    pub(super) fn at(at: usize, why: String) -> ProgramError {
-        ProgramError { at: Some(at), why }
-    }
-}
 
 /// Verified and decoded program with the definitions of its maps.
 #[derive(Clone, PartialEq, Eq)]
@@ -85,7 +53,7 @@ impl Program {
     /// # Errors
     /// An instruction is refused.
     pub fn of_instructions(instructions: &[Instruction]) -> Result<Program, ProgramError> {
-        if instructions.len() > super::MAX_INSTRUCTIONS {
+        if instructions.len() > MAX_INSTRUCTIONS {
             return Err(ProgramError::whole("too many instructions"));
         }
         Program::new(instructions, 0, Vec::new(), &BTreeMap::new())

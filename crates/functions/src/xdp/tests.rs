@@ -1,4 +1,4 @@
-//! Programs that clang has compiled (their sources are in `examples/programs/xdp`), in a chain; programs that misbehave.
+//! Programs of clang (sources: `examples/programs/xdp`) in a chain, and programs that misbehave.
 
 use super::function::Loaded;
 use super::instruction::code::*;
