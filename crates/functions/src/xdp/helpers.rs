@@ -185,7 +185,10 @@ fn within_frame(memory: &Memory<'_>, offset: u32, length: usize) -> Option<u64> 
 fn csum_diff(memory: &Memory<'_>, [from, from_size, to, to_size]: [u64; 4], seed: u64) -> Option<(u64, u32)> {
     let mut sum = u64::from(seed as u32);
     let sizes = [from_size as u32, to_size as u32];
-    if sizes.iter().any(|size| size % 4 != 0 || *size as usize > FRAME_BYTES) {
+    if sizes
+        .iter()
+        .any(|size| !size.is_multiple_of(4) || *size as usize > FRAME_BYTES)
+    {
         return Some((errno::INVALID as u64, 0));
     }
     for (address, size, mask) in [(from, sizes[0], u32::MAX), (to, sizes[1], 0)] {

@@ -131,7 +131,7 @@ impl<'m> Memory<'m> {
     fn field(&self, address: u64) -> Option<u64> {
         let offset = address
             .checked_sub(CONTEXT)
-            .filter(|offset| *offset < CONTEXT_BYTES && offset % 4 == 0)?;
+            .filter(|offset| *offset < CONTEXT_BYTES && offset.is_multiple_of(4))?;
         let [interface, queue] = self.ingress;
         Some(match offset / 4 {
             // There is no metadata: `data_meta` is the start of the packet.

@@ -195,7 +195,7 @@ impl<'a, 'f> Linker<'a, 'f> {
             .map_err(|why| ProgramError::whole(why.to_string()))?;
         for (offset, relocation) in section.relocations() {
             let at = range.start.saturating_add((offset / 8) as usize);
-            if offset % 8 != 0 || !range.contains(&at) {
+            if !offset.is_multiple_of(8) || !range.contains(&at) {
                 let name = section.name().unwrap_or("?");
                 let why = format!("section {name}: a relocation at offset {offset}, where no instruction begins");
                 return Err(ProgramError::whole(why));
