@@ -73,6 +73,9 @@ const DNS_GUARD: &str = "[{dnsGuard: {ports: [9], mode: strict, limits: {queries
 /// From a file, which needs no libpcap.
 const BPF_FILTER: &str = "[{bpfFilter: {rules: [{programFile: ../../examples/programs/no-telnet.bpf, action: drop}]}}]";
 
+/// Counts by source in a hash map.
+const XDP: &str = "[{xdp: {file: ../../examples/programs/xdp/source_counter.o, readOnly: true}}]";
+
 /// Into a tunnel and out of it.
 const IPSEC: &str = "[{name: into, ipsec: {outbound: [{name: a, spi: 0x1001, cipher: aes-128-gcm, esn: true, \
                      key: '000102030405060708090a0b0c0d0e0fa0a1a2a3', source: 192.0.2.1, \
@@ -172,6 +175,7 @@ fn nothing_is_allocated_per_packet() {
         SYNTHETIC,
         DNS_GUARD,
         BPF_FILTER,
+        XDP,
         IPSEC,
         OPTIMIZER,
         FIREWALL,

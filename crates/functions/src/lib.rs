@@ -41,3 +41,4 @@ pub mod tunnel;
 pub mod upf;
 pub mod url_filter;
 pub mod wan_optimizer;
+pub mod xdp;

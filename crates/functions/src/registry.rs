@@ -19,6 +19,7 @@ pub static KINDS: &[&FunctionKind] = &[
     &crate::tunnel::KIND,
     &crate::policer::KIND,
     &crate::bpf_filter::KIND,
+    &crate::xdp::KIND,
     &crate::dns_guard::KIND,
     &crate::ipsec::KIND,
     &crate::firewall::KIND,

@@ -48,6 +48,16 @@ pub enum RunError {
         /// Requirement that is not met.
         problem: &'static str,
     },
+    /// Flows would move between cores, and a function's state would not.
+    #[error("function {function}: packets of a flow cannot move between cores: {reason}; {remedy}")]
+    BoundToCore {
+        /// First such function.
+        function: String,
+        /// The state.
+        reason: &'static str,
+        /// Change of the configuration that helps.
+        remedy: &'static str,
+    },
     /// An interface of an external function cannot be used.
     #[error("function {function}: {source}")]
     Interface {

@@ -116,6 +116,7 @@ impl RunPlan {
 /// Rejects configurations that exclude each other.
 fn check(spec: &ChainSpec, config: &RunConfig) -> Result<(), RunError> {
     check_external(spec, config)?;
+    check_bound_to_core(spec, config)?;
     if let (Some(_), Some(scaling)) = (&spec.state, &config.scaling) {
         check_state(scaling, config.isolation.is_some())?;
     }
@@ -164,6 +165,24 @@ fn check_external(spec: &ChainSpec, config: &RunConfig) -> Result<(), RunError> 
     })
 }
 
+/// Rejects functions whose state belongs to a core where flows move between cores.
+fn check_bound_to_core(spec: &ChainSpec, config: &RunConfig) -> Result<(), RunError> {
+    let Some((function, reason)) = spec.bound_to_core() else {
+        return Ok(());
+    };
+    let remedy = match &config.scaling {
+        _ if config.cores.len() > 1 && config.server.is_some() => "use --policy static",
+        Some(scaling) if scaling.auxiliary.is_empty() => "use --policy static",
+        Some(_) => "remove --auxiliary",
+        None => return Ok(()),
+    };
+    Err(RunError::BoundToCore {
+        function: function.to_owned(),
+        reason,
+        remedy,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -198,6 +217,7 @@ mod tests {
     #[test]
     fn contradictions_are_found_before_anything_starts() {
         let external = || spec("{name: fw, external: {port: net_fw0, timeout: 1ms}}", "");
+        let counter = || spec("{xdp: {file: ../../examples/programs/xdp/source_counter.o}}", "");
         let stored = || {
             let state = "  state: {redis: {socket: /redis.sock}}\n";
             spec("{nat: {external: [203.0.113.0/28]}}", state)
@@ -246,6 +266,21 @@ mod tests {
                 isolated.clone(),
                 "spec.state: isolated functions cannot keep flow state in Redis on auxiliary cores: remove \
                  --auxiliary, or set --isolation none",
+            ),
+            (
+                counter(),
+                RunConfig {
+                    server: Some(ServerConfig {
+                        mapper: Arc::new(|| -> Box<dyn ServerMapper> { unreachable!("nothing runs") }),
+                    }),
+                    ..RunConfig::new(vec![0, 1])
+                },
+                "its maps belong to one core, and do not move with flows; use --policy static",
+            ),
+            (
+                counter(),
+                offloading(),
+                "its maps belong to one core, and do not move with flows; remove --auxiliary",
             ),
             (
                 guarded(),

@@ -84,6 +84,12 @@ pub trait FunctionConfig: ConfigObject {
         None
     }
 
+    /// Reason why packets of a flow cannot move between cores, if they cannot: state other than that of flows, which
+    /// belongs to a core. Such a chain has no auxiliary cores, and its RSS buckets stay.
+    fn bound_to_core_reason(&self) -> Option<&'static str> {
+        None
+    }
+
     /// Returns `true` if a single process of its own can run it despite the
     /// [reason](FunctionConfig::in_process_only_reason).
     fn can_run_in_one_process(&self) -> bool {

@@ -54,6 +54,13 @@ impl ChainSpec {
         })
     }
 
+    /// Returns the name of the first function whose state [belongs to a
+    /// core](crate::kind::FunctionConfig::bound_to_core_reason), and the reason.
+    pub fn bound_to_core(&self) -> Option<(&str, &'static str)> {
+        let mut functions = self.functions.iter();
+        functions.find_map(|function| Some((&*function.name, function.config.bound_to_core_reason()?)))
+    }
+
     /// Splits the chain at its external functions: one chain for the functions in front of the first, and one for those
     /// after each. A part may have no function.
     pub fn parts(&self) -> Vec<ChainSpec> {

@@ -34,7 +34,8 @@ impl LiveMachine {
         let Some((_, buffers)) = OFFLOADED.into_iter().find(|(most, _)| workers <= *most) else {
             return Ok(None);
         };
-        if spec.externals().next().is_some() || spec.state.is_some() && is_isolated {
+        let is_bound = spec.externals().next().is_some() || spec.bound_to_core().is_some();
+        if is_bound || spec.state.is_some() && is_isolated {
             return Ok(None);
         }
         let mapper = make(spec, is_isolated).map_err(Refusal::new)?;
@@ -49,16 +50,20 @@ impl LiveMachine {
         }))
     }
 
-    /// Notes that a chain does not use the host's auxiliary cores because of an isolated function.
+    /// Notes that a chain does not use the host's auxiliary cores because of an isolated function, or of one whose state
+    /// belongs to a core.
     pub(super) fn note_bound(&mut self, chain: &AppliedChain, plan: &RunPlan) {
         let offloads = self.host.auxiliary().is_some() && self.offloading.is_some();
-        let isolation = plan.config().isolation.as_ref().filter(|_| offloads);
-        if let Some((function, reason)) = isolation.and_then(|isolation| isolation.bound_to_one_core(plan.spec())) {
+        let isolation = plan.config().isolation.as_ref();
+        let isolated = isolation.and_then(|isolation| isolation.bound_to_one_core(plan.spec()));
+        let isolated = isolated.map(|found| ("isolated function", found));
+        let bound = isolated.or_else(|| plan.spec().bound_to_core().map(|found| ("function", found)));
+        if let Some((what, (function, reason))) = bound.filter(|_| offloads) {
             self.notes.push(MachineNote {
                 severity: Severity::Normal,
                 chain: Some(chain.name.clone()),
                 reason: "NoAuxiliaryCores",
-                message: format!("isolated function {function} cannot run on auxiliary cores: {reason}"),
+                message: format!("{what} {function} cannot run on auxiliary cores: {reason}"),
             });
         }
     }

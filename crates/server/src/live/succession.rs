@@ -26,6 +26,9 @@ pub(super) fn check(old: &RunningChain, plan: &RunPlan) -> Result<(), Refusal> {
             "flows of the external function {function} do not pass to other cores"
         )));
     }
+    if let Some((function, reason)) = old.spec().bound_to_core() {
+        return Err(refused(format!("function {function}: {reason}")));
+    }
     if old.spec().branches.is_empty() {
         return Ok(());
     }

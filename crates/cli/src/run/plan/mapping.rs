@@ -47,6 +47,7 @@ impl Mapping {
         };
         mapping.check(args)?;
         mapping.check_state(spec)?;
+        mapping.check_bound_to_core(spec)?;
         if mapping.needs_profile() {
             epoch(spec.slo.budget()).map_err(|error| CliError::Input(error.to_string()))?;
         }
@@ -65,6 +66,26 @@ impl Mapping {
             return Err(CliError::Input(RunError::STATE_BY_FLOW.to_string()));
         }
         Ok(())
+    }
+
+    /// Checks that no packets move between cores if a function's state belongs to one.
+    fn check_bound_to_core(&self, spec: &ChainSpec) -> Result<(), CliError> {
+        let remedy = match self.moves_buckets() {
+            true => "use --policy static",
+            false if self.is_offloading() => "remove --auxiliary",
+            false => return Ok(()),
+        };
+        match spec.bound_to_core() {
+            Some((function, reason)) => Err(CliError::Input(
+                RunError::BoundToCore {
+                    function: function.to_owned(),
+                    reason,
+                    remedy,
+                }
+                .to_string(),
+            )),
+            None => Ok(()),
+        }
     }
 
     /// Checks that the policy can make decisions in this run, and that all flags apply.
