@@ -31,7 +31,10 @@ from pathlib import Path
 
 # Programs in which hostile code must be stopped in time, or that keep all cores busy: directory of the crate, and name
 # of the program (`lib` for unit tests).
-ALONE = "isolation/* confine/* dataplane/external dataplane/hosted_isolation dataplane/many_chains cli/captures cli/serve_isolated"
+ALONE = """
+    isolation/* confine/* dataplane/external dataplane/hosted_isolation dataplane/many_chains
+    cli/captures cli/isolation cli/serve_isolated cli/serve_state
+"""
 # Programs that only compute: nothing depends on when they run, on a time limit or on the number of cores. The longest
 # come first.
 COMPUTING = """

@@ -454,3 +454,32 @@ fn a_chain_that_gets_another_number_of_cores_goes_on_with_its_file() {
         .map(|record| record.split(',').nth(6).unwrap().parse::<u64>().unwrap());
     assert_eq!(counted.sum::<u64>(), delivered.sum::<u64>());
 }
+
+#[test]
+fn a_chain_that_uses_no_auxiliary_core_says_why() {
+    let folder = Folder::new();
+    if folder.core() == 0 {
+        println!("skipped: it needs two cores");
+        return;
+    }
+    folder.server("  auxiliary: \"0\"\n");
+    let object = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/programs/xdp/source_counter.o");
+    let counter = format!("{{xdp: {{file: {}}}}}", object.display());
+    folder.chain("counted", "10.0.0.0/9", &counter);
+    folder.chain("plain", "10.128.0.0/9", "{accounting: }");
+    let serving = Serving::start(&folder);
+    let events = |chain: &str| folder.ok(&["events", "--chain", chain]);
+    wait("both chains", || {
+        ["counted", "plain"]
+            .iter()
+            .all(|chain| events(chain).contains("Running"))
+    });
+    let counted = events("counted");
+    let why = "function xdp cannot run on auxiliary cores: its maps belong to one core";
+    assert!(
+        counted.contains("NoAuxiliaryCores") && counted.contains(why),
+        "{counted}"
+    );
+    assert!(!events("plain").contains("NoAuxiliaryCores"));
+    serving.stop();
+}

@@ -100,7 +100,8 @@ fn pass_the_store(fields: &str) {
         let chain = &report["chains"][0];
         assert_eq!(chain["failure"], Value::Null, "{chain:#}");
         let packets = &chain["report"]["packets"];
-        assert_eq!(number(&packets["lost"]), 0, "{packets:#}");
+        // A busy machine may lose some while processes change: the subject of other tests.
+        assert_eq!(packets["reasons"].get("state-unavailable"), None, "{packets:#}");
     }
 }
 

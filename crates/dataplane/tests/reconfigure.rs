@@ -64,8 +64,10 @@ fn run_changing(versions: &[String], flows: u32, helped: bool) -> (RunResult, Ve
 /// Like [`run_changing`], for valid versions that let every packet pass.
 fn run_passing(versions: &[&str], flows: u32, helped: bool) -> Vec<Vec<u8>> {
     let versions: Vec<String> = versions.iter().map(|text| (*text).to_owned()).collect();
-    let (outcome, told) = run_changing(&versions, flows, helped);
-    assert!(told.len() >= 2, "{told:?}");
+    // On a busy machine the packets may be over before the second version.
+    let mut runs = (0..5).map(|_| run_changing(&versions, flows, helped));
+    let run = runs.find(|(_, told)| told.len() >= 2);
+    let (outcome, told) = run.expect("a run that sees two versions");
     assert!(told.iter().all(|line| line.contains("in force (version")), "{told:?}");
     nothing_is_lost(&outcome, 0);
     in_order(&outcome.frames);

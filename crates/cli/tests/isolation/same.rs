@@ -15,7 +15,7 @@ use tailwater_net::{FlowKey, protocol};
 /// Returns the examples, with an objective that gives a busy machine time to catch up.
 fn examples(folder: &Folder) -> Vec<PathBuf> {
     let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
-    for data in ["rules", "patterns", "routes"] {
+    for data in ["rules", "patterns", "routes", "programs"] {
         symlink(from.join(data).canonicalize().unwrap(), folder.path(data)).unwrap();
     }
     let mut chains = Vec::new();

@@ -8,7 +8,7 @@ use tailwater_dataplane::RunPlan;
 use tailwater_dataplane::scaling::ScalingConfig;
 use tailwater_functions::spec::ChainSpec;
 use tailwater_handover::park::Mode;
-use tailwater_policy::core::Unit;
+use tailwater_policy::core::{MakeMapper, Unit};
 
 impl LiveMachine {
     /// Lets chains use the host's auxiliary cores.
@@ -34,13 +34,11 @@ impl LiveMachine {
         let Some((_, buffers)) = OFFLOADED.into_iter().find(|(most, _)| workers <= *most) else {
             return Ok(None);
         };
-        let is_bound = spec.externals().next().is_some() || spec.bound_to_core().is_some();
-        if is_bound || spec.state.is_some() && is_isolated {
+        if kept_home(spec, is_isolated).is_some() {
             return Ok(None);
         }
         let mapper = make(spec, is_isolated).map_err(Refusal::new)?;
-        // State in Redis goes with RSS buckets.
-        let mapper = mapper.filter(|mapper| spec.state.is_none() || mapper().unit() == Unit::Bucket);
+        let mapper = mapper.filter(|mapper| !splits_state(spec, mapper));
         Ok(mapper.map(|mapper| ScalingConfig {
             auxiliary: pool.cores().to_vec(),
             dedicated_help: false,
@@ -50,21 +48,47 @@ impl LiveMachine {
         }))
     }
 
-    /// Notes that a chain does not use the host's auxiliary cores because of an isolated function, or of one whose state
-    /// belongs to a core.
-    pub(super) fn note_bound(&mut self, chain: &AppliedChain, plan: &RunPlan) {
-        let offloads = self.host.auxiliary().is_some() && self.offloading.is_some();
-        let isolation = plan.config().isolation.as_ref();
-        let isolated = isolation.and_then(|isolation| isolation.bound_to_one_core(plan.spec()));
-        let isolated = isolated.map(|found| ("isolated function", found));
-        let bound = isolated.or_else(|| plan.spec().bound_to_core().map(|found| ("function", found)));
-        if let Some((what, (function, reason))) = bound.filter(|_| offloads) {
+    /// Notes why a chain does not use the host's auxiliary cores, if something of the chain is the reason.
+    pub(super) fn note_kept_home(&mut self, chain: &AppliedChain, plan: &RunPlan) {
+        let (Some(_), Some(Offloading(make))) = (self.host.auxiliary(), &self.offloading) else {
+            return;
+        };
+        let (spec, isolation) = (plan.spec(), plan.config().isolation.as_ref());
+        let isolated = isolation.and_then(|isolation| isolation.bound_to_one_core(spec));
+        let isolated = isolated
+            .map(|(function, reason)| format!("isolated function {function} cannot run on auxiliary cores: {reason}"));
+        let splits = || {
+            let mapper = make(spec, isolation.is_some()).ok().flatten();
+            let splits = mapper.is_some_and(|mapper| splits_state(spec, &mapper));
+            splits.then(|| "its policy offloads single flows, and flow state in Redis goes with RSS buckets".to_owned())
+        };
+        let reason = isolated
+            .or_else(|| kept_home(spec, isolation.is_some()))
+            .or_else(splits);
+        if let Some(message) = reason {
             self.notes.push(MachineNote {
                 severity: Severity::Normal,
                 chain: Some(chain.name.clone()),
                 reason: "NoAuxiliaryCores",
-                message: format!("{what} {function} cannot run on auxiliary cores: {reason}"),
+                message,
             });
         }
     }
+}
+
+/// Returns why no packet of a chain leaves its dedicated cores, whatever the policy.
+fn kept_home(spec: &ChainSpec, is_isolated: bool) -> Option<String> {
+    if let Some((function, _)) = spec.externals().next() {
+        return Some(format!("packets of external function {function} cannot be offloaded"));
+    }
+    if let Some((function, reason)) = spec.bound_to_core() {
+        return Some(format!("function {function} cannot run on auxiliary cores: {reason}"));
+    }
+    let is_stored = spec.state.is_some() && is_isolated;
+    is_stored.then(|| "isolated functions cannot keep flow state in Redis on auxiliary cores".to_owned())
+}
+
+/// Returns `true` if a chain has state in Redis, which goes with RSS buckets, and the policy offloads single flows.
+fn splits_state(spec: &ChainSpec, mapper: &MakeMapper) -> bool {
+    spec.state.is_some() && mapper().unit() != Unit::Bucket
 }

@@ -61,7 +61,7 @@ impl LiveMachine {
     /// whose configuration differs get the new one before, and the old one again if the chain cannot start.
     pub(super) fn launch(&mut self, chain: &AppliedChain, replaced: Option<&str>) -> Result<RunningChain, Refusal> {
         let plan = self.plan(chain, Some(replaced.unwrap_or(&chain.name)))?;
-        self.note_bound(chain, &plan);
+        self.note_kept_home(chain, &plan);
         if self.taking_over.is_pending {
             check_isolated_outputs(&plan)?;
         }
