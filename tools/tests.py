@@ -47,7 +47,7 @@ COMPUTING = """
 """
 # Programs of the data plane of whose tests none needs a second core. The longest come first.
 ONE_CORE = """
-    dataplane/reconfigure profile/lib dataplane/steady_state cli/curves cache-agent/resctrl dataplane/faults cli/service
+    dataplane/reconfigure profile/lib dataplane/steady_state cli/curves cache-agent/resctrl dataplane/faults
     cli/tailwater dataplane/buckets cli/functions dataplane/splits cli/examples cli/faults dataplane/devices dataplane/lib
 """
 # Programs that wait most of the time: they run on the cores of those that only compute, at their own priority.

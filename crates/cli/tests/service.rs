@@ -39,13 +39,12 @@ fn a_server_tells_systemd_that_it_is_ready_lives_and_ends() {
         }
     }
     assert!(child.wait().unwrap().success(), "{told:?}");
-    let ready = &told[0];
-    assert!(
-        ready.contains("READY=1") && ready.contains(&format!("MAINPID={}", child.id())),
-        "{ready}"
-    );
+    // A start that takes long is alive before it is ready.
+    let at = told.iter().position(|message| message.contains("READY=1"));
+    let (ready, after) = told[at.expect("a message")..].split_first().unwrap();
+    assert!(ready.contains(&format!("MAINPID={}", child.id())), "{ready}");
     assert!(ready.contains("STATUS=server notified on cores 0"), "{ready}");
-    let alive = told.iter().filter(|message| message.contains("WATCHDOG=1")).count();
+    let alive = after.iter().filter(|message| message.contains("WATCHDOG=1")).count();
     // About seven in a second and a half; a busy machine has fewer.
     assert!((2..=9).contains(&alive), "{told:?}");
 }

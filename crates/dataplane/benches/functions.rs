@@ -57,6 +57,8 @@ const FUNCTIONS: &[&str] = &[
     "ids-1000",
     "upf",
     "wan-optimizer",
+    "xdp-filter",
+    "xdp-counter",
 ];
 
 /// Minimum duration of a run's passes over known flows.

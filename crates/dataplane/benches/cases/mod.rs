@@ -175,6 +175,9 @@ pub fn functions(chain: &str, flows: u32) -> Option<String> {
         "bpf-filter" => "[{bpfFilter: {rules: [{expression: \
              'tcp port 80 or (udp and (dst port 53 or src net 192.0.2.0/24))', action: drop}]}}]"
             .to_owned(),
+        // Objects of clang, as the examples have them.
+        "xdp-filter" => "[{xdp: {file: programs/xdp/port_filter.o, readOnly: true}}]".to_owned(),
+        "xdp-counter" => "[{xdp: {file: programs/xdp/source_counter.o, readOnly: true}}]".to_owned(),
         // Limits that apply to every answer, and that none exceeds.
         "dns-guard" => format!(
             "[{{dnsGuard: {{prefixes: {{ipv4: 32}}, limits: {{responses: 100000, all: 100000}}, accounts: {}}}}}]",
