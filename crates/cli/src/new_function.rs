@@ -171,7 +171,8 @@ pub fn new_function(args: &NewFunctionArgs) -> Result<ExitCode, CliError> {
     let folders = folders.map(|(path, _)| path.trim_end_matches("Cargo.toml"));
     let lines: Vec<String> = files.chain(folders).map(|path| format!("  {name}/{path}\n")).collect();
     print(&format!(
-        "Written:\n{}\nNext:\n  cd {name}\n  {build}\n  tailwater test-function chain.yaml\n  tailwater run chain.yaml\n  \
+        "Written:\n{}\nNext:\n  cd {name}\n  {build}\n  tailwater test-function chain.yaml\n  \
+         tailwater run chain.yaml\n  \
          sudo tailwater run chain.yaml --isolation process\n",
         lines.concat()
     ))?;

@@ -154,7 +154,7 @@ fn repeatable(spec: &ChainSpec) -> Result<String, String> {
     ))
 }
 
-/// What happens to a packet does not depend on those in its batch, and packets leave in order.
+/// A packet's fate does not depend on the others of its batch, and packets leave in order.
 fn batches(spec: &ChainSpec) -> Result<String, String> {
     let packets = ordinary(PACKETS, FLOWS);
     let frames = numbered(&packets);
