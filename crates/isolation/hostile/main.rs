@@ -143,9 +143,21 @@ impl Drop for Hostile {
     }
 }
 
+/// Runs the attack that the server's configuration names.
+fn run_raw() -> io::Result<()> {
+    let mut raw = raw::attach()?;
+    match raw.words() {
+        ("behaviours", script) => {
+            let script = script.parse().map_err(io::Error::other)?;
+            behaviours::Behaviours::new(raw, script).take_turns()
+        }
+        _ => raw.take_turns(),
+    }
+}
+
 fn main() -> ExitCode {
     if std::env::args().nth(1).is_some_and(|way| way == "raw") {
-        return match raw::run() {
+        return match run_raw() {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
                 eprintln!("{error}");

@@ -3,7 +3,6 @@
 
 mod tricks;
 
-use super::behaviours::Behaviours;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -44,6 +43,8 @@ pub(crate) struct Raw {
     began: bool,
     /// State of the pseudo-random choices of some attacks.
     random: u64,
+    /// Stays open: once it is attached, a function may not close it.
+    socket: Socket,
 }
 
 pub(crate) fn masks(left: u64, moved: u64) -> PacketMasks {
@@ -54,8 +55,8 @@ fn unexpected() -> io::Error {
     io::Error::other("unexpected message")
 }
 
-/// Runs the attack that the server's configuration names.
-pub(crate) fn run() -> io::Result<()> {
+/// Starts a hostile function, up to its first turn. The server's configuration names the attack.
+pub(crate) fn attach() -> io::Result<Raw> {
     let socket = Socket(io::stdin().as_fd().try_clone_to_owned()?);
     socket.send(&FromProgram::Hello { version: VERSION }.encode(), &[])?;
     let configure = FromServer::decode(&socket.receive()?.0);
@@ -78,7 +79,7 @@ pub(crate) fn run() -> io::Result<()> {
     let mut next = || files.next().ok_or_else(unexpected);
     let buffer_bytes = buffer_bytes as usize;
     let board_file = next()?;
-    let mut raw = Raw {
+    let raw = Raw {
         attack: config.trim_matches('"').to_owned(),
         board: RequestArea(Memory::map(&board_file, REQUEST_AREA_BYTES, false)?),
         board_file,
@@ -96,15 +97,10 @@ pub(crate) fn run() -> io::Result<()> {
         loot: Arc::default(),
         began: false,
         random: 1,
+        socket,
     };
-    socket.send(&FromProgram::Ready.encode(), &[])?;
-    match raw.words() {
-        ("behaviours", script) => {
-            let script = script.parse().map_err(io::Error::other)?;
-            Behaviours::new(raw, script).take_turns()
-        }
-        _ => raw.take_turns(),
-    }
+    raw.socket.send(&FromProgram::Ready.encode(), &[])?;
+    Ok(raw)
 }
 
 /// Returns the number of frames in memory that the function in front has not marked.
@@ -127,7 +123,8 @@ fn marks(packets: &Memory, bytes: usize, wanted: &[u8; 8]) -> u64 {
 }
 
 impl Raw {
-    fn words(&self) -> (&str, &str) {
+    /// Returns the name of the attack, and its argument.
+    pub(crate) fn words(&self) -> (&str, &str) {
         self.attack.split_once(' ').unwrap_or((&self.attack, ""))
     }
 
@@ -136,7 +133,7 @@ impl Raw {
         self.loot.fetch_add(found, Ordering::Relaxed);
     }
 
-    fn take_turns(&mut self) -> io::Result<()> {
+    pub(crate) fn take_turns(&mut self) -> io::Result<()> {
         let spies = self.attack.starts_with("spy");
         let peeps = self.attack.starts_with("peep");
         loop {
