@@ -6,11 +6,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-# The checks are long loops, so they are optimised; they measure nothing, so link-time optimisation is left out.
-export CARGO_PROFILE_RELEASE_LTO=off
-export CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16
-export CARGO_PROFILE_RELEASE_DEBUG=0
 # This flag swaps the atomics for loom's. The target directory of its own keeps other builds valid.
 export RUSTFLAGS="${RUSTFLAGS:-} --cfg loom"
-cargo test --locked --release -p tailwater-handover --test loom \
+cargo test --locked --profile loom -p tailwater-handover --test loom \
     --target-dir "${CARGO_TARGET_DIR:-target}/loom" -- "$@"

@@ -7,10 +7,14 @@ one. So do programs of the data plane for which one core is enough, at the lowes
 wait for servers of their own. Nothing but programs that compute runs beside those whose subject is time, or that keep
 all cores busy.
 
+Other machines' load takes cores away for tens of milliseconds, and a test of the live data plane may fail by that. Such
+a test is repeated once, at the end and alone, and the result says so. One that fails again has failed.
+
 A test that lacks a program or data passes, and prints a line that starts with "skipped": of the output of passing
 tests only these lines are shown.
 
-usage: tools/tests.py [--beside COMMAND]... [--first ARGUMENTS] CARGO-ARGUMENTS... [-- TEST-ARGUMENTS...]
+usage: tools/tests.py [--lint] [--beside COMMAND]... [--first ARGUMENTS] CARGO-ARGUMENTS... [-- TEST-ARGUMENTS...]
+       --lint              lints and documents all crates in the course of the build, benchmarks, too
        --beside COMMAND    runs a command, too, as a program that only computes: from the start, while others are built
        --first ARGUMENTS   builds and runs test programs with these arguments before the others, one after another
 """
@@ -55,7 +59,11 @@ WAITING = "cluster/* server/control server/hostile state/redis functions/flow_st
 CORES = sorted(os.sched_getaffinity(0))
 # Workers use the last core.
 BESIDE = ",".join(map(str, CORES[:-1]))
+LINTING = str(Path(__file__).resolve().with_name("linted-rustc.sh"))
 BOUNDED = str(Path(__file__).resolve().with_name("bounded.py"))
+# More failures have another cause than the machine's load.
+REPEATED = 12
+FAILED = " ... FAILED"
 RESULT = re.compile(r"test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored")
 PRINTING = threading.Lock()
 
@@ -69,18 +77,19 @@ def rank(name, patterns):
 class Program:
     """A program to run, and its results."""
 
-    def __init__(self, name, command, directory=None, computes=False, in_background=False):
+    def __init__(self, name, command, directory=None, computes=False, in_background=False, environment=None):
         self.name, self.command, self.directory, self.in_background = name, command, directory, in_background
+        self.environment = environment or {}
         self.waits, self.alone = rank(name, WAITING) is not None, rank(name, ALONE) is not None
         self.one_core, self.rank = rank(name, ONE_CORE), rank(name, COMPUTING)
         self.computes = not self.waits and (computes or self.rank is not None)
         self.in_lanes = not (self.waits or self.alone or self.computes or self.one_core is not None)
         self.process, self.code, self.wall, self.processor = None, None, 0, 0
-        self.counts, self.failed = [0, 0, 0], []
+        self.counts, self.failed, self.repeated = [0, 0, 0], [], []
 
     def run(self, beside):
         """Runs it, beside others or not, and prints its output."""
-        command, environment = self.command, dict(os.environ)
+        command, environment = self.command, dict(os.environ, **self.environment)
         if self.directory:
             environment["CARGO_MANIFEST_DIR"] = self.directory
         if beside:
@@ -110,10 +119,21 @@ class Program:
         for line in lines:
             if found := RESULT.match(line):
                 self.counts = [sum(pair) for pair in zip(self.counts, map(int, found.groups()))]
-            elif line.startswith("test ") and line.endswith("... FAILED"):
-                self.failed.append(line)
+            elif line.startswith("test ") and line.endswith(FAILED):
+                self.failed.append(line.removeprefix("test ").removesuffix(FAILED))
         with PRINTING:
             print(f"\n     Running {self.name} ({self.times()})", *lines, sep="\n", flush=True)
+
+    def repeat(self):
+        """Runs the tests that failed once more."""
+        again = Program(f"{self.name} again", [*self.command, "--exact", *self.failed], self.directory)
+        again.run(beside=False)
+        self.wall, self.processor = self.wall + again.wall, self.processor + again.processor
+        # One that ended in the middle, or lacks a test, tells nothing.
+        if sum(again.counts) == len(self.failed):
+            self.repeated = [name for name in self.failed if name not in again.failed]
+            self.failed, self.code = again.failed, again.code
+            self.counts = [self.counts[0] + again.counts[0], again.counts[1], self.counts[2]]
 
     def stop(self):
         """Ends it with its processes, if it runs in the background."""
@@ -143,27 +163,35 @@ def shown(output):
             name = ""
 
 
-def build(cargo_arguments, test_arguments):
-    """Builds all test programs, without a warning. Returns them."""
-    command = ["cargo", "test", "--no-run", "--message-format=json", *cargo_arguments]
-    programs, warnings = [], 0
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as cargo:
+def built(command, environment):
+    """Runs cargo, which must not warn. Returns what it has built."""
+    artifacts, warnings = [], 0
+    command = ["cargo", *command, "--message-format=json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=dict(os.environ, **environment)) as cargo:
         for message in map(json.loads, cargo.stdout):
             if message["reason"] == "compiler-message":
                 print(message["message"]["rendered"], file=sys.stderr)
                 warnings += message["message"]["level"] == "warning"
-                continue
-            if message["reason"] != "compiler-artifact" or not message["profile"]["test"]:
-                continue
-            directory = Path(message["manifest_path"]).parent
-            target = message["target"]
-            name = "lib" if "lib" in target["kind"] else target["name"]
-            command = [sys.executable, BOUNDED, message["executable"], *test_arguments]
-            programs.append(Program(f"{directory.name}/{name}", command, str(directory)))
+            elif message["reason"] == "compiler-artifact":
+                artifacts.append(message)
     if cargo.returncode:
         sys.exit(cargo.returncode)
     if warnings:
         sys.exit(f"{warnings} warnings")
+    return artifacts
+
+
+def build(cargo_arguments, test_arguments, environment):
+    """Builds all test programs. Returns them."""
+    programs = []
+    for artifact in built(["test", "--no-run", *cargo_arguments], environment):
+        if not artifact["profile"]["test"]:
+            continue
+        directory = Path(artifact["manifest_path"]).parent
+        target = artifact["target"]
+        name = "lib" if "lib" in target["kind"] else target["name"]
+        command = [sys.executable, BOUNDED, artifact["executable"], *test_arguments]
+        programs.append(Program(f"{directory.name}/{name}", command, str(directory)))
     return programs
 
 
@@ -230,6 +258,14 @@ def run_all(programs):
         raise
 
 
+def repeat_failed(programs):
+    """Repeats tests of the live data plane that failed. Exit code 101 is that of a program whose tests ran to the end."""
+    failed = [program for program in programs if program.code == 101 and program.failed and not program.computes]
+    if sum(len(program.failed) for program in failed) <= REPEATED:
+        for program in failed:
+            program.repeat()
+
+
 def summary(programs, wall):
     """Returns the lines with which the output ends."""
     yield "time of the longest programs:"
@@ -239,7 +275,9 @@ def summary(programs, wall):
     failed = [program for program in programs if program.code != 0]
     for program in failed:
         yield f"FAILED: {program.name}, exit code {program.code}"
-        yield from (f"  {line}" for line in program.failed)
+        yield from (f"  test {name}{FAILED}" for name in program.failed)
+    for program in programs:
+        yield from (f"passed only when it was repeated alone: {program.name} {name}" for name in program.repeated)
     passed, wrong, ignored = map(sum, zip(*(program.counts for program in programs)))
     processor = sum(program.processor for program in programs)
     yield (
@@ -256,7 +294,10 @@ def separated(arguments):
 
 def main():
     os.chdir(Path(__file__).resolve().parent.parent)
-    arguments, first, background = sys.argv[1:], [], []
+    arguments, first, background, environment = sys.argv[1:], [], [], {}
+    if lints := arguments[:1] == ["--lint"]:
+        arguments = arguments[1:]
+        environment = {"RUSTC_WORKSPACE_WRAPPER": LINTING}
     while arguments[:1] in (["--beside"], ["--first"]):
         option, value, *arguments = arguments
         words = shlex.split(value)
@@ -268,23 +309,28 @@ def main():
     for thread in threads:
         thread.start()
     try:
-        run_before = build(*separated(first)) if first else []
+        run_before = build(*separated(first), environment) if first else []
         for program in run_before:
             program.run(beside=False)
         cargo_arguments, test_arguments = separated(arguments)
-        programs = build(cargo_arguments, test_arguments)
+        programs = build(cargo_arguments, test_arguments, environment)
+        if lints:
+            built(["build", "--bins", "--benches", *cargo_arguments], environment)
         if "--workspace" in cargo_arguments and "--test" not in cargo_arguments:
             command = [sys.executable, BOUNDED, "cargo", "test", "--doc", "--no-fail-fast", *cargo_arguments]
-            programs.append(Program("examples in documentation", [*command, "--", *test_arguments], computes=True))
+            command += ["--", *test_arguments]
+            # With another compiler, cargo would build the crates again.
+            programs.append(Program("examples in documentation", command, computes=True, environment=environment))
         began = time.monotonic()
         run_all(programs)
         for thread in threads:
             thread.join()
+        programs += background + run_before
+        repeat_failed(programs)
     except BaseException:
         for program in background:
             program.stop()
         raise
-    programs += background + run_before
     lines = "\n".join(summary(programs, time.monotonic() - began))
     print(f"\n{lines}")
     if results := os.environ.get("TEST_RESULTS"):

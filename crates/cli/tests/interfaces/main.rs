@@ -44,7 +44,7 @@ fn has_two_cores() -> bool {
 
 /// Starts a chain between both hosts, and waits until it receives.
 fn between(hosts: &Hosts, chain: &Path, more: &[&str]) -> Program {
-    let mut program = hosts.run_on(2, chain, &PORTS, &[&["--nap", "200us"], more].concat());
+    let mut program = hosts.run_on(2, chain, &PORTS, more);
     wait_for(|| {
         program.assert_runs();
         ["port0", "port1"].iter().all(|port| {

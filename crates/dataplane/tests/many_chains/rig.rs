@@ -15,7 +15,7 @@ use tailwater_dataplane::report::RunReport;
 use tailwater_dataplane::run::ReconfigureCell;
 use tailwater_dataplane::scaling::ScalingConfig;
 use tailwater_dataplane::shared_port::{ChainPort, SharedPort, SharedPortConfig, Unmatched, Withdrawal};
-use tailwater_dataplane::trace_nic::{TraceNic, TraceNicConfig};
+use tailwater_dataplane::trace_nic::{Renumber, TraceNic, TraceNicConfig};
 use tailwater_dataplane::{RunConfig, RunControl, RunError, RunPlan, cores, run_hosted};
 use tailwater_functions::own::OwnFunction;
 use tailwater_functions::spec::{ChainSpec, FunctionSpec};
@@ -152,6 +152,8 @@ impl Server {
         let config = TraceNicConfig {
             ring: 1 << 16,
             duration: repeated.then_some(Nanos::from_secs(3600)),
+            // Flows go on when the trace is repeated.
+            renumber: Renumber::None,
             ..TraceNicConfig::default()
         };
         let rss = RssHasher::default();

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tailwater_handover::owner::Placement;
 use tailwater_handover::park::Mode;
 
-use crate::check;
+use crate::{check, check_three};
 use crate::model::{Setup, Step, run, run_steps};
 
 const ONE_HELPER: Setup = Setup {
@@ -45,7 +45,7 @@ fn protocol_two_flows_cross_each_other() {
 
 #[test]
 fn protocol_a_flow_goes_from_helper_to_helper() {
-    check(2, || {
+    check_three(|| {
         let setup = Setup {
             auxiliaries: 2,
             flows: 1,
@@ -88,7 +88,7 @@ const TWO_PARTS: Setup = Setup {
 /// The last segment passes from one auxiliary core to another with packets in flight, and comes back without.
 #[test]
 fn protocol_a_part_is_divided_with_packets_in_flight() {
-    check(2, || {
+    check_three(|| {
         let steps = [Step::Packet(0, SPLIT), Step::Divide(0, 2, 1), Step::Routed(0)];
         run_steps(&TWO_PARTS, steps.into_iter());
     });
@@ -96,7 +96,7 @@ fn protocol_a_part_is_divided_with_packets_in_flight() {
 
 #[test]
 fn protocol_the_dispatchers_last_segment_is_given_away_with_packets_in_flight() {
-    check(2, || {
+    check_three(|| {
         let split = Placement::Split { from: 2, auxiliary: 0 };
         let steps = [Step::Packet(0, split), Step::Divide(0, 1, 1), Step::Routed(0)];
         run_steps(&TWO_PARTS, steps.into_iter());
@@ -105,7 +105,7 @@ fn protocol_the_dispatchers_last_segment_is_given_away_with_packets_in_flight() 
 
 #[test]
 fn protocol_parts_are_joined_when_no_packet_is_on_its_way() {
-    check(2, || {
+    check_three(|| {
         let steps = [
             Step::Packet(0, SPLIT),
             Step::Divide(0, 2, 1),
