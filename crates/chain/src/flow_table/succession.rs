@@ -33,7 +33,7 @@ impl FlowTable {
         ends: &mut EndedFlows,
     ) {
         let bytes = self.state_bytes();
-        let mut first = None;
+        let (mut first, mut all) = (None, [None; 2]);
         for (at, (key, seen)) in flows.iter().enumerate() {
             let state = &states[at * bytes..(at + 1) * bytes];
             let opened = match first {
@@ -50,8 +50,14 @@ impl FlowTable {
             // It was opened before, in the other table.
             self.counters.opened -= 1;
             self.whole_state(flow).copy_from_slice(state);
-            self.links_mut(flow).last_seen = *seen;
             first.get_or_insert(flow);
+            if let Some(place) = all.iter_mut().find(|place| place.is_none()) {
+                *place = Some((flow, *seen));
+            }
+        }
+        // Not before: a full table makes room for the companion by ending a flow of an earlier tick.
+        for (flow, seen) in all.into_iter().flatten() {
+            self.links_mut(flow).last_seen = seen;
         }
     }
 

@@ -256,6 +256,34 @@ fn a_second_companion_is_refused() {
     assert_eq!(rig.table.flows(), 0);
 }
 
+/// A companion that found no slot used to take that of its own flow, which looked older than the flows around it: both
+/// were then freed twice.
+#[test]
+fn flows_that_move_into_a_full_table_do_not_end_each_other() {
+    let mut rig = Rig::new(&config(512, WhenFull::Evict));
+    for n in 0..500 {
+        rig.lookup(&[(key(n, 6), 3)], SECOND + Nanos::from_millis(n.into()));
+    }
+    let long_ago = 0;
+    for n in 0..200 {
+        let flows = [(key(1000 + n, 17), long_ago), (key(2000 + n, 17), long_ago)];
+        let now = Nanos::from_secs(u64::from(2 + n));
+        rig.table.receive_flows(3, &flows, &[0; 32], now, &mut rig.ends);
+        rig.ended();
+    }
+    let flows = rig.table.flows();
+    assert!(flows > 32, "{flows}");
+    let mut keys = Vec::new();
+    while let Some(flow) = rig.table.first_flow(3) {
+        let companion = rig.table.companion(flow);
+        assert!(companion.is_none_or(|it| it != flow && rig.table.companion(it) == Some(flow)));
+        rig.table.take_flow(flow, |key, _, _| keys.push(*key));
+    }
+    assert_eq!((keys.len(), rig.table.flows()), (flows, 0));
+    let distinct: std::collections::HashSet<_> = keys.iter().collect();
+    assert_eq!(distinct.len(), keys.len());
+}
+
 /// A packet looked up in another table used to keep its old index, which gave access to state that another worker was
 /// using.
 #[test]

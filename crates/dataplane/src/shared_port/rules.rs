@@ -269,13 +269,13 @@ impl Prefixes {
         }
     }
 
-    /// Length of the longest prefix of a chain that contains the address, 0 without one.
+    /// Length of the longest prefix of a chain that contains the address, plus 1; 0 without one.
     fn length(&self, slot: usize, address: IpAddr) -> u8 {
         let own = self.lists.iter().filter(|(of, _)| *of == slot);
         let containing = own
             .flat_map(|(_, list)| list)
             .filter(|prefix| prefix.contains(&address));
-        containing.map(IpNet::prefix_len).max().unwrap_or(0)
+        containing.map(|prefix| prefix.prefix_len() + 1).max().unwrap_or(0)
     }
 }
 

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tailwater_handover::owner::Placement;
 use tailwater_handover::park::Mode;
 
-use crate::{check, check_three};
 use crate::model::{Setup, Step, run, run_steps};
+use crate::{check, check_three};
 
 const ONE_HELPER: Setup = Setup {
     flows: 2,

@@ -1,6 +1,7 @@
 use super::*;
 use proptest::prelude::*;
 use std::net::{Ipv4Addr, Ipv6Addr};
+use tailwater_api::chain::MatchKey;
 use tailwater_net::builder::FrameBuilder;
 use tailwater_net::vlan::VlanTag;
 use tailwater_net::{FlowKey, protocol};
@@ -56,6 +57,13 @@ fn the_longest_destination_prefix_gets_the_packet() {
         ("2001:db9::", Some(0)),
     ] {
         assert_eq!(slot(&rules, destination), expected, "{destination}");
+    }
+    // A prefix of all addresses is longer than none, wherever the chain is listed.
+    let wide = [to(&[]), to(&["0.0.0.0/0"])];
+    for order in [[0, 1], [1, 0]] {
+        let rules = ChainRules::new(order.map(|at: usize| &wide[at]).into_iter().enumerate());
+        assert_eq!(slot(&rules, "10.0.0.0").map(|slot| order[usize::from(slot)]), Some(1));
+        assert_eq!(slot(&rules, "2001:db8::").map(|slot| order[usize::from(slot)]), Some(0));
     }
     let only = ChainRules::new([(7, &matches[2])]);
     assert_eq!(slot(&only, "10.1.2.3"), Some(7));
@@ -132,7 +140,8 @@ fn address() -> impl Strategy<Value = IpAddr> {
 }
 
 fn prefix() -> impl Strategy<Value = IpNet> {
-    (address(), 0u8..=128).prop_map(|(address, length)| {
+    let length = prop_oneof![1 => Just(0u8), 9 => 0u8..=128];
+    (address(), length).prop_map(|(address, length)| {
         let most = if address.is_ipv4() { 32 } else { 128 };
         IpNet::new(address, length.min(most)).unwrap().trunc()
     })
@@ -157,36 +166,13 @@ fn wanted() -> impl Strategy<Value = Match> {
         })
 }
 
-/// Chain by comparing the packet with each chain's lists.
-fn oracle(
-    chains: &[Match],
-    mac: [u8; 6],
-    source: IpAddr,
-    destination: IpAddr,
-    protocol: u8,
-    vlan: Option<u16>,
-) -> Option<usize> {
-    let longest = |list: &[IpNet], address: IpAddr| match list.is_empty() {
-        true => Some(0),
-        false => list
-            .iter()
-            .filter(|prefix| prefix.contains(&address))
-            .map(IpNet::prefix_len)
-            .max(),
-    };
+/// Chain by comparing the packet with each chain's match. Of equally specific ones the first wins.
+fn oracle(chains: &[Match], packet: &MatchKey) -> Option<usize> {
     let accepting = chains.iter().enumerate().filter_map(|(slot, wanted)| {
-        let lengths = (
-            longest(&wanted.destinations, destination)?,
-            longest(&wanted.sources, source)?,
-        );
-        let by_protocol = wanted.protocols.is_empty() || wanted.protocols.contains(&protocol);
-        let by_vlan = wanted.vlans.is_empty() || vlan.is_some_and(|vlan| wanted.vlans.contains(&vlan));
-        let listed = (!wanted.protocols.is_empty(), !wanted.vlans.is_empty());
-        let by_mac = wanted.macs.is_empty() || wanted.macs.contains(&mac);
-        let accepts = by_mac && by_protocol && by_vlan;
-        accepts.then_some((!wanted.macs.is_empty(), lengths, listed, std::cmp::Reverse(slot)))
+        let specificity = wanted.specificity(packet)?;
+        Some((specificity, std::cmp::Reverse(slot)))
     });
-    accepting.max().map(|(.., slot)| slot.0)
+    accepting.max().map(|(_, slot)| slot.0)
 }
 
 /// Addresses, protocol, VLAN and last byte of the MAC address of a packet.
@@ -216,7 +202,8 @@ proptest! {
             };
             let protocol = if is_tcp { protocol::TCP } else { protocol::UDP };
             let tags: Vec<u16> = vlan.into_iter().collect();
-            let expected = oracle(&chains, mac, source, destination, protocol, vlan);
+            let ip = Some((source, destination, protocol));
+            let expected = oracle(&chains, &MatchKey { mac, ip, vlan });
             let mut frame = frame(source, destination, protocol, &tags);
             frame[..6].copy_from_slice(&mac);
             let found = rules.chain_of(&frame);
