@@ -2,7 +2,7 @@
 
 use super::flow_samples::FlowSampler;
 use super::inbox::{Outlet, Progress};
-use super::rules::{ChainRules, MAX_CHAINS};
+use super::rules::{ChainRules, Choices, MAX_CHAINS};
 use crate::port::{PortQueue, QueuePosition, Received};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -225,7 +225,8 @@ impl Poller {
         } = self;
         // First the choices, then the packets of one chain after the other.
         let count = self.batch.len();
-        let choices = rules.choose(&mut self.batch);
+        let mut choices = Choices::new();
+        rules.choose(&mut self.batch, &mut choices);
         sampler.note(&self.batch, &choices.chosen);
         if let Some(only) = choices.only(count)
             && let Some(Some(outlet)) = outlets.get_mut(usize::from(only))

@@ -4,6 +4,7 @@
 //! same chain without a look-up of the flow. Each field selects the set of chains that accept its value, as the bits of
 //! a word; the chains that accept all fields are in the intersection. Prefixes are compiled to sorted interval bounds,
 //! searched without unpredictable branches. IPv4 prefixes that are close together are found in a table instead.
+//! A field that no chain restricts costs nothing.
 
 use ipnet::IpNet;
 use std::hint::select_unpredictable;
@@ -73,6 +74,16 @@ pub(super) struct SortedPlaces {
 }
 
 impl Choices {
+    /// Choices of no packet yet.
+    #[inline]
+    pub(super) fn new() -> Choices {
+        Choices {
+            chosen: [NOBODY; MAX_BATCH],
+            counts: [0; 256],
+            slots: 0,
+        }
+    }
+
     /// Returns the slot of the chain that all `count` packets belong to, if there is one.
     #[inline]
     pub(super) fn only(&self, count: usize) -> Option<u8> {
@@ -195,18 +206,14 @@ impl ChainRules {
         self.all.is_power_of_two()
     }
 
-    /// Chooses the chain of each packet of a batch.
+    /// Chooses the chain of each packet of a batch. `choices` are [new](Choices::new) ones.
     #[inline]
-    pub(super) fn choose(&self, batch: &mut Batch) -> Choices {
-        let mut choices = Choices {
-            chosen: [NOBODY; MAX_BATCH],
-            counts: [0; 256],
-            slots: self.all,
-        };
+    pub(super) fn choose(&self, batch: &mut Batch, choices: &mut Choices) {
+        choices.slots = self.all;
         if let Some(slot) = self.of_all {
             choices.chosen[..batch.len()].fill(slot);
             choices.counts[usize::from(slot)] = batch.len() as u16;
-            return choices;
+            return;
         }
         let mut place = 0;
         batch.for_each(|_, frame| {
@@ -215,7 +222,6 @@ impl ChainRules {
             choices.counts[usize::from(slot)] += 1;
             place += 1;
         });
-        choices
     }
 
     /// Returns the slot of the chain that a frame belongs to, or `None` if no chain matches it.
@@ -349,8 +355,7 @@ fn v4_fields(frame: &[u8]) -> Option<Fields> {
 #[derive(Clone, Debug)]
 struct Prefixes {
     v4: Intervals<u32>,
-    /// The same as `v4`, if a small table suffices.
-    table: Option<AddressTable>,
+    search: AddressSearch,
     v6: Intervals<u128>,
     /// Prefixes by slot, for the rare packets that several chains accept.
     lists: Vec<(usize, Vec<IpNet>)>,
@@ -374,7 +379,7 @@ impl Prefixes {
         });
         let v4 = Intervals::new(&v4.collect::<Vec<_>>(), |last| last.checked_add(1));
         Prefixes {
-            table: AddressTable::new(&v4),
+            search: AddressSearch::new(&v4),
             v4,
             v6: Intervals::new(&v6.collect::<Vec<_>>(), |last| last.checked_add(1)),
             lists: lists.iter().map(|(slot, list)| (*slot, list.to_vec())).collect(),
@@ -390,9 +395,10 @@ impl Prefixes {
 
     #[inline]
     fn find_v4(&self, address: u32) -> Chains {
-        match &self.table {
-            Some(table) => table.find(address),
-            None => self.v4.find(address),
+        match &self.search {
+            AddressSearch::Unrestricted => Chains::MAX,
+            AddressSearch::Table(table) => table.find(address),
+            AddressSearch::Intervals => self.v4.find(address),
         }
     }
 
@@ -406,51 +412,70 @@ impl Prefixes {
     }
 }
 
-/// Chains by IPv4 address, for intervals close together: an entry for each block of addresses from the first bound to the
-/// last.
+/// Way to find the chains of an IPv4 address.
+#[derive(Clone, Debug)]
+enum AddressSearch {
+    /// No chain restricts the field.
+    Unrestricted,
+    Table(Box<AddressTable>),
+    /// Among the intervals.
+    Intervals,
+}
+
+/// Chains by IPv4 address, for intervals close together: an entry for each block of addresses from the first bound to
+/// the last, and others for the addresses outside.
 #[derive(Clone, Debug)]
 struct AddressTable {
     /// First bound.
     first: u32,
     /// Logarithm of the size of a block.
     shift: u32,
-    /// Chains of the addresses outside, and then of each block.
-    chains: Box<[Chains]>,
+    chains: [Chains; ENTRIES],
 }
 
-/// Maximum number of entries: they should stay in the L1 cache.
-const MOST_ENTRIES: u32 = 128;
+/// Entries of a table, which should stay in the L1 cache. The last is for addresses outside.
+const ENTRIES: usize = 128;
+
+impl AddressSearch {
+    /// Fastest way for these intervals.
+    fn new(intervals: &Intervals<u32>) -> AddressSearch {
+        if intervals.firsts.is_empty() && intervals.find(0) == Chains::MAX {
+            return AddressSearch::Unrestricted;
+        }
+        match AddressTable::new(intervals) {
+            Some(table) => AddressSearch::Table(Box::new(table)),
+            None => AddressSearch::Intervals,
+        }
+    }
+}
 
 impl AddressTable {
-    /// Table of these intervals. `None` if it would have too many entries, or if the intervals before the first bound
-    /// and behind the last one differ.
+    /// Table of these intervals. `None` if it has too few entries, or if the intervals before the first bound and
+    /// behind the last one differ.
     fn new(intervals: &Intervals<u32>) -> Option<AddressTable> {
         let (first, last) = match &intervals.firsts[..] {
             [first, .., last] => (*first, *last),
             _ => (0, 0),
         };
         let outside = intervals.find(last);
-        let shift = intervals
-            .firsts
-            .iter()
-            .fold(31, |shift, bound| shift.min(bound.trailing_zeros()));
-        let blocks = (last - first) >> shift;
-        if intervals.find(0) != outside || blocks >= MOST_ENTRIES {
+        let zeros = intervals.firsts.iter().map(|bound| bound.trailing_zeros());
+        let shift = zeros.fold(31, u32::min);
+        let blocks = ((last - first) >> shift) as usize;
+        if intervals.find(0) != outside || blocks >= ENTRIES {
             return None;
         }
-        let of_blocks = (0..blocks).map(|block| intervals.find(first + (block << shift)));
-        Some(AddressTable {
-            first,
-            shift,
-            chains: std::iter::once(outside).chain(of_blocks).collect(),
-        })
+        let mut chains = [outside; ENTRIES];
+        for (block, own) in chains[..blocks].iter_mut().enumerate() {
+            *own = intervals.find(first + ((block as u32) << shift));
+        }
+        Some(AddressTable { first, shift, chains })
     }
 
     /// Chains that accept an address.
     #[inline]
     fn find(&self, address: u32) -> Chains {
-        let block = (address.wrapping_sub(self.first) >> self.shift) as usize + 1;
-        self.chains[select_unpredictable(block < self.chains.len(), block, 0)]
+        let block = address.wrapping_sub(self.first) >> self.shift;
+        self.chains[(block as usize).min(ENTRIES - 1)]
     }
 }
 

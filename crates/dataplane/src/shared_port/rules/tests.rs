@@ -230,17 +230,11 @@ fn adjacent_prefixes_of_a_chain_are_one_interval() {
     let adjacent: Vec<String> = (0..16).map(|network| format!("10.{network}.0.0/16")).collect();
     let adjacent: Vec<&str> = adjacent.iter().map(String::as_str).collect();
     let rules = ChainRules::new([(3, &to(&adjacent))]);
-    // Before it, in it, behind it.
-    assert_eq!(
-        rules
-            .destinations
-            .v4
-            .chains
-            .iter()
-            .filter(|chains| **chains != 0)
-            .count(),
-        1
-    );
+    let AddressSearch::Table(table) = &rules.destinations.search else {
+        panic!()
+    };
+    let blocks = table.chains.iter().filter(|chains| **chains == 1 << 3);
+    assert_eq!((table.shift, blocks.count()), (20, 1));
     for (destination, expected) in [
         ("9.255.255.255", None),
         ("10.0.0.0", Some(3)),
@@ -270,7 +264,8 @@ fn tables_decide_as_intervals() {
         let matches = [to(list), to(&["10.0.0.0/24"])];
         let rules = ChainRules::new(matches.iter().enumerate());
         let alone = ChainRules::new([(5, &matches[0])]);
-        assert_eq!(alone.destinations.table.is_some(), has_table, "{list:?}");
+        let is_searched = matches!(alone.destinations.search, AddressSearch::Intervals);
+        assert_eq!(is_searched, !has_table, "{list:?}");
         for rules in [rules, alone] {
             let destinations = &rules.destinations;
             let bounds = destinations.v4.firsts.iter().copied().chain([0, 0x0a80_0000]);
