@@ -206,24 +206,6 @@ impl Batch {
             .extend(gone.map(|slot| Dropped::new(slot, 0, DroppedBy::Port)));
     }
 
-    /// Removes packets, in order: `choose` decides by a packet's index, and those for which it returns a value are
-    /// passed to `to` with it, as they were received and with their arrival time. The others stay. All frames must be
-    /// complete.
-    #[inline]
-    pub fn hand_over<C>(&mut self, mut choose: impl FnMut(usize) -> Option<C>, mut to: impl FnMut(C, Arrived, Nanos)) {
-        let mut stay = 0;
-        for place in 0..self.packets.len() {
-            let Some(choice) = choose(place) else {
-                self.packets.swap(stay, place);
-                stay += 1;
-                continue;
-            };
-            let (arrived, arrival) = self.packets[place].take_arrived();
-            to(choice, arrived, arrival);
-        }
-        self.packets.truncate(stay);
-    }
-
     /// Adds a packet with a copy of `frame`. Returns `false` if the batch is full or the pool is empty.
     ///
     /// # Panics

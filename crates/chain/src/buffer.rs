@@ -432,6 +432,30 @@ impl BufferPool {
         self.free.drain(..).map(move |index| Buffer { index, pool })
     }
 
+    /// Returns `true` if there are returned buffers. Only for a pool of [lent](BufferPool::lent) buffers.
+    #[inline]
+    pub fn has_returned(&self) -> bool {
+        debug_assert!(self.lent.is_some(), "a pool of its own buffers");
+        !self.free.is_empty()
+    }
+
+    /// Moves the buffers returned last to `list`, as many as it has room for: another pool of the same memory
+    /// [takes them over](BufferPool::take_over).
+    #[inline]
+    pub(crate) fn move_returned(&mut self, list: &mut Vec<u32>) {
+        debug_assert!(self.lent.is_some(), "a pool of its own buffers");
+        let count = self.free.len().min(list.capacity() - list.len());
+        let stay = self.free.len() - count;
+        list.extend_from_slice(&self.free[stay..]);
+        self.free.truncate(stay);
+    }
+
+    /// Takes over buffers that were [moved](BufferPool::move_returned) out of another pool of the same memory.
+    #[inline]
+    pub(crate) fn take_over(&mut self, list: &mut Vec<u32>) {
+        self.free.append(list);
+    }
+
     /// Memory that holds the pool's buffers.
     pub fn memory(&self) -> &BufferMemory {
         &self.memory

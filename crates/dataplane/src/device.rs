@@ -41,7 +41,7 @@ pub trait Receiver: Send {
     /// their number, refused ones included. It is less than `most` only if no more had arrived.
     fn receive(&mut self, pool: &mut BufferPool, most: usize) -> usize;
 
-    /// Puts packets that wait as a whole batch, at most `most`, into `batch`, which is empty, in place of
+    /// Puts packets that wait in lists, at most `most`, into `batch`, which is empty, in place of
     /// [`receive`](Receiver::receive) and [`packets`](Receiver::packets). Returns their number.
     #[inline]
     fn receive_whole(&mut self, pool: &mut BufferPool, most: usize, batch: &mut Batch) -> Option<usize> {

@@ -23,7 +23,7 @@ pub enum Verdict {
 }
 
 /// Metadata of a packet. The [`Batch`](super::Batch) gives access to the bytes.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Packet {
     /// Arrival time at the port, since the run's start.
     pub arrival: Nanos,

@@ -1,11 +1,11 @@
 //! Packets of a batch on their way to another batch.
 
-use super::{Arrived, Batch, MAX_BATCH, Slot};
-use crate::buffer::BufferMemory;
+use super::{Arrived, Batch, Slot};
+use crate::buffer::{BufferMemory, BufferPool};
 use tailwater_net::Nanos;
 
-/// Packets that leave a batch together, as they were received, for another batch of the same memory. It takes them
-/// over without a step for each.
+/// List of packets that leave a batch, as they were received, for another batch of the same memory. On its way back,
+/// without packets, it carries buffers that their user has returned.
 #[derive(Debug)]
 pub struct Packets {
     /// Number of the pool whose buffers hold the packets.
@@ -13,15 +13,18 @@ pub struct Packets {
     packets: Vec<Slot>,
     /// Packets from the front that were [taken](Packets::take).
     taken: usize,
+    /// Returned buffers.
+    returned: Vec<u32>,
 }
 
 impl Packets {
-    /// Creates an empty list for packets in buffers of `memory`.
-    pub fn new(memory: &BufferMemory) -> Packets {
+    /// Creates an empty list for up to `capacity` packets in buffers of `memory`.
+    pub fn new(memory: &BufferMemory, capacity: usize) -> Packets {
         Packets {
             pool: memory.pool(),
-            packets: Vec::with_capacity(MAX_BATCH),
+            packets: Vec::with_capacity(capacity),
             taken: 0,
+            returned: Vec::with_capacity(capacity),
         }
     }
 
@@ -43,6 +46,12 @@ impl Packets {
         self.len() == 0
     }
 
+    /// Returns the number of packets that still fit.
+    #[inline]
+    pub fn room(&self) -> usize {
+        self.packets.capacity() - self.packets.len()
+    }
+
     /// Takes the first packet that is left out, with its arrival time.
     #[inline]
     pub fn take(&mut self) -> Option<(Arrived, Nanos)> {
@@ -57,6 +66,26 @@ impl Packets {
         debug_assert!(self.is_empty(), "packets are left");
         self.packets.clear();
         self.taken = 0;
+    }
+
+    /// Takes along buffers that were returned to `pool`, a pool of [lent](BufferPool::lent) buffers, as many as fit.
+    ///
+    /// # Panics
+    /// If the list is for buffers of another pool.
+    #[inline]
+    pub fn take_along(&mut self, pool: &mut BufferPool) {
+        assert!(self.pool == pool.memory().pool(), "buffers of another pool");
+        pool.move_returned(&mut self.returned);
+    }
+
+    /// Passes the buffers that the list took along to `pool`, another one of the same memory.
+    ///
+    /// # Panics
+    /// If the list is for buffers of another pool.
+    #[inline]
+    pub fn return_to(&mut self, pool: &mut BufferPool) {
+        assert!(self.pool == pool.memory().pool(), "buffers of another pool");
+        pool.take_over(&mut self.returned);
     }
 }
 
@@ -78,22 +107,84 @@ impl Slot {
 }
 
 impl Batch {
-    /// Exchanges the packets of a batch, all as they were received, for those of a list that none was taken from.
-    /// Returns `false` and does nothing if the batch also holds other buffers, or has no room for the list's packets.
+    /// Moves the packets at these places, as they were received, to the end of a list with [room](Packets::room) for
+    /// them. [Leave them out](Batch::remove_moved) before anything else uses the batch. All frames must be complete.
+    ///
+    /// # Panics
+    /// If the list is for packets of another pool, or a packet has been moved already.
+    #[inline]
+    pub fn append_to(&mut self, list: &mut Packets, places: &[u8]) {
+        let pool = list.pool;
+        debug_assert!(places.len() <= list.room(), "a list without room");
+        list.packets.extend(places.iter().map(|place| {
+            let Slot { packet, buffer } = &mut self.packets[usize::from(*place)];
+            assert!(buffer.is_of(pool), "a buffer of another pool");
+            debug_assert!(packet.rest == 0, "an incomplete frame");
+            Slot {
+                packet: *packet,
+                buffer: buffer.lend(),
+            }
+        }));
+    }
+
+    /// Same for one packet. Returns it with its arrival time.
+    #[inline]
+    pub fn move_out(&mut self, place: u8) -> (Arrived, Nanos) {
+        self.packets[usize::from(place)].take_arrived()
+    }
+
+    /// Removes the `count` packets that have been moved. The others stay, in order.
+    #[inline]
+    pub fn remove_moved(&mut self, count: usize) {
+        debug_assert!(count == self.packets.iter().filter(|slot| slot.buffer.is_lent()).count());
+        if count == self.packets.len() {
+            self.packets.clear();
+        } else {
+            self.packets.retain(|slot| !slot.buffer.is_lent());
+        }
+    }
+
+    /// Moves all packets of a batch, as they were received, to an empty list. Returns `false` and does nothing if the
+    /// batch also holds other buffers, or the list has no room for the packets. Lists and batches of the same capacity
+    /// take no step for each packet.
     ///
     /// # Panics
     /// If the list is for packets of another pool.
     #[inline]
-    pub fn exchange(&mut self, list: &mut Packets) -> bool {
+    pub fn move_to(&mut self, list: &mut Packets) -> bool {
         assert!(list.pool == self.memory.pool(), "packets of another pool");
-        let fits = list.taken == 0
-            && list.packets.len() <= self.capacity
-            && self.in_hand() == self.packets.len()
-            // A list that is shorter would grow later.
-            && list.packets.capacity() == self.packets.capacity();
+        let fits = list.packets.is_empty()
+            && self.packets.len() <= list.packets.capacity()
+            && self.in_hand() == self.packets.len();
         if fits {
-            std::mem::swap(&mut list.packets, &mut self.packets);
+            move_all(&mut self.packets, &mut list.packets);
         }
         fits
+    }
+
+    /// Adds all packets of a list of which none was taken. Returns `false` and does nothing if they do not fit. An
+    /// empty batch and a list of the same capacity take no step for each packet.
+    ///
+    /// # Panics
+    /// If the list is for packets of another pool.
+    #[inline]
+    pub fn add_all(&mut self, list: &mut Packets) -> bool {
+        assert!(list.pool == self.memory.pool(), "packets of another pool");
+        let fits = list.taken == 0 && list.packets.len() <= self.room();
+        if fits {
+            move_all(&mut list.packets, &mut self.packets);
+        }
+        fits
+    }
+}
+
+/// Moves all packets behind those in `to`, which has room for them.
+#[inline]
+fn move_all(from: &mut Vec<Slot>, to: &mut Vec<Slot>) {
+    // One that is shorter would grow later.
+    if to.is_empty() && from.capacity() == to.capacity() {
+        std::mem::swap(from, to);
+    } else {
+        to.append(from);
     }
 }

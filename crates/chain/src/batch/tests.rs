@@ -44,14 +44,15 @@ fn flow_keys_stand_in_for_missing_hashes_only() {
 }
 
 #[test]
-fn chosen_packets_are_handed_over() {
+fn chosen_packets_move() {
     let (mut pool, mut batch) = batch(&[b"a", b"-", b"b", b"-", b"c"]);
     let mut other = Batch::new(&pool, 8);
-    let choose = |place: usize| Some(b"a-b-c"[place]).filter(u8::is_ascii_lowercase);
-    batch.hand_over(choose, |letter, arrived, arrival| {
+    for (place, letter) in [(0, b'a'), (2, b'b'), (4, b'c')] {
+        let (arrived, arrival) = batch.move_out(place);
         assert_eq!(arrived.frame(pool.memory()), [letter]);
         other.receive(arrived, arrival, u32::from(letter));
-    });
+    }
+    batch.remove_moved(3);
     assert_eq!((0..3).map(|i| other.frame(i)[0]).collect::<Vec<_>>(), *b"abc");
     assert_eq!(
         other.iter().map(|packet| packet.arrival.0).collect::<Vec<_>>(),
@@ -268,4 +269,40 @@ fn dropped_packets_can_be_read_until_they_are_released() {
     assert_eq!(dropped, expected);
     batch.release(&mut pool);
     assert_eq!((batch.dropped().count(), pool.available()), (0, 4));
+}
+
+#[test]
+fn packets_leave_in_lists_and_buffers_come_along() {
+    let (mut pool, mut batch) = batch(&[b"a", b"-", b"b", b"c"]);
+    let mut of_worker = BufferPool::lent(pool.memory().clone(), 8);
+    // One that is appended to, one that is exchanged, and one that is moved packet by packet.
+    let mut lists = [2, 8, 3].map(|capacity| Packets::new(pool.memory(), capacity));
+    batch.append_to(&mut lists[0], &[0, 2]);
+    batch.remove_moved(2);
+    assert_eq!((lists[0].room(), batch.len()), (0, 2));
+    assert!(batch.move_to(&mut lists[1]) && batch.is_empty());
+    let mut other = Batch::new(&of_worker, 8);
+    of_worker.admit_all(4);
+    assert!(other.add_all(&mut lists[0]) && other.add_all(&mut lists[1]));
+    let frames: Vec<_> = (0..4).map(|i| other.frame(i)[0]).collect();
+    assert_eq!(frames, *b"ab-c");
+    assert_eq!(
+        other.iter().map(|packet| packet.arrival.0).collect::<Vec<_>>(),
+        [0, 2, 1, 3]
+    );
+    // Four packets in a list for three.
+    assert!(!other.move_to(&mut lists[2]));
+    other.release(&mut of_worker);
+    for (list, returned) in lists[1..].iter_mut().zip([4, 0]) {
+        list.take_along(&mut of_worker);
+        assert!(!of_worker.has_returned());
+        let before = pool.available();
+        list.return_to(&mut pool);
+        assert_eq!(pool.available() - before, returned);
+    }
+    // A list of which packets were taken stays as it is.
+    assert!(batch.push(&mut pool, b"d", Nanos(9), 7) && batch.move_to(&mut lists[2]));
+    assert_eq!(lists[2].take().map(|(_, arrival)| arrival), Some(Nanos(9)));
+    assert!(!other.add_all(&mut lists[2]) && lists[2].is_empty());
+    lists[2].clear_taken();
 }

@@ -133,7 +133,7 @@ pub struct Feed {
 
 impl Feed {
     /// Port of `count` packets for so many chains; for 0, a chain takes packets from it directly.
-    pub fn new(count: u64, chains: usize) -> (Feed, Arc<Sent>) {
+    pub fn new(count: u64, chains: usize, clock: &Clock) -> (Feed, Arc<Sent>) {
         let trace = packets();
         let config = TraceNicConfig {
             pacing: Pacing::Saturate,
@@ -141,8 +141,7 @@ impl Feed {
             renumber: tailwater_dataplane::trace_nic::Renumber::None,
             ..TraceNicConfig::default()
         };
-        let clock = Clock::start();
-        let nic = TraceNic::new(trace, RssHasher::default(), 1, &round_robin(1), config, clock);
+        let nic = TraceNic::new(trace, RssHasher::default(), 1, &round_robin(1), config, clock.clone());
         let sent = Arc::new(Sent {
             go: AtomicBool::new(chains == 0),
             packets: AtomicU64::new(0),

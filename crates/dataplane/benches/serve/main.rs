@@ -7,8 +7,9 @@
 //! - `serve/CHAIN/1-chain`, `16-chains`: the same chain on a shared port, or 16 of it with a sixteenth of the flows
 //!   each.
 //!   `ns-packet` is the time per packet at full load: packets arrive as fast as others are sent, so none is lost.
-//!   `instructions` are those of the whole program, as valgrind counts them: the difference between two runs of 32,000
-//!   and 288,000 packets.
+//!   `instructions` are those of the thread that processes packets, as valgrind counts them: the difference between two
+//!   runs of 32,000 and 288,000 packets. Time advances with each reading of the clock in these runs. On the machine's
+//!   own time, chains under valgrind are late and have turns without packets, the more, the slower the machine is.
 //! - `serve/idle/...`: one chain at 100,000 packets a second, alone and beside 63 chains without packets: latency,
 //!   and memory per idle chain.
 //! - `serve/neighbour/...`: chain B at 100,000 packets a second, alone and beside chain A, which is offered 5 times the
@@ -20,6 +21,7 @@ mod rig;
 use feed::Feed;
 use rig::{Chains, Rig};
 use std::process::{Command, ExitCode};
+use tailwater_dataplane::clock::Clock;
 use tailwater_net::Nanos;
 
 /// Chains that are compared: their names and functions.
@@ -37,6 +39,9 @@ const WAYS: [(&str, usize); 3] = [("run", 0), ("1-chain", 1), ("16-chains", 16)]
 
 /// Packets of the two runs that are compared by their instructions.
 const COUNTED: [u64; 2] = [32_000, 288_000];
+
+/// Time between two readings of the clock in these runs: there are about two for each batch.
+const READING: Nanos = Nanos(500);
 
 /// Packets of a run whose time is measured.
 const TIMED: u64 = 4_000_000;
@@ -67,12 +72,12 @@ fn print(name: String, unit: &'static str, mut values: Vec<f64>) {
 }
 
 /// Passes `count` packets through a chain in one of the [`WAYS`]. Returns the time per packet in nanoseconds.
-fn pass(functions: &str, chains: usize, count: u64) -> f64 {
-    let (feed, sent) = Feed::new(count, chains);
+fn pass(functions: &str, chains: usize, count: u64, clock: &Clock) -> f64 {
+    let (feed, sent) = Feed::new(count, chains, clock);
     match chains {
-        0 => rig::run_alone(functions, feed),
+        0 => rig::run_alone(functions, feed, clock),
         _ => {
-            let rig = Rig::new(Box::new(feed));
+            let rig = Rig::new(Box::new(feed), clock);
             let running: Vec<_> = (0..chains)
                 .map(|chain| rig.start(functions, Chains::of(chain, chains)))
                 .collect();
@@ -86,16 +91,31 @@ fn pass(functions: &str, chains: usize, count: u64) -> f64 {
     sent.nanos_per_packet()
 }
 
-/// Instructions of this program when it passes `count` packets. `None` without valgrind.
-fn instructions(chain: usize, way: usize, count: u64) -> Option<u64> {
+/// Instructions of each thread of this program when it passes `count` packets. `None` without valgrind.
+fn instructions(chain: usize, way: usize, count: u64) -> Option<Vec<u64>> {
+    let out = format!("{}/serve-{}", env!("CARGO_TARGET_TMPDIR"), std::process::id());
     let mut command = Command::new("valgrind");
-    command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null", "--fair-sched=yes"]);
+    command.args(["--tool=callgrind", "--separate-threads=yes", "--fair-sched=yes"]);
+    command.arg(format!("--callgrind-out-file={out}"));
     command.arg(std::env::current_exe().ok()?).arg("--one-pass");
     command.args([chain.to_string(), way.to_string(), count.to_string()]);
-    let output = command.output().ok()?;
-    let text = String::from_utf8_lossy(&output.stderr);
-    let (_, rest) = text.rsplit_once("Collected :")?;
-    rest.split_whitespace().next()?.parse().ok()
+    command.output().ok()?;
+    // One file for each thread, in the order in which they started, and one without counts.
+    let of_thread = |number: usize| {
+        let text = take_file(&format!("{out}-{number:02}"))?;
+        let (_, rest) = text.rsplit_once("totals:")?;
+        rest.split_whitespace().next()?.parse().ok()
+    };
+    let threads: Vec<u64> = (1..).map_while(of_thread).collect();
+    take_file(&out);
+    (!threads.is_empty()).then_some(threads)
+}
+
+/// Text of a file, which is removed.
+fn take_file(path: &str) -> Option<String> {
+    let text = std::fs::read_to_string(path).ok()?;
+    std::fs::remove_file(path).ok()?;
+    Some(text)
 }
 
 fn compare(runs: usize) {
@@ -103,7 +123,7 @@ fn compare(runs: usize) {
         let mut times = vec![Vec::new(); WAYS.len()];
         for run in 0..=runs {
             for (way, (_, chains)) in WAYS.into_iter().enumerate() {
-                let time = pass(functions, chains, TIMED);
+                let time = pass(functions, chains, TIMED, &Clock::start());
                 if run > 0 {
                     times[way].push(time);
                 }
@@ -113,7 +133,9 @@ fn compare(runs: usize) {
             print(format!("serve/{name}/{}/ns-packet", WAYS[way].0), "ns/packet", times);
             let [few, many] = COUNTED.map(|count| instructions(number, way, count));
             if let (Some(few), Some(many)) = (few, many) {
-                let each = many.saturating_sub(few) as f64 / (COUNTED[1] - COUNTED[0]) as f64;
+                let threads = few.iter().zip(&many);
+                let more = threads.map(|(few, many)| many.saturating_sub(*few)).max();
+                let each = more.unwrap_or(0) as f64 / (COUNTED[1] - COUNTED[0]) as f64;
                 let name = format!("serve/{name}/{}/instructions", WAYS[way].0);
                 print(name, "instructions/packet", vec![each]);
             } else {
@@ -191,7 +213,8 @@ fn main() -> ExitCode {
     match &arguments[..] {
         [mode, chain, way, count] if mode == "--one-pass" => {
             let (chain, way) = (number(chain) as usize, number(way) as usize);
-            pass(CHAINS[chain].1, WAYS[way].1, number(count));
+            let clock = Clock::of_readings(READING);
+            pass(CHAINS[chain].1, WAYS[way].1, number(count), &clock);
         }
         [mode, runs] if mode == "--runs" => all(number(runs) as usize),
         _ => all(5),

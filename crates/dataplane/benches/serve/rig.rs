@@ -56,11 +56,11 @@ fn plan(functions: &str, sources: Option<&Chains>) -> RunPlan {
 }
 
 /// Runs a chain on a port of its own.
-pub fn run_alone(functions: &str, mut feed: Feed) {
+pub fn run_alone(functions: &str, mut feed: Feed, clock: &Clock) {
     let (plan, stop) = (plan(functions, None), AtomicBool::new(false));
     let packets = Packets::Port {
         port: &mut feed,
-        clock: Clock::start(),
+        clock: clock.clone(),
     };
     let report = run(&plan, packets, RunControl::new(&stop)).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(report.packets.lost, 0, "{:?}", report.packets);
@@ -92,15 +92,15 @@ impl Running {
 
 impl Rig {
     /// Server on this port.
-    pub fn new(port: Box<dyn Port>) -> Rig {
-        Rig::on(Clock::start(), port, Duration::ZERO)
+    pub fn new(port: Box<dyn Port>, clock: &Clock) -> Rig {
+        Rig::on(clock.clone(), port, Duration::ZERO)
     }
 
     fn on(clock: Clock, port: Box<dyn Port>, lasts: Duration) -> Rig {
         let host = HostConfig {
             cores: vec![default_core()],
             // Under valgrind, an idle core must leave time to the other threads.
-            nap: lasts.is_zero().then(|| Nanos::from_millis(1)),
+            nap: lasts.is_zero().then(|| Nanos::from_micros(100)),
             auxiliary: Vec::new(),
             park: Mode::Sleep,
             broker: Box::new(LeastSlackBroker::new(BrokerConfig::default())),

@@ -214,7 +214,8 @@ impl Port for ChainPort {
         let missed = Arc::<AtomicU64>::default();
         let as_they_are = (same_key(&need.rss_key, &shared.config.rss_key), need.workers == 1);
         let sizes = (ring, of_worker as usize);
-        let ends = (0..need.workers).map(|_| connect(&shared.progress, sizes, shared.share, &missed, as_they_are));
+        let of_pollers = (&shared.memory, shared.share);
+        let ends = (0..need.workers).map(|_| connect(&shared.progress, sizes, of_pollers, &missed, as_they_are));
         let (outlets, inboxes): (Vec<_>, Vec<_>) = ends.unzip();
         self.inboxes = inboxes;
         let mut of_workers: Vec<_> = outlets.into_iter().map(Vec::into_iter).collect();

@@ -91,10 +91,13 @@ impl FlowSampler {
     }
 
     fn push(&mut self, slot: usize, frame: &[u8], packets: u32) {
+        if self.to.room(1) == 0 {
+            return;
+        }
         let Some(headers) = parse(frame).ok().filter(|headers| headers.network != Network::NotIp) else {
             return;
         };
-        // With a full ring, it is left out.
+        // There is room.
         let _ = self.to.push(FlowSample {
             slot,
             source: headers.key.source(),

@@ -2,15 +2,15 @@
 //! their buffers go back the same way.
 //!
 //! A poller and a worker share a pair of rings, which they may use from one thread or from two. The ring to the worker
-//! is bounded: what finds it full is lost, as in a NIC's ring, and takes nothing from other chains. Whole batches pass
-//! as [lists](super::lists) within the same bound.
+//! is bounded: what finds it full is lost, as in a NIC's ring, and takes nothing from other chains. Packets for a chain
+//! with one worker pass in [lists](super::lists), within the same bound.
 
-use super::lists::{self, ListConsumer, ListProducer};
+use super::lists::{self, List, ListConsumer, ListProducer};
 use crate::device::Receiver;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use tailwater_chain::batch::{Arrived, Batch, MAX_BATCH, Packets};
-use tailwater_chain::buffer::{Buffer, BufferPool};
+use tailwater_chain::batch::{Arrived, Batch, MAX_BATCH};
+use tailwater_chain::buffer::{Buffer, BufferMemory, BufferPool};
 use tailwater_handover::ring::{Consumer, Producer, ring};
 use tailwater_net::Nanos;
 
@@ -51,8 +51,6 @@ pub(crate) struct Outlet {
     lists: Option<ListProducer>,
     /// Single packets passed on since the beginning, modulo 2^64.
     singles: usize,
-    /// Packets delivered and not passed on yet.
-    delivered: usize,
     /// Packets that found the ring full and are not counted at `missed` yet.
     lost: u64,
     /// Where the chain counts packets that never reached it.
@@ -88,12 +86,12 @@ struct From {
 }
 
 /// Connects one worker, which holds at most `held` buffers, with pollers by rings of `size` packets. `share` is the
-/// number of buffers with which each poller's pool began. `has_hash`: it uses the port's RSS key. `alone`: its chain
-/// has no other worker.
+/// number of buffers of `memory` with which each poller's pool began. `has_hash`: it uses the port's RSS key. `alone`:
+/// its chain has no other worker.
 pub(crate) fn connect(
     pollers: &[Arc<Progress>],
     (size, held): (usize, usize),
-    share: u32,
+    (memory, share): (&BufferMemory, u32),
     missed: &Arc<AtomicU64>,
     (has_hash, alone): (bool, bool),
 ) -> (Vec<Outlet>, Inbox) {
@@ -102,13 +100,12 @@ pub(crate) fn connect(
     let all = 2 * (pollers.len() * size.next_power_of_two() + held);
     let ends = pollers.iter().map(|progress| {
         let ((to, from), (give, back)) = (ring(size), ring(all));
-        let (lists, of_lists) = (has_hash && alone).then(lists::connect).unzip();
+        let (lists, of_lists) = (has_hash && alone).then(|| lists::connect(memory)).unzip();
         let outlet = Outlet {
             to,
             back,
             lists,
             singles: 0,
-            delivered: 0,
             lost: 0,
             missed: Arc::clone(missed),
             has_hash,
@@ -135,53 +132,94 @@ pub(crate) fn connect(
 }
 
 impl Outlet {
-    /// Passes a packet to the chain, which gets it with the next [flush](Self::flush), or counts it as lost if the
-    /// chain's ring is full. Returns `false` if the chain has ended, and nobody counts the packet.
+    /// Passes the packets at these places of the batch to the chain, and counts those that find its ring full as lost.
+    /// Returns `false` if the chain has ended, and nobody counts the packets.
     #[inline]
-    pub(crate) fn deliver(&mut self, packet: Arrived, arrival: Nanos, pool: &mut BufferPool) -> bool {
+    pub(crate) fn deliver(&mut self, batch: &mut Batch, places: &[u8], pool: &mut BufferPool) -> bool {
         // Its worker has panicked, and takes no more packets.
         if self.to.is_closed() {
-            pool.give(packet.buffer);
+            places
+                .iter()
+                .for_each(|place| pool.give(batch.move_out(*place).0.buffer));
             return false;
         }
-        let packet = Arrived {
-            hash: packet.hash.filter(|_| self.has_hash),
-            ..packet
-        };
-        if self.on_the_way() > 0 && self.free(1) == 0 {
-            pool.give(packet.buffer);
-            self.lost += 1;
-            return true;
-        }
-        match self.to.put(Delivered { packet, arrival }) {
-            Ok(()) => self.delivered += 1,
-            Err(Delivered { packet, .. }) => {
-                pool.give(packet.buffer);
-                self.lost += 1;
+        let mut rest = places;
+        while !rest.is_empty()
+            && let Some(mut list) = self.take_spare(1, pool)
+        {
+            let most = rest.len().min(list.room());
+            let (first, others) = rest.split_at(self.free(most).min(most));
+            batch.append_to(&mut list, first);
+            pool.dismiss_all(first.len());
+            if let Some(lists) = &mut self.lists {
+                lists.send(list, self.singles);
             }
+            rest = others;
+        }
+        if !rest.is_empty() {
+            self.deliver_singly(batch, rest, pool);
         }
         true
     }
 
-    /// Passes all packets of a batch to the chain, in place of a spare list's none. Returns `false`, and does nothing,
-    /// if they have to be [delivered](Self::deliver) singly.
+    /// Passes packets on in the ring.
+    fn deliver_singly(&mut self, batch: &mut Batch, places: &[u8], pool: &mut BufferPool) {
+        let (free, mut delivered) = (self.free(places.len()), 0);
+        for place in places {
+            let (packet, arrival) = batch.move_out(*place);
+            if delivered >= free {
+                pool.give(packet.buffer);
+                self.lost += 1;
+                continue;
+            }
+            let packet = Arrived {
+                hash: packet.hash.filter(|_| self.has_hash),
+                ..packet
+            };
+            let refused = self.to.put(Delivered { packet, arrival });
+            debug_assert!(refused.is_ok(), "there is room");
+            delivered += 1;
+        }
+        self.singles = self.singles.wrapping_add(delivered);
+        pool.dismiss_all(delivered);
+        self.to.flush();
+    }
+
+    /// Takes an empty list, if there is one and so many further packets may wait for the worker.
     #[inline]
-    pub(crate) fn deliver_all(&mut self, batch: &mut Batch, spare: &mut Vec<Packets>, pool: &mut BufferPool) -> bool {
-        debug_assert!(self.delivered == 0, "single packets that the worker does not see");
+    fn take_spare(&mut self, wanted: usize, pool: &mut BufferPool) -> Option<List> {
+        if self.free(wanted) < wanted || self.lists.as_ref().is_some_and(ListProducer::is_exhausted) {
+            // Those that have come back since the last time.
+            self.lists.as_mut()?.settle(pool);
+            if self.free(wanted) < wanted {
+                return None;
+            }
+        }
+        self.lists.as_mut()?.take_spare()
+    }
+
+    /// Passes all packets of a batch to the chain, as a list. Returns `false`, and does nothing, if they have to be
+    /// [delivered](Self::deliver) one by one.
+    #[inline]
+    pub(crate) fn deliver_all(&mut self, batch: &mut Batch, pool: &mut BufferPool) -> bool {
         let count = batch.len();
-        if self.lists.is_none() || self.to.is_closed() || self.free(count) < count {
+        if self.lists.is_none() || self.to.is_closed() {
             return false;
         }
-        let (Some(lists), Some(mut list)) = (&mut self.lists, spare.pop()) else {
+        let Some(mut list) = self.take_spare(count, pool) else {
             return false;
         };
-        if !batch.exchange(&mut list) {
-            spare.push(list);
+        let Some(lists) = &mut self.lists else {
             return false;
+        };
+        let moved = batch.move_to(&mut list);
+        if moved {
+            pool.dismiss_all(count);
+            lists.send(list, self.singles);
+        } else {
+            lists.put_back(list);
         }
-        pool.dismiss_all(count);
-        lists.send(list, self.singles);
-        true
+        moved
     }
 
     /// Packets in lists that have not come back.
@@ -193,25 +231,16 @@ impl Outlet {
     /// Number of further packets that may wait for the worker. Reads its counter only if `wanted` seem to be too many.
     #[inline]
     fn free(&mut self, wanted: usize) -> usize {
-        let others = self.on_the_way() + self.delivered;
-        self.to.free(others + wanted).saturating_sub(others)
-    }
-
-    /// Lets the chain see the packets that were delivered, and its worker own their buffers.
-    #[inline]
-    pub(crate) fn flush(&mut self, pool: &mut BufferPool) {
-        let delivered = std::mem::take(&mut self.delivered);
-        self.singles = self.singles.wrapping_add(delivered);
-        pool.dismiss_all(delivered);
-        self.to.flush();
+        let others = self.on_the_way();
+        self.to.room(others + wanted).saturating_sub(others)
     }
 
     /// Takes back buffers and lists, and reports losses. Returns the number of packets that are lost because the worker
     /// has ended, and that nobody else counts.
     #[inline]
-    pub(crate) fn settle(&mut self, pool: &mut BufferPool, spare: &mut Vec<Packets>) -> u64 {
+    pub(crate) fn settle(&mut self, pool: &mut BufferPool) -> u64 {
         if let Some(lists) = &mut self.lists {
-            lists.settle(spare);
+            lists.settle(pool);
         }
         loop {
             let ready = self.back.ready(MAX_BATCH);
@@ -226,13 +255,13 @@ impl Outlet {
         }
         match self.to.is_closed() {
             false => 0,
-            true => self.take_rest(pool, spare),
+            true => self.take_rest(pool),
         }
     }
 
     /// Takes back what the worker left when it ended.
     #[cold]
-    fn take_rest(&mut self, pool: &mut BufferPool, spare: &mut Vec<Packets>) -> u64 {
+    fn take_rest(&mut self, pool: &mut BufferPool) -> u64 {
         let mut rest = self.missed.swap(0, Ordering::Relaxed);
         let mut take = |buffer: Buffer| {
             pool.admit(&buffer);
@@ -242,12 +271,14 @@ impl Outlet {
         while let Some(Delivered { packet, .. }) = self.to.take_back() {
             take(packet.buffer);
         }
-        while let Some(mut list) = self.lists.as_mut().and_then(ListProducer::take_back) {
+        while let Some(lists) = &mut self.lists
+            && let Some(mut list) = lists.take_back()
+        {
             while let Some((packet, _)) = list.take() {
                 take(packet.buffer);
             }
             list.clear_taken();
-            spare.push(list);
+            lists.put_back(list);
         }
         rest
     }
@@ -387,26 +418,37 @@ impl Receiver for Inbox {
 
     #[inline]
     fn receive_whole(&mut self, pool: &mut BufferPool, most: usize, batch: &mut Batch) -> Option<usize> {
-        let pollers = self.from.len();
+        let (pollers, mut count) = (self.from.len(), 0);
         for i in 0..pollers {
             let From { lists, singles, .. } = &mut self.from[(self.first + i) % pollers];
             let Some(lists) = lists else {
                 continue;
             };
-            let Some(list) = lists.next(*singles) else {
-                continue;
-            };
-            let packets = list.len();
-            if packets > most || !batch.exchange(list) {
-                continue;
+            while let Some(list) = lists.next(*singles) {
+                let packets = list.len();
+                if count + packets > most || !batch.add_all(list) {
+                    break;
+                }
+                if pollers == 1 {
+                    // All buffers are its own.
+                    list.take_along(pool);
+                }
+                lists.finish_next(packets);
+                count += packets;
+                if count == most {
+                    break;
+                }
             }
-            lists.finish_next(packets);
-            self.give_back(pool);
-            pool.admit_all(packets);
-            self.first = if self.first + 1 < pollers { self.first + 1 } else { 0 };
-            return Some(packets);
         }
-        None
+        if count == 0 {
+            return None;
+        }
+        if pool.has_returned() {
+            self.give_back(pool);
+        }
+        pool.admit_all(count);
+        self.first = if self.first + 1 < pollers { self.first + 1 } else { 0 };
+        Some(count)
     }
 
     #[inline]

@@ -1,31 +1,40 @@
-//! Batches that pass to a chain's worker whole, as lists of packets, beside the ring of single packets.
+//! Lists of packets on their way to the only worker of a chain, beside the ring of single packets.
 //!
-//! If all packets of a poller's batch belong to one chain with one worker, the list moves, not the packets. Both ways
-//! together keep the order of arrival: a list states the number of single packets that went before it. A poller has a
-//! few lists, which come back empty. While none is left, packets go singly.
+//! A poller appends a chain's packets to a list, or exchanges its whole batch for an empty one. The worker exchanges
+//! the list for its empty batch. So there is at most one step for each packet. Both ways together keep the order of
+//! arrival: a list states the number of single packets that went before it.
+//!
+//! Each chain has a few lists, which come back without packets and bring returned buffers along. While none is left,
+//! packets go singly.
 
-use tailwater_chain::batch::Packets;
+use tailwater_chain::batch::{DEFAULT_BATCH, Packets};
+use tailwater_chain::buffer::{BufferMemory, BufferPool};
 use tailwater_handover::ring::{Consumer, Producer, ring};
 
-/// Lists of a poller, for all chains. Each has room for a batch.
+/// Lists of a chain from each poller. Each has room for a worker's batch of the default size.
 pub(super) const LISTS: usize = 8;
+
+/// List of packets. It moves between threads as a pointer.
+pub(super) type List = Box<Packets>;
 
 /// List on its way to the worker.
 #[derive(Debug)]
 pub(super) struct Sent {
-    pub(super) packets: Packets,
+    packets: List,
     /// Single packets that went before it, since the beginning and modulo 2^64.
-    pub(super) after: usize,
+    after: usize,
 }
 
 /// List on its way back, empty, and the number of packets that it had.
-type Returned = (Packets, usize);
+type Returned = (List, usize);
 
 /// Poller's end.
 #[derive(Debug)]
 pub(super) struct ListProducer {
     to: Producer<Sent>,
     back: Consumer<Returned>,
+    /// Empty lists.
+    spare: Vec<List>,
     /// Packets in lists that have not come back.
     on_the_way: usize,
 }
@@ -40,12 +49,14 @@ pub(super) struct ListConsumer {
     is_open: bool,
 }
 
-/// Connects a poller and a worker.
-pub(super) fn connect() -> (ListProducer, ListConsumer) {
+/// Connects a poller and a worker, for packets in buffers of `memory`.
+pub(super) fn connect(memory: &BufferMemory) -> (ListProducer, ListConsumer) {
     let ((to, from), (give, back)) = (ring(LISTS), ring(LISTS));
+    let spare = (0..LISTS).map(|_| Box::new(Packets::new(memory, DEFAULT_BATCH)));
     let producer = ListProducer {
         to,
         back,
+        spare: spare.collect(),
         on_the_way: 0,
     };
     let consumer = ListConsumer {
@@ -63,25 +74,51 @@ impl ListProducer {
         self.on_the_way
     }
 
-    /// Passes a list of so many packets on, behind `after` single ones that the worker can see.
+    /// Takes an empty list, to [send](Self::send) it or to [put it back](Self::put_back).
     #[inline]
-    pub(super) fn send(&mut self, packets: Packets, after: usize) {
+    pub(super) fn take_spare(&mut self) -> Option<List> {
+        self.spare.pop()
+    }
+
+    /// Returns `true` without an empty list.
+    #[inline]
+    pub(super) fn is_exhausted(&self) -> bool {
+        self.spare.is_empty()
+    }
+
+    /// Puts an empty list back.
+    #[inline]
+    pub(super) fn put_back(&mut self, list: List) {
+        debug_assert!(list.size() == 0, "a list with packets");
+        self.spare.push(list);
+    }
+
+    /// Number of empty lists.
+    #[cfg(test)]
+    pub(super) fn spare(&self) -> usize {
+        self.spare.len()
+    }
+
+    /// Passes a list on, behind `after` single packets that the worker can see.
+    #[inline]
+    pub(super) fn send(&mut self, packets: List, after: usize) {
         self.on_the_way += packets.len();
         let refused = self.to.push(Sent { packets, after });
         debug_assert!(refused.is_ok(), "the ring has room for all lists");
     }
 
-    /// Takes back lists.
+    /// Takes back lists, and the buffers that they bring along.
     #[inline]
-    pub(super) fn settle(&mut self, spare: &mut Vec<Packets>) {
-        while let Some((packets, count)) = self.back.pop() {
+    pub(super) fn settle(&mut self, pool: &mut BufferPool) {
+        while let Some((mut packets, count)) = self.back.pop() {
             self.on_the_way -= count;
-            spare.push(packets);
+            packets.return_to(pool);
+            self.spare.push(packets);
         }
     }
 
     /// Takes back the oldest list that the worker left, once it has ended.
-    pub(super) fn take_back(&mut self) -> Option<Packets> {
+    pub(super) fn take_back(&mut self) -> Option<List> {
         let Sent { packets, .. } = self.to.take_back()?;
         self.on_the_way -= packets.size();
         Some(packets)

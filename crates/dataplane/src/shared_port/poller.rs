@@ -2,12 +2,11 @@
 
 use super::flow_samples::FlowSampler;
 use super::inbox::{Outlet, Progress};
-use super::lists::LISTS;
-use super::rules::{ChainRules, MAX_CHAINS, NOBODY};
+use super::rules::{ChainRules, Choices, MAX_CHAINS};
 use crate::port::{PortQueue, QueuePosition, Received};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use tailwater_chain::batch::{Batch, DEFAULT_BATCH, MAX_BATCH, Packets};
+use tailwater_chain::batch::{Batch, DEFAULT_BATCH, MAX_BATCH};
 use tailwater_chain::buffer::BufferPool;
 use tailwater_net::Nanos;
 
@@ -73,10 +72,9 @@ pub(crate) struct ChainOutlets {
 impl ChainOutlets {
     /// Takes back buffers and lists, and counts packets that nobody else counts.
     #[inline]
-    fn settle(&mut self, pool: &mut BufferPool, spare: &mut Vec<Packets>, counters: &PollerCounters) {
-        let others = self.others.iter_mut().map(|outlet| outlet.settle(pool, spare));
-        let others = others.sum::<u64>();
-        let rest = self.home.settle(pool, spare) + others;
+    fn settle(&mut self, pool: &mut BufferPool, counters: &PollerCounters) {
+        let others = self.others.iter_mut().map(|outlet| outlet.settle(pool));
+        let rest = others.sum::<u64>() + self.home.settle(pool);
         if rest > 0 {
             add(&counters.lost, rest);
         }
@@ -92,9 +90,8 @@ impl ChainOutlets {
 pub(crate) struct Poller {
     queue: Box<dyn PortQueue>,
     pool: BufferPool,
+    /// Of the default size for an only chain, whose worker takes such batches as they are.
     batch: Batch,
-    /// Empty lists, for batches that pass on whole.
-    spare: Vec<Packets>,
     rules: Arc<ChainRules>,
     /// Queues to the chains, by slot.
     outlets: Vec<Option<ChainOutlets>>,
@@ -128,7 +125,6 @@ impl Poller {
     ) -> Poller {
         Poller {
             batch: Batch::new(&pool, MAX_BATCH),
-            spare: (0..LISTS).map(|_| Packets::new(pool.memory())).collect(),
             queue,
             pool,
             rules: Arc::new(ChainRules::new([])),
@@ -156,8 +152,7 @@ impl Poller {
     /// Receives packets that have arrived by `now`, and delivers them. Returns `true` if there were any.
     pub(crate) fn poll(&mut self, now: Nanos) -> bool {
         let mut any = false;
-        // The only chain gets batches as its worker takes them.
-        let size = if self.rules.is_one() { DEFAULT_BATCH } else { MAX_BATCH };
+        let size = self.size();
         let batches = match self.pause {
             Pause::None => MOST_PACKETS / size,
             _ => self.batches_after_pause(now),
@@ -220,7 +215,6 @@ impl Poller {
             return;
         }
         let Poller {
-            spare,
             pool,
             rules,
             outlets,
@@ -229,56 +223,39 @@ impl Poller {
             sampler,
             ..
         } = self;
-        // First the choices, then the packets: each loop keeps what it needs in registers.
-        let (rules, mut to) = (&**rules, 0u64);
-        let (mut chosen, mut place) = ([NOBODY; MAX_BATCH], 0);
-        match rules.chain_of_all() {
-            Some(slot) => chosen[..self.batch.len()].fill(slot),
-            None => self.batch.for_each(|_, frame| {
-                chosen[place] = rules.chain_of(frame).unwrap_or(NOBODY);
-                place += 1;
-            }),
-        }
-        sampler.note(&self.batch, &chosen);
-        let (first, count) = (chosen[0], self.batch.len());
-        if count <= DEFAULT_BATCH
-            && chosen[..count].iter().all(|slot| *slot == first)
-            && let Some(Some(outlet)) = outlets.get_mut(usize::from(first))
-            && outlet.home.deliver_all(&mut self.batch, spare, pool)
+        // First the choices, then the packets of one chain after the other.
+        let count = self.batch.len();
+        let mut choices = Choices::new();
+        rules.choose(&mut self.batch, &mut choices);
+        sampler.note(&self.batch, &choices.chosen);
+        if let Some(only) = choices.only(count)
+            && let Some(Some(outlet)) = outlets.get_mut(usize::from(only))
+            && outlet.home.deliver_all(&mut self.batch, pool)
         {
-            *fed |= 1 << first;
+            *fed |= 1 << only;
             add(&counters.delivered, count as u64);
             return;
         }
-        let choose = |place: usize| Some(chosen[place]).filter(|slot| *slot != NOBODY);
-        let mut delivered = self.batch.len() as u64;
-        self.batch
-            .hand_over(choose, |slot, packet, arrival| match &mut outlets[usize::from(slot)] {
-                Some(outlet) => {
-                    to |= 1 << slot;
-                    if !outlet.home.deliver(packet, arrival, pool) {
-                        add(&counters.lost, 1);
-                        delivered -= 1;
-                    }
-                }
-                None => {
-                    debug_assert!(false, "rules name only connected chains");
-                    pool.give(packet.buffer);
-                }
-            });
-        *fed |= to;
-        while to != 0 {
-            let slot = to.trailing_zeros() as usize;
-            to &= to - 1;
-            if let Some(outlet) = &mut outlets[slot] {
-                outlet.home.flush(pool);
+        let (mut delivered, mut lost) = (0, 0);
+        let order = choices.sort(count);
+        order.for_each(|slot, places| {
+            let Some(Some(outlet)) = outlets.get_mut(slot) else {
+                debug_assert!(false, "rules name only connected chains");
+                return;
+            };
+            *fed |= 1 << slot;
+            match outlet.home.deliver(&mut self.batch, places, pool) {
+                true => delivered += places.len(),
+                false => lost += places.len(),
             }
-        }
-        add(&counters.delivered, delivered - self.batch.len() as u64);
+        });
+        add(&counters.delivered, delivered as u64);
+        add(&counters.lost, lost as u64);
+        self.batch.remove_moved(delivered + lost);
         if !self.batch.is_empty() {
             self.pass_unmatched();
+            self.batch.release(&mut self.pool);
         }
-        self.batch.release(&mut self.pool);
     }
 
     /// Treats packets that no chain matches.
@@ -305,17 +282,17 @@ impl Poller {
             let slot = slots.trailing_zeros() as usize;
             slots &= slots - 1;
             if let Some(outlet) = &mut self.outlets[slot] {
-                outlet.settle(&mut self.pool, &mut self.spare, &self.counters);
+                outlet.settle(&mut self.pool, &self.counters);
             }
         }
     }
 
     /// Takes back buffers from chains that are gone.
     fn settle_leaving(&mut self) {
-        let (pool, spare, counters) = (&mut self.pool, &mut self.spare, &self.counters);
+        let (pool, counters) = (&mut self.pool, &self.counters);
         self.leaving.retain_mut(|outlets| {
             let over = outlets.is_over();
-            outlets.settle(pool, spare, counters);
+            outlets.settle(pool, counters);
             !over
         });
     }
@@ -328,7 +305,7 @@ impl Poller {
         add(&self.counters.lost, lost);
         self.settle_leaving();
         for outlets in self.outlets.iter_mut().flatten() {
-            outlets.settle(&mut self.pool, &mut self.spare, &self.counters);
+            outlets.settle(&mut self.pool, &self.counters);
         }
     }
 
@@ -347,9 +324,19 @@ impl Poller {
     /// Replaces the rules. Packets received from now on are decided by them. Chains learn of their losses before.
     pub(crate) fn set_rules(&mut self, rules: Arc<ChainRules>) {
         for outlets in self.outlets.iter_mut().flatten() {
-            outlets.settle(&mut self.pool, &mut self.spare, &self.counters);
+            outlets.settle(&mut self.pool, &self.counters);
         }
+        let before = self.size();
         self.rules = rules;
+        if self.size() != before {
+            self.batch = Batch::new(&self.pool, self.size());
+        }
+    }
+
+    /// Size of the poller's batches.
+    #[inline]
+    fn size(&self) -> usize {
+        if self.rules.is_one() { DEFAULT_BATCH } else { MAX_BATCH }
     }
 
     /// Ends reception.

@@ -3,12 +3,14 @@
 //! A packet's chain depends on its addresses, protocol and VLAN alone, so all packets of a flow direction go to the
 //! same chain without a look-up of the flow. Each field selects the set of chains that accept its value, as the bits of
 //! a word; the chains that accept all fields are in the intersection. Prefixes are compiled to sorted interval bounds,
-//! searched without unpredictable branches. A field that no chain restricts costs nothing.
+//! searched without unpredictable branches. IPv4 prefixes that are close together are found in a table instead.
+//! A field that no chain restricts costs nothing.
 
 use ipnet::IpNet;
 use std::hint::select_unpredictable;
 use std::net::IpAddr;
 use tailwater_api::chain::Match;
+use tailwater_chain::batch::{Batch, MAX_BATCH};
 use tailwater_net::ethernet;
 use tailwater_net::parse::{Network, parse};
 use tailwater_net::protocol::ethertype;
@@ -21,6 +23,8 @@ pub(super) const NOBODY: u8 = MAX_CHAINS as u8;
 
 /// Length of an IPv4 header without options, in bytes.
 const V4_HEADER: usize = 20;
+/// Length of these headers of an untagged packet.
+const HEADERS: usize = ethernet::HEADER + V4_HEADER;
 
 /// Set of chains, a bit for each slot.
 type Chains = u64;
@@ -44,8 +48,96 @@ pub struct ChainRules {
     lists_macs: Chains,
     lists_protocols: Chains,
     lists_vlans: Chains,
+    /// Some chain lists one of these.
+    lists_others: bool,
     /// The only chain, if it restricts no field.
     of_all: Option<u8>,
+}
+
+/// Chains of the packets of a batch.
+pub(super) struct Choices {
+    /// Slot of each packet's chain, or [`NOBODY`].
+    pub(super) chosen: [u8; MAX_BATCH],
+    /// Number of packets for each slot. There are entries for all values of a `u8`, so that no index is beyond.
+    counts: [u16; 256],
+    /// All chains.
+    slots: Chains,
+}
+
+/// Places of the packets of a batch, by chain and in order.
+pub(super) struct SortedPlaces {
+    places: [u8; MAX_BATCH],
+    /// Chains with packets are some of these.
+    slots: Chains,
+    /// End of each chain's places, and so the begin of the next one's.
+    ends: [u16; 256],
+}
+
+impl Choices {
+    /// Choices of no packet yet.
+    #[inline]
+    pub(super) fn new() -> Choices {
+        Choices {
+            chosen: [NOBODY; MAX_BATCH],
+            counts: [0; 256],
+            slots: 0,
+        }
+    }
+
+    /// Returns the slot of the chain that all `count` packets belong to, if there is one.
+    #[inline]
+    pub(super) fn only(&self, count: usize) -> Option<u8> {
+        let first = self.chosen[0];
+        (usize::from(self.counts[usize::from(first)]) == count && first != NOBODY).then_some(first)
+    }
+
+    /// Sorts the `count` packets by chain.
+    #[inline]
+    pub(super) fn sort(&self, count: usize) -> SortedPlaces {
+        let mut sorted = SortedPlaces {
+            places: [0; MAX_BATCH],
+            slots: self.slots,
+            ends: [0; 256],
+        };
+        let mut next = 0;
+        for slot in slots_of(self.slots) {
+            sorted.ends[slot] = next;
+            next += self.counts[slot];
+        }
+        // Those of no chain are last.
+        sorted.ends[usize::from(NOBODY)] = next;
+        for (place, slot) in self.chosen[..count].iter().enumerate() {
+            let end = &mut sorted.ends[usize::from(*slot)];
+            sorted.places[usize::from(*end as u8)] = place as u8;
+            *end += 1;
+        }
+        sorted
+    }
+}
+
+impl SortedPlaces {
+    /// Calls `each` with the slot of each chain that has packets, and their places.
+    #[inline]
+    pub(super) fn for_each(&self, mut each: impl FnMut(usize, &[u8])) {
+        let mut begin = 0;
+        for slot in slots_of(self.slots) {
+            let end = usize::from(self.ends[slot]);
+            if end > begin {
+                each(slot, &self.places[begin..end]);
+            }
+            begin = end;
+        }
+    }
+}
+
+/// Slots of a set of chains, in order.
+#[inline]
+fn slots_of(mut chains: Chains) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let slot = (chains != 0).then(|| chains.trailing_zeros() as usize)?;
+        chains &= chains - 1;
+        Some(slot)
+    })
 }
 
 /// Fields of a packet that rules refer to.
@@ -73,6 +165,7 @@ impl ChainRules {
             let slots = chains.iter().filter(|(_, wanted)| accepts(wanted));
             slots.fold(0, |set, (slot, _)| set | 1 << slot)
         };
+        let lists_macs = chosen(&|wanted| !wanted.macs.is_empty());
         let lists_protocols = chosen(&|wanted| !wanted.protocols.is_empty());
         let lists_vlans = chosen(&|wanted| !wanted.vlans.is_empty());
         let by_protocol = |protocol: usize| {
@@ -88,7 +181,7 @@ impl ChainRules {
         });
         ChainRules {
             macs: Intervals::new(&macs.collect::<Vec<_>>(), |last| last.checked_add(1)),
-            lists_macs: chosen(&|wanted| !wanted.macs.is_empty()),
+            lists_macs,
             all: chosen(&|_| true),
             sources: prefixes(|wanted| &wanted.sources),
             destinations: prefixes(|wanted| &wanted.destinations),
@@ -99,6 +192,7 @@ impl ChainRules {
             }),
             lists_protocols,
             lists_vlans,
+            lists_others: (lists_macs | lists_protocols | lists_vlans) != 0,
             of_all: match &chains[..] {
                 [(slot, wanted)] if **wanted == Match::default() => Some(*slot as u8),
                 _ => None,
@@ -112,10 +206,22 @@ impl ChainRules {
         self.all.is_power_of_two()
     }
 
-    /// Returns the slot of the chain that all frames belong to, if it is the only one and restricts no field.
+    /// Chooses the chain of each packet of a batch. `choices` are [new](Choices::new) ones.
     #[inline]
-    pub fn chain_of_all(&self) -> Option<u8> {
-        self.of_all
+    pub(super) fn choose(&self, batch: &mut Batch, choices: &mut Choices) {
+        choices.slots = self.all;
+        if let Some(slot) = self.of_all {
+            choices.chosen[..batch.len()].fill(slot);
+            choices.counts[usize::from(slot)] = batch.len() as u16;
+            return;
+        }
+        let mut place = 0;
+        batch.for_each(|_, frame| {
+            let slot = self.slot_of(frame);
+            choices.chosen[place] = slot;
+            choices.counts[usize::from(slot)] += 1;
+            place += 1;
+        });
     }
 
     /// Returns the slot of the chain that a frame belongs to, or `None` if no chain matches it.
@@ -125,7 +231,12 @@ impl ChainRules {
     /// list no prefix or protocol.
     #[inline]
     pub fn chain_of(&self, frame: &[u8]) -> Option<u8> {
-        const HEADERS: usize = ethernet::HEADER + V4_HEADER;
+        Some(self.slot_of(frame)).filter(|slot| *slot != NOBODY)
+    }
+
+    /// Same, with [`NOBODY`] for `None`.
+    #[inline(always)]
+    fn slot_of(&self, frame: &[u8]) -> u8 {
         let Some(head) = frame.first_chunk::<HEADERS>() else {
             return self.other_chain_of(frame);
         };
@@ -135,7 +246,20 @@ impl ChainRules {
         }
         let address = |at: usize| u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
         let (source, destination) = (address(26), address(30));
-        let mut chains = self.all & self.sources.v4.find(source) & self.destinations.v4.find(destination);
+        let mut chains = self.all & self.sources.find_v4(source) & self.destinations.find_v4(destination);
+        if self.lists_others {
+            chains &= self.other_fields(head);
+        }
+        if chains & chains.wrapping_sub(1) == 0 {
+            // Without a chain, `NOBODY`.
+            return chains.trailing_zeros() as u8;
+        }
+        self.most_specific(chains, v4(source), v4(destination))
+    }
+
+    /// Chains that accept an untagged IPv4 packet by its fields other than addresses.
+    fn other_fields(&self, head: &[u8; HEADERS]) -> Chains {
+        let mut chains = self.all;
         if self.lists_macs != 0 {
             let mac = number([head[0], head[1], head[2], head[3], head[4], head[5]]);
             chains &= self.macs.find(mac);
@@ -146,16 +270,13 @@ impl ChainRules {
         if let Some(vlans) = &self.vlans {
             chains &= vlans[0];
         }
-        if chains & chains.wrapping_sub(1) == 0 {
-            return (chains != 0).then(|| chains.trailing_zeros() as u8);
-        }
-        self.most_specific(chains, v4(source), v4(destination))
+        chains
     }
 
     /// Same for frames other than untagged IPv4 without options.
     #[cold]
     #[inline(never)]
-    fn other_chain_of(&self, frame: &[u8]) -> Option<u8> {
+    fn other_chain_of(&self, frame: &[u8]) -> u8 {
         let vlan = || tags(frame).map(|tag| tag.id).find(|id| *id != 0).unwrap_or(0);
         let by_vlan = |vlans: &[Chains; 4096]| vlans[usize::from(vlan()) % vlans.len()];
         let mac = frame.first_chunk().map_or(0, |mac| number(*mac));
@@ -173,7 +294,7 @@ impl ChainRules {
                 let listing = chains & lists;
                 chains = if listing != 0 { listing } else { chains };
             }
-            return (chains != 0).then(|| chains.trailing_zeros() as u8);
+            return chains.trailing_zeros() as u8;
         };
         let protocols = self.protocols.as_deref();
         let protocols = protocols.map_or(self.all, |protocols| protocols[usize::from(fields.protocol)]);
@@ -183,7 +304,7 @@ impl ChainRules {
 
     /// Most specific of several chains that accept a packet.
     #[cold]
-    fn most_specific(&self, chains: Chains, source: IpAddr, destination: IpAddr) -> Option<u8> {
+    fn most_specific(&self, chains: Chains, source: IpAddr, destination: IpAddr) -> u8 {
         let slots = (0..MAX_CHAINS).filter(|slot| chains >> slot & 1 == 1);
         let specific = |slot: &usize| {
             let lists = |set: Chains| set >> slot & 1;
@@ -196,7 +317,7 @@ impl ChainRules {
                 std::cmp::Reverse(*slot),
             )
         };
-        slots.max_by_key(specific).map(|slot| slot as u8)
+        slots.max_by_key(specific).map_or(NOBODY, |slot| slot as u8)
     }
 }
 
@@ -234,6 +355,7 @@ fn v4_fields(frame: &[u8]) -> Option<Fields> {
 #[derive(Clone, Debug)]
 struct Prefixes {
     v4: Intervals<u32>,
+    search: AddressSearch,
     v6: Intervals<u128>,
     /// Prefixes by slot, for the rare packets that several chains accept.
     lists: Vec<(usize, Vec<IpNet>)>,
@@ -255,8 +377,10 @@ impl Prefixes {
             });
             (*slot, list.is_empty(), own.collect())
         });
+        let v4 = Intervals::new(&v4.collect::<Vec<_>>(), |last| last.checked_add(1));
         Prefixes {
-            v4: Intervals::new(&v4.collect::<Vec<_>>(), |last| last.checked_add(1)),
+            search: AddressSearch::new(&v4),
+            v4,
             v6: Intervals::new(&v6.collect::<Vec<_>>(), |last| last.checked_add(1)),
             lists: lists.iter().map(|(slot, list)| (*slot, list.to_vec())).collect(),
         }
@@ -264,8 +388,17 @@ impl Prefixes {
 
     fn find(&self, address: IpAddr) -> Chains {
         match address {
-            IpAddr::V4(address) => self.v4.find(address.into()),
+            IpAddr::V4(address) => self.find_v4(address.into()),
             IpAddr::V6(address) => self.v6.find(address.into()),
+        }
+    }
+
+    #[inline]
+    fn find_v4(&self, address: u32) -> Chains {
+        match &self.search {
+            AddressSearch::Unrestricted => Chains::MAX,
+            AddressSearch::Table(table) => table.find(address),
+            AddressSearch::Intervals => self.v4.find(address),
         }
     }
 
@@ -279,6 +412,73 @@ impl Prefixes {
     }
 }
 
+/// Way to find the chains of an IPv4 address.
+#[derive(Clone, Debug)]
+enum AddressSearch {
+    /// No chain restricts the field.
+    Unrestricted,
+    Table(Box<AddressTable>),
+    /// Among the intervals.
+    Intervals,
+}
+
+/// Chains by IPv4 address, for intervals close together: an entry for each block of addresses from the first bound to
+/// the last, and others for the addresses outside.
+#[derive(Clone, Debug)]
+struct AddressTable {
+    /// First bound.
+    first: u32,
+    /// Logarithm of the size of a block.
+    shift: u32,
+    chains: [Chains; ENTRIES],
+}
+
+/// Entries of a table, which should stay in the L1 cache. The last is for addresses outside.
+const ENTRIES: usize = 128;
+
+impl AddressSearch {
+    /// Fastest way for these intervals.
+    fn new(intervals: &Intervals<u32>) -> AddressSearch {
+        if intervals.firsts.is_empty() && intervals.find(0) == Chains::MAX {
+            return AddressSearch::Unrestricted;
+        }
+        match AddressTable::new(intervals) {
+            Some(table) => AddressSearch::Table(Box::new(table)),
+            None => AddressSearch::Intervals,
+        }
+    }
+}
+
+impl AddressTable {
+    /// Table of these intervals. `None` if it has too few entries, or if the intervals before the first bound and
+    /// behind the last one differ.
+    fn new(intervals: &Intervals<u32>) -> Option<AddressTable> {
+        let (first, last) = match &intervals.firsts[..] {
+            [first, .., last] => (*first, *last),
+            _ => (0, 0),
+        };
+        let outside = intervals.find(last);
+        let zeros = intervals.firsts.iter().map(|bound| bound.trailing_zeros());
+        let shift = zeros.fold(31, u32::min);
+        let blocks = ((last - first) >> shift) as usize;
+        if intervals.find(0) != outside || blocks >= ENTRIES {
+            return None;
+        }
+        let mut chains = [outside; ENTRIES];
+        for (block, own) in chains[..blocks].iter_mut().enumerate() {
+            *own = intervals.find(first + ((block as u32) << shift));
+        }
+        Some(AddressTable { first, shift, chains })
+    }
+
+    /// Chains that accept an address.
+    #[inline]
+    fn find(&self, address: u32) -> Chains {
+        let block = address.wrapping_sub(self.first) >> self.shift;
+        self.chains[(block as usize).min(ENTRIES - 1)]
+    }
+}
+
 /// Chains by interval of addresses.
 #[derive(Clone, Debug)]
 struct Intervals<A> {
@@ -287,6 +487,11 @@ struct Intervals<A> {
     firsts: Box<[A]>,
     /// Chains of each interval.
     chains: Box<[Chains]>,
+}
+
+/// Keeps the items for which `stays` yields `true`.
+fn retain<T>(items: &mut Vec<T>, mut stays: impl Iterator<Item = bool>) {
+    items.retain(|_| stays.next() == Some(true));
 }
 
 /// Slot of a chain, `true` if it accepts all addresses, and its intervals, first and last address.
@@ -315,6 +520,14 @@ impl<A: Copy + Ord> Intervals<A> {
         let mut chains: Vec<Chains> = std::iter::once(if restricted { everything } else { Chains::MAX })
             .chain(firsts.iter().map(|first| at(*first)))
             .collect();
+        // Neighbours with the same chains are one: prefixes of one chain often are.
+        let mut before = chains[0];
+        let begins = chains[1..]
+            .iter()
+            .map(|own| std::mem::replace(&mut before, *own) != *own);
+        let begins: Vec<bool> = begins.collect();
+        retain(&mut firsts, begins.iter().copied());
+        retain(&mut chains, std::iter::once(true).chain(begins));
         if let Some(last) = firsts.last().copied() {
             let (size, of_last) = ((firsts.len() + 1).next_power_of_two(), chains[firsts.len()]);
             firsts.insert(0, firsts[0]);

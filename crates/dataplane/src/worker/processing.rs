@@ -53,10 +53,13 @@ impl ChainProcessing {
     /// Processes packets in buffers of `pool`, in batches of at most `batch` packets unless a function determines their
     /// size.
     pub(super) fn new(chain: Chain, pool: BufferPool, batch: usize) -> ChainProcessing {
-        // With the capacity that others have: whole lists of packets are exchanged.
-        let mut received = Batch::new(&pool, MAX_BATCH);
+        // Without a wish, with the capacity that lists of packets have for the default size: they are exchanged.
+        let mut received = Batch::new(&pool, batch);
         let wanted = chain.wanted_batch();
-        received.limit(wanted.unwrap_or(batch));
+        if let Some(packets) = wanted {
+            received = Batch::new(&pool, MAX_BATCH);
+            received.limit(packets);
+        }
         ChainProcessing {
             batch: received,
             sized: wanted.is_some(),

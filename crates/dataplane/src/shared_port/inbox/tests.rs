@@ -1,5 +1,6 @@
 use super::*;
-use tailwater_chain::batch::Batch;
+use crate::shared_port::lists::LISTS;
+use tailwater_chain::batch::{Batch, DEFAULT_BATCH};
 
 fn ends(size: usize) -> (Outlet, Inbox, Arc<AtomicU64>, BufferPool, BufferPool) {
     ends_with(size, 8)
@@ -12,7 +13,7 @@ fn ends_with(size: usize, held: usize) -> (Outlet, Inbox, Arc<AtomicU64>, Buffer
     let of_worker = BufferPool::lent(of_poller.memory().clone(), 8);
     let missed = Arc::<AtomicU64>::default();
     let progress = [Arc::<Progress>::default()];
-    let (mut outlets, inbox) = connect(&progress, (size, held), 8, &missed, (true, true));
+    let (mut outlets, inbox) = connect(&progress, (size, held), (of_poller.memory(), 8), &missed, (true, true));
     (outlets.remove(0), inbox, missed, of_poller, of_worker)
 }
 
@@ -21,11 +22,16 @@ fn deliver(outlet: &mut Outlet, pool: &mut BufferPool, frames: &[&[u8]]) {
     for (i, frame) in frames.iter().enumerate() {
         assert!(batch.push(pool, frame, Nanos(i as u64), 7));
     }
-    batch.hand_over(
-        |_| Some(()),
-        |(), packet, arrival| assert!(outlet.deliver(packet, arrival, pool)),
-    );
-    outlet.flush(pool);
+    assert!(pass(outlet, &mut batch, pool));
+}
+
+/// Passes all packets of a batch on, one by one.
+fn pass(outlet: &mut Outlet, batch: &mut Batch, pool: &mut BufferPool) -> bool {
+    let places: Vec<u8> = (0..batch.len() as u8).collect();
+    let delivered = outlet.deliver(batch, &places, pool);
+    batch.remove_moved(places.len());
+    assert!(batch.is_empty());
+    delivered
 }
 
 fn receive(inbox: &mut Inbox, batch: &mut Batch) {
@@ -45,7 +51,7 @@ fn packets_and_buffers_go_round() {
         assert_eq!((batch.frame(0), batch.frame(1)), (&b"one"[..], &b"two"[..]));
         batch.release(&mut of_worker);
         inbox.reclaim(&mut of_worker);
-        outlet.settle(&mut of_poller, &mut Vec::new());
+        outlet.settle(&mut of_poller);
         assert_eq!(of_poller.available(), 8);
     }
     assert_eq!(missed.load(Ordering::Relaxed), 0);
@@ -55,7 +61,7 @@ fn packets_and_buffers_go_round() {
 fn a_full_ring_loses_and_counts_and_keeps_no_buffer() {
     let (mut outlet, mut inbox, missed, mut of_poller, mut of_worker) = ends(2);
     deliver(&mut outlet, &mut of_poller, &[b"a", b"b", b"c"]);
-    outlet.settle(&mut of_poller, &mut Vec::new());
+    outlet.settle(&mut of_poller);
     assert_eq!((missed.load(Ordering::Relaxed), of_poller.available()), (1, 6));
     let mut lost = Vec::new();
     assert_eq!(inbox.discard(&mut |arrival, hash| lost.push((arrival, hash))), 2);
@@ -64,13 +70,10 @@ fn a_full_ring_loses_and_counts_and_keeps_no_buffer() {
     // Nobody would take them out again.
     let mut batch = Batch::new(&of_poller, 8);
     assert!(batch.push(&mut of_poller, b"d", Nanos(9), 7));
-    batch.hand_over(
-        |_| Some(()),
-        |(), packet, arrival| assert!(!outlet.deliver(packet, arrival, &mut of_poller)),
-    );
+    assert!(!pass(&mut outlet, &mut batch, &mut of_poller));
     assert!(outlet.is_over());
     // The first loss was never read.
-    assert_eq!(outlet.settle(&mut of_poller, &mut Vec::new()), 1);
+    assert_eq!(outlet.settle(&mut of_poller), 1);
     assert_eq!(of_poller.available(), 8);
     assert_eq!(of_worker.take_returned().map(|buffer| buffer.index()), None);
 }
@@ -90,7 +93,7 @@ fn buffers_come_back_though_the_poller_takes_them_late() {
         batch.release(&mut of_worker);
         inbox.reclaim(&mut of_worker);
     }
-    outlet.settle(&mut of_poller, &mut Vec::new());
+    outlet.settle(&mut of_poller);
     assert_eq!(of_poller.available(), 8);
 }
 
@@ -99,14 +102,10 @@ fn buffers_come_back_though_the_poller_takes_them_late() {
 fn what_an_ended_worker_left_comes_back_and_is_counted() {
     let (mut outlet, inbox, missed, mut of_poller, _of_worker) = ends(2);
     deliver(&mut outlet, &mut of_poller, &[b"a", b"b", b"c"]);
-    assert_eq!(
-        outlet.settle(&mut of_poller, &mut Vec::new()),
-        0,
-        "the worker counts them"
-    );
+    assert_eq!(outlet.settle(&mut of_poller), 0, "the worker counts them");
     drop(inbox);
-    assert_eq!(outlet.settle(&mut of_poller, &mut Vec::new()), 3);
-    assert_eq!(outlet.settle(&mut of_poller, &mut Vec::new()), 0);
+    assert_eq!(outlet.settle(&mut of_poller), 3);
+    assert_eq!(outlet.settle(&mut of_poller), 0);
     assert_eq!((missed.load(Ordering::Relaxed), of_poller.available()), (0, 8));
 }
 
@@ -117,7 +116,6 @@ struct Pair {
     missed: Arc<AtomicU64>,
     pools: [BufferPool; 2],
     batches: [Batch; 2],
-    spare: Vec<Packets>,
     sent: u64,
     seen: Vec<u64>,
 }
@@ -130,13 +128,13 @@ impl Pair {
         let of_worker = BufferPool::lent(of_poller.memory().clone(), 64);
         let missed = Arc::<AtomicU64>::default();
         let progress = [Arc::<Progress>::default()];
-        let (mut outlets, inbox) = connect(&progress, (size, 64), Pair::BUFFERS, &missed, (true, true));
+        let of_pollers = (of_poller.memory(), Pair::BUFFERS);
+        let (mut outlets, inbox) = connect(&progress, (size, 64), of_pollers, &missed, (true, true));
         Pair {
             outlet: outlets.remove(0),
             inbox,
             missed,
-            spare: (0..2).map(|_| Packets::new(of_poller.memory())).collect(),
-            batches: [&of_poller, &of_worker].map(|pool| Batch::new(pool, MAX_BATCH)),
+            batches: [&of_poller, &of_worker].map(|pool| Batch::new(pool, DEFAULT_BATCH)),
             pools: [of_poller, of_worker],
             sent: 0,
             seen: Vec::new(),
@@ -150,16 +148,11 @@ impl Pair {
             self.sent += 1;
             assert!(batch.push(pool, b"frame", Nanos(self.sent), 7));
         }
-        if whole && self.outlet.deliver_all(batch, &mut self.spare, pool) {
+        if whole && self.outlet.deliver_all(batch, pool) {
             assert!(batch.is_empty());
             return true;
         }
-        let outlet = &mut self.outlet;
-        batch.hand_over(
-            |_| Some(()),
-            |(), packet, arrival| assert!(outlet.deliver(packet, arrival, pool)),
-        );
-        outlet.flush(pool);
+        assert!(pass(&mut self.outlet, batch, pool));
         false
     }
 
@@ -181,7 +174,12 @@ impl Pair {
     }
 
     fn settle(&mut self) -> u64 {
-        self.outlet.settle(&mut self.pools[0], &mut self.spare)
+        self.outlet.settle(&mut self.pools[0])
+    }
+
+    /// Number of lists that are with the poller.
+    fn spare(&self) -> usize {
+        self.outlet.lists.as_ref().map_or(0, ListProducer::spare)
     }
 }
 
@@ -204,10 +202,10 @@ fn lists_and_single_packets_keep_their_order_and_lose_nothing() {
             }
             1 => {
                 let whole = random(2) == 0;
-                let before = pair.spare.len();
+                let before = pair.spare();
                 pair.take(1 + random(8) as usize, whole);
                 pair.settle();
-                wholes += u32::from(whole && pair.spare.len() > before);
+                wholes += u32::from(whole && pair.spare() > before);
             }
             _ => assert_eq!(pair.settle(), 0),
         }
@@ -218,7 +216,7 @@ fn lists_and_single_packets_keep_their_order_and_lose_nothing() {
     pair.inbox.reclaim(&mut pair.pools[1]);
     pair.settle();
     assert!(pair.seen.iter().copied().eq(1..=pair.sent), "{:?}", pair.seen);
-    assert_eq!((pair.spare.len(), pair.pools[0].available()), (2, 256));
+    assert_eq!((pair.spare(), pair.pools[0].available()), (LISTS, 256));
     assert_eq!(pair.missed.load(Ordering::Relaxed), 0);
     assert!(lists > 100 && wholes > 100, "{lists} lists, {wholes} taken whole");
 }
@@ -227,7 +225,7 @@ fn lists_and_single_packets_keep_their_order_and_lose_nothing() {
 fn lists_count_in_the_bound_of_the_ring() {
     let mut pair = Pair::new(16);
     assert!(pair.send(8, true) && pair.send(6, true));
-    // The ring has room for two more, and there are no more lists.
+    // The ring has room for two more.
     assert!(!pair.send(3, true));
     assert_eq!(pair.settle(), 0);
     assert_eq!(pair.missed.load(Ordering::Relaxed), 1);
@@ -245,17 +243,11 @@ fn what_a_worker_that_ends_left_of_its_lists_is_counted() {
     // Three packets of the first list, taken singly.
     assert_eq!(pair.take(3, true), 3);
     pair.inbox.reclaim(&mut pair.pools[1]);
-    let Pair {
-        inbox,
-        outlet,
-        pools,
-        spare,
-        ..
-    } = &mut pair;
-    let of_nobody = connect(&[], (16, 64), 1, &Arc::default(), (true, true)).1;
-    drop(std::mem::replace(inbox, of_nobody));
-    assert_eq!(outlet.settle(&mut pools[0], spare), 13);
-    assert_eq!((spare.len(), pools[0].available()), (2, 256));
+    let of_pollers = (pair.pools[0].memory(), 1);
+    let of_nobody = connect(&[], (16, 64), of_pollers, &Arc::default(), (true, true)).1;
+    drop(std::mem::replace(&mut pair.inbox, of_nobody));
+    assert_eq!(pair.settle(), 13);
+    assert_eq!((pair.spare(), pair.pools[0].available()), (LISTS, 256));
 }
 
 #[test]
@@ -270,5 +262,39 @@ fn packets_in_lists_are_discarded_and_told() {
     assert_eq!(pair.inbox.discard(&mut |arrival, _| lost.push(arrival.0)), 6);
     assert_eq!(lost, (6..=11).collect::<Vec<_>>());
     pair.settle();
-    assert_eq!(pair.spare.len(), 2);
+    assert_eq!(pair.spare(), LISTS);
+}
+
+/// Lists that fit together, and the buffers of packets that were taken before, which they bring along.
+#[test]
+fn a_worker_takes_several_lists_at_a_time() {
+    let mut pair = Pair::new(64);
+    for _ in 0..20 {
+        assert!(pair.send(3, true) && pair.send(4, true) && pair.send(5, true));
+        assert_eq!([10, 10, 10].map(|most| pair.take(most, true)), [7, 5, 0]);
+        assert_eq!(pair.settle(), 0);
+        // Those of the last batch went by the ring: no list came after it.
+        assert_eq!((pair.spare(), pair.pools[0].available()), (LISTS, 256));
+    }
+    assert!(pair.seen.iter().copied().eq(1..=pair.sent), "{:?}", pair.seen);
+}
+
+/// A list is full, and the next one begins; without lists, packets go singly.
+#[test]
+fn batches_longer_than_a_list_keep_their_order() {
+    let mut pair = Pair::new(512);
+    pair.batches[0] = Batch::new(&pair.pools[0], MAX_BATCH);
+    assert!(!pair.send(2 * DEFAULT_BATCH + 3, true));
+    assert_eq!(pair.spare(), LISTS - 3);
+    for _ in 0..LISTS {
+        pair.send(1, false);
+    }
+    assert_eq!(pair.spare(), 0);
+    while pair.inbox.has_more() {
+        pair.take(DEFAULT_BATCH, true);
+    }
+    pair.inbox.reclaim(&mut pair.pools[1]);
+    assert_eq!(pair.settle(), 0);
+    assert!(pair.seen.iter().copied().eq(1..=pair.sent), "{:?}", pair.seen);
+    assert_eq!((pair.spare(), pair.pools[0].available()), (LISTS, 256));
 }

@@ -211,3 +211,56 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn adjacent_prefixes_of_a_chain_are_one_interval() {
+    let adjacent: Vec<String> = (0..16).map(|network| format!("10.{network}.0.0/16")).collect();
+    let adjacent: Vec<&str> = adjacent.iter().map(String::as_str).collect();
+    let rules = ChainRules::new([(3, &to(&adjacent))]);
+    let AddressSearch::Table(table) = &rules.destinations.search else {
+        panic!()
+    };
+    let blocks = table.chains.iter().filter(|chains| **chains == 1 << 3);
+    assert_eq!((table.shift, blocks.count()), (20, 1));
+    for (destination, expected) in [
+        ("9.255.255.255", None),
+        ("10.0.0.0", Some(3)),
+        ("10.7.255.255", Some(3)),
+        ("10.15.255.255", Some(3)),
+        ("10.16.0.0", None),
+    ] {
+        assert_eq!(slot(&rules, destination), expected, "{destination}");
+    }
+}
+
+/// Prefixes close together, far from each other, and at the ends of the address space.
+#[test]
+fn tables_decide_as_intervals() {
+    for (list, has_table) in [
+        (&[][..], true),
+        (&["0.0.0.0/0"], true),
+        (&["10.0.0.0/9", "10.192.0.0/10"], true),
+        (&["10.0.0.0/24", "10.0.2.0/23", "10.0.126.0/24"], true),
+        (&["10.0.0.0/24", "10.0.128.0/24"], false),
+        (&["0.0.0.0/2", "192.168.0.0/16"], false),
+        (&["0.0.0.0/1", "128.0.0.0/1"], true),
+        (&["0.0.0.0/1", "192.0.0.0/4"], false),
+        (&["128.0.0.0/1"], false),
+        (&["10.1.2.3/32", "10.1.2.5/32"], true),
+    ] {
+        let matches = [to(list), to(&["10.0.0.0/24"])];
+        let rules = ChainRules::new(matches.iter().enumerate());
+        let alone = ChainRules::new([(5, &matches[0])]);
+        let is_searched = matches!(alone.destinations.search, AddressSearch::Intervals);
+        assert_eq!(is_searched, !has_table, "{list:?}");
+        for rules in [rules, alone] {
+            let destinations = &rules.destinations;
+            let bounds = destinations.v4.firsts.iter().copied().chain([0, 0x0a80_0000]);
+            for address in bounds.flat_map(|bound| [bound.wrapping_sub(1), bound, bound.wrapping_add(1)]) {
+                let address = std::net::Ipv4Addr::from(address);
+                let found = destinations.find(address.into());
+                assert_eq!(found, destinations.v4.find(address.into()), "{list:?} {address}");
+            }
+        }
+    }
+}
