@@ -65,15 +65,18 @@ const LEAST_RING: usize = 64;
 /// they are not there.
 const LEAST_HELD: u32 = 128;
 
-/// Size of the ring of a chain with `held` buffers at its workers, as the next after `chains` others on a port with
-/// `left` unreserved buffers and `pollers` pollers: at most `most`, and small enough for all chains that can follow.
-fn ring_size(most: usize, (chains, left): (u32, u32), pollers: u32, held: u32) -> usize {
-    let least = pollers * LEAST_RING as u32 + held.min(LEAST_HELD);
+/// Size of the rings of a chain with so many workers, which hold `held` buffers, as the next after `chains` others on a
+/// port of whose poller's buffers `left` are unreserved: at most `most`, and small enough for all chains that can
+/// follow. Where not all can, for as many as half of the buffers suffice for.
+fn ring_size(most: usize, (chains, left): (u32, u32), workers: u32, held: u32) -> usize {
+    let least = workers * LEAST_RING as u32 + held.min(LEAST_HELD);
     let group = GROUPS.into_iter().find(|group| chains < *group);
     let group = group.unwrap_or(MAX_CHAINS as u32);
     let later = (MAX_CHAINS as u32 - group) * least;
+    let all_fit = (MAX_CHAINS as u32).saturating_sub(chains) * least <= left;
+    let later = if all_fit { later } else { later.min(left / 2) };
     let room = left.saturating_sub(later) / group.saturating_sub(chains).max(1);
-    let ring = room.saturating_sub(held) / pollers;
+    let ring = room.saturating_sub(held) / workers.max(1);
     let power = ring.checked_ilog2().map_or(0, |power| 1 << power);
     power.clamp(LEAST_RING, most.next_power_of_two().max(LEAST_RING))
 }
@@ -405,10 +408,11 @@ impl SharedPort {
         let all = self.share.saturating_sub(OF_POLLER);
         let left = all.saturating_sub(chains.reserved.buffers);
         let connected = chains.matches.iter().flatten().count() as u32;
-        let pollers = u32::from(self.config.pollers);
-        let ring = ring_size(self.config.ring, (connected, left), pollers, held);
+        // Each worker has a ring from each poller.
+        let rings = u32::from(workers);
+        let ring = ring_size(self.config.ring, (connected, left), rings, held);
         let required = Reserved {
-            buffers: pollers * ring as u32 + held,
+            buffers: rings * ring as u32 + held,
             senders: workers + auxiliary,
         };
         if required.buffers > left {
@@ -481,7 +485,7 @@ mod tests {
 
     #[test]
     fn buffers_suffice_for_all_chains_and_the_first_have_long_rings() {
-        for (pollers, all, first) in [
+        for (workers, all, first) in [
             (1, 64_000, 1024),
             (1, 31_744, 1024),
             (2, 31_743, 1024),
@@ -490,18 +494,21 @@ mod tests {
             let (mut left, held) = (all, 128);
             let mut rings = Vec::new();
             for chains in 0..MAX_CHAINS as u32 {
-                let ring = ring_size(1024, (chains, left), pollers, held);
-                let required = pollers * ring as u32 + held;
+                let ring = ring_size(1024, (chains, left), workers, held);
+                let required = workers * ring as u32 + held;
                 assert!(
                     required <= left,
-                    "chain {chains} of {pollers} pollers: {required} of {left}"
+                    "chain {chains} of {workers} workers: {required} of {left}"
                 );
                 left -= required;
                 rings.push(ring);
             }
             assert_eq!(rings[0], first, "{rings:?}");
         }
-        // Too few for all: those that fit have the smallest rings.
+        // Too few for all: the first ones have rings for bursts, as on a server with many cores.
+        assert_eq!(ring_size(1024, (0, 7_167), 1, 128), 512);
+        assert_eq!(ring_size(1024, (0, 15_360), 2, 256), 512);
+        // Far too few: those that fit have the smallest rings.
         assert_eq!(ring_size(1024, (0, 2_000), 1, 128), LEAST_RING);
         assert_eq!(ring_size(16, (0, 60_000), 1, 128), LEAST_RING);
     }
