@@ -59,6 +59,7 @@ const FUNCTIONS: &[&str] = &[
     "wan-optimizer",
     "xdp-filter",
     "xdp-counter",
+    "wasm-rate-limit",
 ];
 
 /// Minimum duration of a run's passes over known flows.
