@@ -10,11 +10,12 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tailwater_functions::wasm::{Limits, Machine, Program, SETUP_INSTRUCTIONS};
+use tailwater_functions::wasm::{Limits, Machine, Program};
 
 const LIMITS: Limits = Limits {
     instructions: 4096,
     memory: 4 << 20,
+    setup: 1 << 20,
 };
 /// Most of the area that the host adds.
 const AREA: usize = 1 << 20;
@@ -26,7 +27,7 @@ fuzz_target!(|bytes: &[u8]| {
     for config in ["{}", "{\"packetsPerSecond\":10}"] {
         if let Ok((machine, description)) = Machine::new(&program, config, &LIMITS) {
             assert!(machine.memory_bytes() <= LIMITS.memory + AREA);
-            assert!(machine.setup_cost() <= 2 * SETUP_INSTRUCTIONS);
+            assert!(machine.setup_cost() <= 2 * LIMITS.setup);
             assert!(description.drop_reasons.len() <= 18 && description.state_bytes <= 1024);
         }
     }

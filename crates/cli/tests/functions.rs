@@ -81,7 +81,10 @@ fn the_example_in_c() {
     // The same source as a WebAssembly module.
     let module = examples().join("programs/wasm/rate_limit.wasm");
     let module = module.canonicalize().unwrap();
-    let module = format!("[{{wasm: {{file: {}, config: {{packetsPerSecond: 2000, burst: 16}}}}}}]", module.display());
+    let module = format!(
+        "[{{wasm: {{file: {}, config: {{packetsPerSecond: 2000, burst: 16}}}}}}]",
+        module.display()
+    );
     let wasm = folder.spec("wasm.yaml", &module, "");
     let in_wasm = common::report(&wasm, &traffic, &[]);
     assert_identity(&in_wasm);

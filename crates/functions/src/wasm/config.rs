@@ -1,7 +1,7 @@
 //! Configuration of `wasm`, and instances made from it.
 
 use super::function::{Loaded, Wasm};
-use super::machine::{Limits, Machine};
+use super::machine::{Limits, Machine, SETUP_INSTRUCTIONS};
 use super::program::{MAX_MODULE, Program};
 use super::spec::{FIELDS, MAX_INSTRUCTIONS, MEMORY};
 use super::{Description, KIND, WasmError};
@@ -51,6 +51,7 @@ impl WasmConfig {
         };
         let read_only = fields.optional("readOnly");
         let read_only = read_only.map(|node| node.word(&[("true", true), ("false", false)]));
+        let read_only = read_only.transpose()?.unwrap_or(false);
         let instructions = fields.optional("instructionLimit");
         let instructions = instructions.map(|node| node.whole(1..=MAX_INSTRUCTIONS)).transpose()?;
         let memory = fields.optional("memoryLimit");
@@ -58,6 +59,7 @@ impl WasmConfig {
         let limits = Limits {
             instructions: instructions.unwrap_or(DEFAULT_INSTRUCTIONS) as u32,
             memory: memory.transpose()?.unwrap_or(DEFAULT_MEMORY) as usize,
+            setup: SETUP_INSTRUCTIONS,
         };
         let path = context.file(file.string(MODULE)?);
         let name = path.display().to_string();
@@ -81,7 +83,7 @@ impl WasmConfig {
             program,
             description,
             config,
-            read_only: read_only.transpose()?.unwrap_or(false),
+            read_only,
             limits,
             setup_cost,
         })

@@ -9,7 +9,7 @@ use wasmi::{
     WasmResults,
 };
 
-/// Instructions that the set-up of an instance may take: initialisation, `configure` and `start`.
+/// Instructions that the set-up of an instance may take.
 pub const SETUP_INSTRUCTIONS: u64 = 16 << 20;
 /// Maximum number of functions that a module's pointers refer to.
 const MAX_TABLE: usize = 65_536;
@@ -24,6 +24,8 @@ pub struct Limits {
     pub instructions: u32,
     /// Memory of the module in bytes, without the area for packets.
     pub memory: usize,
+    /// Instructions of the set-up: initialisation, `configure` and `start`.
+    pub setup: u64,
 }
 
 /// Limits that the engine enforces, with so many bytes of memory.
@@ -66,7 +68,7 @@ impl Machine {
         if let Some(found) = initial_memory(program).filter(|found| *found > most) {
             return Err(WasmError::Memory { most, found });
         }
-        store.set_fuel(SETUP_INSTRUCTIONS).map_err(failed("set-up"))?;
+        store.set_fuel(limits.setup).map_err(failed("set-up"))?;
         let instance = Instance::new(&mut store, &program.module, &[]).map_err(failed("initialisation"))?;
         // The program checked the exports.
         let missing = || WasmError::description("expected its exports");
@@ -106,7 +108,7 @@ impl Machine {
                 started
             }
         };
-        let used = SETUP_INSTRUCTIONS - machine.store.get_fuel().unwrap_or(0).min(SETUP_INSTRUCTIONS);
+        let used = limits.setup.saturating_sub(machine.store.get_fuel().unwrap_or(0));
         machine.setup_cost = used + machine.memory_bytes() as u64 / BYTES_PER_INSTRUCTION;
         Ok((machine, description))
     }
@@ -186,7 +188,7 @@ impl Machine {
         self.setup_cost
     }
 
-    /// Processes the first `count` packets of the area, in at most `most` instructions. Returns the number that it took.
+    /// Processes the first `count` packets of the area, in at most `most` instructions. Returns their number.
     ///
     /// # Errors
     /// The call was ended, or failed. The instance must not be used again.

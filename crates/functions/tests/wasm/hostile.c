@@ -1,7 +1,8 @@
 /* Function that counts the packets of each flow, and misbehaves on packets whose payload begins with a letter of its
  * configuration, as that letter says. Every other packet passes.
  *
- * Built by: clang --target=wasm32 -O2 -std=c11 -nostdlib -mbulk-memory -I ../../../sdk/include/wasm -I ../../../sdk/include
+ * Built by: clang --target=wasm32 -O2 -std=c11 -nostdlib -mbulk-memory
+ * -I ../../../sdk/include/wasm -I ../../../sdk/include
  * -Wl,--no-entry,--export=tailwater_function,--export-table,--stack-first,-z,stack-size=16384,--strip-all
  * -o hostile.wasm hostile.c ../../../sdk/include/wasm/libc.c
  */
