@@ -89,7 +89,6 @@ static int process(void *instance, struct tw_batch *batch) {
         struct tw_packet *packet = &batch->packets[i];
         struct flow *flow = packet->state;
         batch->counters[PACKETS]++;
-        if ((packet->flags & TW_NEW_FLOW) && flow->packets) return 1;
         flow->packets++;
         if (packet->frame[packet->payload_offset] != *mode) continue;
         int code = misbehave(packet, batch->counters);
