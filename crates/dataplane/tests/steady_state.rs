@@ -187,7 +187,10 @@ fn nothing_is_allocated_per_packet() {
     ] {
         // An interpreter that is not optimised is slow.
         let part = if functions == WASM { 20 } else { 1 };
-        let (few, many) = (allocations(functions, 20_000 / part), allocations(functions, 100_000 / part));
+        let (few, many) = (
+            allocations(functions, 20_000 / part),
+            allocations(functions, 100_000 / part),
+        );
         assert_eq!(few, many, "{functions}: allocations grow with the packets");
     }
 }

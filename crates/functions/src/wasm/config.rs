@@ -108,6 +108,11 @@ impl FunctionConfig for WasmConfig {
         self.read_only
     }
 
+    /// The module's sandbox holds in the host's process, too.
+    fn may_stay(&self) -> bool {
+        true
+    }
+
     fn requirements(&self, _capacity: usize) -> Requirements {
         Requirements {
             reads_only: self.read_only,

@@ -3,7 +3,7 @@
 use super::error::WasmError;
 use super::layout::{DROP_REASON_BYTES, FUNCTION_BYTES, u32_at};
 use std::collections::BTreeSet;
-use std::sync::{LazyLock, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use tailwater_sdk::abi;
 use tailwater_sdk::host::{WrongFunction, is_label};
 
@@ -174,8 +174,8 @@ fn name(memory: &[u8], address: u32, field: &str) -> Result<&'static str, WasmEr
 
 /// Names live as long as the process, as those of built-in functions do. Each is stored once, so that reading a spec
 /// again needs no more memory.
-static NAMES: LazyLock<Mutex<BTreeSet<&'static str>>> = LazyLock::new(Mutex::default);
-static LISTS: LazyLock<Mutex<BTreeSet<&'static [&'static str]>>> = LazyLock::new(Mutex::default);
+static NAMES: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
+static LISTS: Mutex<BTreeSet<&'static [&'static str]>> = Mutex::new(BTreeSet::new());
 
 fn intern(text: &str) -> &'static str {
     let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
