@@ -1,6 +1,12 @@
 //! Refusals of a program without its optional features, as `make demo` builds it: one line, exit code 2, and which
 //! build has them. `cargo test -p tailwater --no-default-features --test built_without`.
-#![cfg(not(any(feature = "control", feature = "ipsec", feature = "metrics", feature = "redis", feature = "wasm")))]
+#![cfg(not(any(
+    feature = "control",
+    feature = "ipsec",
+    feature = "metrics",
+    feature = "redis",
+    feature = "wasm"
+)))]
 
 mod common;
 

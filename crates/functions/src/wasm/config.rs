@@ -3,8 +3,8 @@
 use super::function::{Loaded, Wasm};
 use super::machine::{Limits, Machine, SETUP_INSTRUCTIONS};
 use super::program::{MAX_MODULE, Program};
-use super::spec::{FIELDS, MAX_INSTRUCTIONS, MEMORY};
-use super::{Description, KIND, WasmError};
+use super::spec::{FIELDS, MAX_INSTRUCTIONS, MEMORY, NAME};
+use super::{Description, WasmError};
 use crate::kind::{BuildContext, Context, FunctionConfig, FunctionError, FunctionFactory, Requirements};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -92,7 +92,7 @@ impl WasmConfig {
 
 impl FunctionConfig for WasmConfig {
     fn kind(&self) -> &'static str {
-        KIND.name
+        NAME
     }
 
     fn default_name(&self) -> &str {

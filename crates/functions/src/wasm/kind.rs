@@ -6,7 +6,7 @@ use tailwater_api::located::Located;
 
 /// Kind `wasm`.
 pub static KIND: FunctionKind = FunctionKind {
-    name: "wasm",
+    name: super::spec::NAME,
     summary: "Function compiled to WebAssembly, in a sandbox",
     fields: &super::spec::FIELDS,
     parse,

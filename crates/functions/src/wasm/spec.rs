@@ -2,6 +2,8 @@
 
 use tailwater_api::schema::{FILE, Field, Map, Type};
 
+/// Name of the kind.
+pub(super) const NAME: &str = "wasm";
 /// Highest number of instructions for a packet, as for `xdp`.
 pub(super) const MAX_INSTRUCTIONS: u64 = 1_000_000;
 /// Memory of a module, and the least that it can be limited to: a page.
