@@ -33,6 +33,8 @@ pub enum Language {
     C,
     /// Rust
     Rust,
+    /// C11, compiled to WebAssembly
+    Wasm,
 }
 
 /// Includes a file of a crate.
@@ -70,6 +72,21 @@ const C: &[File] = &[
     ("tailwater_nf.h", sdk!("include/tailwater_nf.h")),
     ("tailwater_json.h", sdk!("include/tailwater_json.h")),
     ("tailwater_test.h", sdk!("include/tailwater_test.h")),
+];
+
+const WASM: &[File] = &[
+    ("function.c", include_str!("new_function/c/function.c")),
+    ("test.c", include_str!("new_function/c/test.c")),
+    ("Makefile", include_str!("new_function/wasm/Makefile")),
+    ("README.md", include_str!("new_function/wasm/README.md")),
+    (".gitignore", include_str!("new_function/wasm/gitignore")),
+    ("chain.yaml", include_str!("new_function/wasm/chain.yaml")),
+    ("tailwater_nf.h", sdk!("include/tailwater_nf.h")),
+    ("tailwater_json.h", sdk!("include/tailwater_json.h")),
+    ("tailwater_test.h", sdk!("include/tailwater_test.h")),
+    ("wasm/libc.c", sdk!("include/wasm/libc.c")),
+    ("wasm/stdlib.h", sdk!("include/wasm/stdlib.h")),
+    ("wasm/string.h", sdk!("include/wasm/string.h")),
 ];
 
 const RUST: &[File] = &[
@@ -133,6 +150,7 @@ pub fn new_function(args: &NewFunctionArgs) -> Result<ExitCode, CliError> {
             format!("target/release/{name}-nf"),
             "cargo test && cargo build --release",
         ),
+        Language::Wasm => (WASM, &[][..], format!("{identifier}.wasm"), String::new(), "make"),
     };
     // libtailwater_nf is built into the same directory as this program.
     let program_folder = std::env::current_exe().ok();

@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 
 /// Optional parts of the program, and whether this build has them.
-const PARTS: [(&str, bool); 7] = [
+const PARTS: [(&str, bool); 8] = [
     ("cluster", cfg!(feature = "cluster")),
     ("control", cfg!(feature = "control")),
     ("dpdk", cfg!(feature = "dpdk")),
@@ -11,6 +11,7 @@ const PARTS: [(&str, bool); 7] = [
     ("metrics", cfg!(feature = "metrics")),
     ("milp", cfg!(feature = "milp")),
     ("redis", cfg!(feature = "redis")),
+    ("wasm", cfg!(feature = "wasm")),
 ];
 
 /// Commit of the sources, which `tools/release.sh` and the packages set.

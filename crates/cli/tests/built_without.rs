@@ -1,6 +1,12 @@
 //! Refusals of a program without its optional features, as `make demo` builds it: one line, exit code 2, and which
 //! build has them. `cargo test -p tailwater --no-default-features --test built_without`.
-#![cfg(not(any(feature = "control", feature = "ipsec", feature = "metrics", feature = "redis")))]
+#![cfg(not(any(
+    feature = "control",
+    feature = "ipsec",
+    feature = "metrics",
+    feature = "redis",
+    feature = "wasm"
+)))]
 
 mod common;
 
@@ -22,6 +28,8 @@ fn without_features_their_options_and_fields_are_refused() {
     let ipsec = format!("[{{ipsec: {{inbound: [{{name: a, spi: 256, {key}, destination: 192.0.2.1}}]}}}}]");
     let chain = folder.spec("ipsec.yaml", &ipsec, "");
     assert_without(&run(&[&"run", &chain]), "ipsec.yaml:5", "ipsec");
+    let chain = folder.spec("wasm.yaml", "[{wasm: {file: none.wasm}}]", "");
+    assert_without(&run(&[&"run", &chain]), "wasm.yaml:5", "wasm");
     let chain = folder.forward();
     assert_without(&run(&[&"run", &chain, &"--metrics", &"0"]), "--metrics", "metrics");
     assert_without(&run(&[&"get", &"chains"]), "get", "control");

@@ -33,7 +33,7 @@ const fn drops(name: &'static str, delivered: [f64; 2], drops: &'static [&'stati
     Expected { name, delivered, drops }
 }
 
-const CHAINS: [Expected; 26] = [
+const CHAINS: [Expected; 27] = [
     passes("accounting"),
     drops("acl", [99.0, 99.99], &["acl/denied"]),
     drops("acl-8000", [99.0, 99.99], &["acl/denied"]),
@@ -73,6 +73,7 @@ const CHAINS: [Expected; 26] = [
             "urlFilter/url-blocked",
         ],
     ),
+    drops("wasm", [0.0, 100.0], &["rate-limit/over-rate"]),
     passes("xdp"),
 ];
 

@@ -78,6 +78,20 @@ fn the_example_in_c() {
     assert_eq!(count(&report, "delivered"), sent + 10);
     assert_eq!(reason(&report, "rate-limit/flows"), 2);
     assert_eq!(reason(&report, "rate-limit/limited-flows"), 1);
+    // The same source as a WebAssembly module.
+    let module = examples().join("programs/wasm/rate_limit.wasm");
+    let module = module.canonicalize().unwrap();
+    let module = format!(
+        "[{{wasm: {{file: {}, config: {{packetsPerSecond: 2000, burst: 16}}}}}}]",
+        module.display()
+    );
+    let wasm = folder.spec("wasm.yaml", &module, "");
+    let in_wasm = common::report(&wasm, &traffic, &[]);
+    assert_identity(&in_wasm);
+    assert_eq!(count(&in_wasm, "delivered"), count(&report, "delivered"));
+    for name in ["over-rate", "flows", "limited-flows"].map(|name| format!("rate-limit/{name}")) {
+        assert_eq!(reason(&in_wasm, &name), reason(&report, &name), "{name}");
+    }
 }
 
 #[test]
@@ -147,6 +161,18 @@ fn skeletons_build_and_pass_and_run() {
     assert!(make(&place, "test").contains("my-limit: all tests passed"));
     make(&place, "my_limit.so");
     check("my-limit");
+    // WebAssembly: the same function, with the same tests. Not every machine has clang for it.
+    let written = new("boxed", "wasm");
+    assert!(written.status.success(), "{}", text(&written.stderr));
+    let place = folder.path("boxed");
+    assert!(make(&place, "test").contains("boxed: all tests passed"));
+    let is_installed = |program: &str| Command::new(program).arg("--version").output().is_ok();
+    if is_installed("clang") && is_installed("wasm-ld") {
+        make(&place, "all");
+        check("boxed");
+    } else {
+        println!("skipped: clang or its linker for WebAssembly is not installed");
+    }
     // A name that is a keyword.
     let written = new("match", "rust");
     assert!(written.status.success(), "{}", text(&written.stderr));

@@ -59,6 +59,8 @@ const FUNCTIONS: &[&str] = &[
     "wan-optimizer",
     "xdp-filter",
     "xdp-counter",
+    "rate-limit-c",
+    "rate-limit-wasm",
 ];
 
 /// Minimum duration of a run's passes over known flows.

@@ -41,4 +41,5 @@ pub mod tunnel;
 pub mod upf;
 pub mod url_filter;
 pub mod wan_optimizer;
+pub mod wasm;
 pub mod xdp;

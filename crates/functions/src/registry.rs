@@ -30,6 +30,7 @@ pub static KINDS: &[&FunctionKind] = &[
     &crate::wan_optimizer::KIND,
     &crate::library::LIBRARY,
     &crate::library::PROGRAM,
+    &crate::wasm::KIND,
     &crate::external::KIND,
 ];
 

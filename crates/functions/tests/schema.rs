@@ -24,6 +24,7 @@ const OTHER_CONDITIONS: &[(&str, &str)] = &[
     (".wanOptimizer.port", "room for the streams' ports"),
     (".library.file", "the library is loaded"),
     (".xdp.file", "an object of clang"),
+    (".wasm.file", "a WebAssembly module"),
     (".onFailure", "bypass of functions that stop and change no packets"),
     (".nat.ports", "at least 512 ports"),
     (".backends[0].mac", "mode: mac"),

@@ -99,6 +99,16 @@ impl FlowStates<'_> {
         self.slot.typed(table, packet.flow, packet.is_reversed())
     }
 
+    /// Bytes of the state of the packet's flow.
+    ///
+    /// # Panics
+    /// If the packet has no flow.
+    #[inline]
+    pub fn bytes(&mut self, packet: &Packet) -> &mut [u8] {
+        let table = self.table.as_mut().expect("called only by functions with flow state");
+        table.state(packet.flow, &self.slot.state_of(packet.is_reversed()))
+    }
+
     /// Address of the state of the packet's flow, aligned to 8 bytes. The caller may access it until the states are
     /// used again.
     ///

@@ -28,7 +28,7 @@ Examples:
   tailwater test-function chain.yaml
       Checks the functions of a chain, usually one of your own.
   tailwater test-function limit.so --config '{\"packets\": 100}'
-      Checks a library without a spec.
+      Checks a library, or a WebAssembly module (limit.wasm), without a spec.
 
 Exit codes: 0 no check failed, 1 a check failed, 2 wrong input.";
 
@@ -42,9 +42,9 @@ const MARK: &str = "tailwater-check:";
 /// Arguments of `tailwater test-function`.
 #[derive(Debug, Args)]
 pub struct TestFunctionArgs {
-    /// Chain spec (`.yaml`, `.yml`), or a function's shared library
+    /// Chain spec (`.yaml`, `.yml`), or a function's shared library or WebAssembly module (`.wasm`)
     pub file: PathBuf,
-    /// Configuration of the library, in JSON
+    /// Configuration of the library or module, in JSON
     #[arg(long, value_name = "JSON")]
     pub config: Option<String>,
     /// Run one check in this process; started by this program
@@ -94,7 +94,7 @@ pub fn test_function(args: &TestFunctionArgs) -> Result<ExitCode, CliError> {
     })
 }
 
-/// The chain of the spec, or one of the library alone.
+/// The chain of the spec, or one of the library or module alone.
 fn spec(args: &TestFunctionArgs) -> Result<ChainSpec, CliError> {
     let is_spec = args
         .file
@@ -107,16 +107,20 @@ fn spec(args: &TestFunctionArgs) -> Result<ChainSpec, CliError> {
             let path = fs::canonicalize(&args.file).map_err(|error| {
                 CliError::of_file(format!("{}: cannot be read: {error}", args.file.display()), &error)
             })?;
-            let mut library = format!("file: {}", json_text(&path.to_string_lossy()));
+            let kind = match path.extension() {
+                Some(extension) if extension == "wasm" => "wasm",
+                _ => "library",
+            };
+            let mut function = format!("file: {}", json_text(&path.to_string_lossy()));
             if let Some(config) = config {
                 let config: serde_json::Value = serde_json::from_str(config)
                     .map_err(|error| CliError::Input(format!("--config: expected JSON: {error}")))?;
                 // JSON is YAML; a map of several lines would change the places in messages.
-                let _ = write!(library, ", config: {config}");
+                let _ = write!(function, ", config: {config}");
             }
             let text = format!(
                 "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {{name: test}}\nspec:\n  functions:\n    - \
-                 library: {{{library}}}\n  slo: {{latency: 1ms}}\n"
+                 {kind}: {{{function}}}\n  slo: {{latency: 1ms}}\n"
             );
             Ok(ChainSpec::parse(&text, "test", Path::new("/"))?)
         }

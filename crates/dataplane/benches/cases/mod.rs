@@ -178,6 +178,11 @@ pub fn functions(chain: &str, flows: u32) -> Option<String> {
         // Objects of clang, as the examples have them.
         "xdp-filter" => "[{xdp: {file: programs/xdp/port_filter.o, readOnly: true}}]".to_owned(),
         "xdp-counter" => "[{xdp: {file: programs/xdp/source_counter.o, readOnly: true}}]".to_owned(),
+        // The example's function in C, as a module; as a library it is below.
+        "rate-limit-wasm" => format!(
+            "[{{wasm: {{file: programs/wasm/rate_limit.wasm, config: {}}}}}]",
+            library::RATE_LIMIT_CONFIG
+        ),
         // Limits that apply to every answer, and that none exceeds.
         "dns-guard" => format!(
             "[{{dnsGuard: {{prefixes: {{ipv4: 32}}, limits: {{responses: 100000, all: 100000}}, accounts: {}}}}}]",

@@ -1,7 +1,7 @@
 //! The same function twice: in C behind the interface of `tailwater_nf.h`, and in Rust as this program's own.
 
 use bytemuck::{Pod, Zeroable};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 use tailwater_chain::batch::Batch;
@@ -9,25 +9,38 @@ use tailwater_chain::function::{FlowStates, FunctionProperties, NetworkFunction}
 use tailwater_functions::own::OwnFunction;
 use tailwater_functions::spec::ChainSpec;
 
+/// Limit of the example that no flow reaches.
+pub const RATE_LIMIT_CONFIG: &str = "{packetsPerSecond: 1000000000, burst: 1000000}";
+
 /// A chain's function in C, if it has one.
 pub fn in_c(chain: &str) -> Option<String> {
     static FORWARD: OnceLock<PathBuf> = OnceLock::new();
     static COUNT: OnceLock<PathBuf> = OnceLock::new();
+    static RATE_LIMIT: OnceLock<PathBuf> = OnceLock::new();
+    const OWN: &str = "benches/library/functions.c";
+    const EXAMPLE: &str = "../../examples/functions/rate-limit/rate_limit.c";
     let file = match chain {
-        "forward-c" => FORWARD.get_or_init(|| compile("FORWARD")),
-        "count-c" => COUNT.get_or_init(|| compile("COUNT")),
+        "forward-c" => FORWARD.get_or_init(|| compile("FORWARD", OWN)),
+        "count-c" => COUNT.get_or_init(|| compile("COUNT", OWN)),
+        "rate-limit-c" => RATE_LIMIT.get_or_init(|| compile("RATE_LIMIT", EXAMPLE)),
         _ => return None,
     };
+    if chain == "rate-limit-c" {
+        return Some(format!(
+            "{{library: {{file: '{}', config: {RATE_LIMIT_CONFIG}}}}}",
+            file.display()
+        ));
+    }
     Some(format!("{{library: {{file: '{}'}}}}", file.display()))
 }
 
-fn compile(which: &str) -> PathBuf {
+fn compile(which: &str, source: &str) -> PathBuf {
     let file = std::env::temp_dir().join(format!("tailwater-{}-{which}.so", std::process::id()));
-    let here = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/library/functions.c");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(source);
     let compiled = Command::new("cc")
         .args(["-O2", "-Wall", "-fPIC", "-shared", &format!("-D{which}")])
         .arg(concat!("-I", env!("CARGO_MANIFEST_DIR"), "/../sdk/include"))
-        .args(["-o".as_ref(), file.as_os_str(), here.as_ref()])
+        .args(["-o".as_ref(), file.as_os_str(), source.as_os_str()])
         .status();
     assert!(compiled.is_ok_and(|status| status.success()), "cc failed");
     file
@@ -35,7 +48,7 @@ fn compile(which: &str) -> PathBuf {
 
 /// Deletes the libraries' files. Loaded libraries stay loaded.
 pub fn clean() {
-    for which in ["FORWARD", "COUNT"] {
+    for which in ["FORWARD", "COUNT", "RATE_LIMIT"] {
         let name = format!("tailwater-{}-{which}.so", std::process::id());
         // It may not exist.
         let _ = std::fs::remove_file(std::env::temp_dir().join(name));
