@@ -124,9 +124,9 @@ pub fn steps(
 /// Spec of an instance on its server, with the sockets of its pods, and the names under which it keeps flow state: the
 /// instances of a chain share it, and each is an owner of its own.
 ///
-/// Which packets it gets the ingress decides: the server takes all that have its MAC address. So a chain's match changes
-/// without a change on servers, whose flows stay, and an instance that is sent packets of the new match before it has
-/// the new spec, or of the old one after that, takes them.
+/// The ingress decides which packets it gets: the server takes all that have its MAC address. So a chain's match
+/// changes without a change on servers, whose flows stay, and an instance that is sent packets of the new match before
+/// it has the new spec, or of the old one after that, takes them.
 fn local_spec(instance: &ChainInstance, name: &str, pods: &Path) -> Map<String, Value> {
     let mut spec = spec_of(instance, name, pods);
     if let Some(Value::Object(matching)) = spec.get_mut("match")

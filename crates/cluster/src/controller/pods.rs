@@ -321,7 +321,8 @@ fn tell_instance(instance: &ChainInstance, running: &BTreeMap<String, String>) -
     Some(Write::Change { key, patch })
 }
 
-/// Pod of a function of an instance, with the templates of its claims; `None` if the instance has no name on its server.
+/// Pod of a function of an instance, with the templates of its claims; `None` if the instance has no name on its
+/// server.
 fn desired_pod(
     instance: &ChainInstance,
     index: usize,
