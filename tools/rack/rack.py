@@ -205,6 +205,20 @@ def failures(rack):
         rack.agent(rack.dead.removeprefix("server-"))
         rack.until("it is ready", lambda: len(ready_servers(rack)) == 3)
 
+    def has_match(prefixes):
+        runs = [json.loads(one.get("status", {}).get("match") or "{}") for one in rack.instances()]
+        return all(match.get("destinations") == prefixes for match in runs)
+
+    def change_match():
+        """The same packets, by longer prefixes; then more packets, by shorter ones."""
+        path = "/apis/tailwater.dev/v1alpha1/namespaces/default/chains/edge"
+        longer, shorter = ["10.1.0.0/17", "10.1.128.0/17"], ["10.1.0.0/16", "10.2.0.0/16"]
+        for prefixes in (longer, shorter):
+            patch = {"spec": {"match": {"destinations": prefixes}}}
+            rack.request("PATCH", path, patch, "application/merge-patch+json")
+            rack.until("all instances run it", lambda prefixes=prefixes: has_match(prefixes))
+            time.sleep(1)
+
     def scale(number):
         path = "/apis/tailwater.dev/v1alpha1/namespaces/default/chains/edge"
         rack.request("PATCH", path, {"spec": {"scale": {"min": number}}}, "application/merge-patch+json")
@@ -248,6 +262,7 @@ def failures(rack):
     longest = 1.5 if rack.software else 0.5
     return [
         ("nothing", lambda: time.sleep(2), 0.5),
+        ("spec.match changes, twice", change_match, 0.5),
         ("the leading controller is killed", lambda: away(["controller-first"], lambda: rack.start_controller("first")), 0.5),
         ("the API server is away for 3 s", lambda: away(["kube-apiserver"], rack.start_api_server), 0.5),
         ("Redis restarts without its data", restart_redis, 1),

@@ -481,5 +481,13 @@ fn a_chain_that_uses_no_auxiliary_core_says_why() {
         "{counted}"
     );
     assert!(!events("plain").contains("NoAuxiliaryCores"));
+    // Nor can its flows go to another server.
+    let chains = folder.chains();
+    let bound = |index: usize| chains["chains"][index]["bound_state"].as_str().unwrap_or_default();
+    assert!(
+        bound(0).starts_with("function xdp: its maps belong to one core"),
+        "{chains}"
+    );
+    assert_eq!(bound(1), "");
     serving.stop();
 }

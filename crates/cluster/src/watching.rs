@@ -15,8 +15,8 @@ use tokio::sync::{Notify, watch};
 #[derive(Clone)]
 pub struct Watched<K: Lookup<DynamicType: Hash + Eq + Clone> + 'static> {
     store: Store<K>,
-    /// The API server has no definition of the kind.
-    is_undefined: watch::Receiver<bool>,
+    /// Status with which the API server last refused to list them.
+    refused: watch::Receiver<Option<u16>>,
 }
 
 impl<K: Lookup<DynamicType: Hash + Eq + Clone> + Clone + 'static> Watched<K> {
@@ -28,11 +28,21 @@ impl<K: Lookup<DynamicType: Hash + Eq + Clone> + Clone + 'static> Watched<K> {
 
     /// Waits until all have been seen once, or the API server says that it does not know the kind.
     pub async fn ready_or_undefined(&self) {
-        let mut is_undefined = self.is_undefined.clone();
+        self.ready_or_refused(&[404]).await;
+    }
+
+    /// Waits until all have been seen once, or the API server says that it does not know the kind, or does not permit
+    /// to list them.
+    pub async fn ready_or_unavailable(&self) {
+        self.ready_or_refused(&[404, 403]).await;
+    }
+
+    async fn ready_or_refused(&self, statuses: &[u16]) {
+        let mut refused = self.refused.clone();
         tokio::select! {
             () = self.ready() => {}
             // An error means that the program ends.
-            _ = is_undefined.wait_for(|is_undefined| *is_undefined) => {}
+            _ = refused.wait_for(|status| status.is_some_and(|status| statuses.contains(&status))) => {}
         }
     }
 
@@ -47,9 +57,12 @@ impl<K: Lookup<DynamicType: Hash + Eq + Clone> + Clone + 'static> Watched<K> {
     }
 }
 
-/// Returns `true` if the API server does not know the kind.
-fn is_not_found(error: &watcher::Error) -> bool {
-    matches!(error, watcher::Error::InitialListFailed(kube::Error::Api(status)) if status.code == 404)
+/// Returns the status with which the API server refused to list objects, if it did.
+fn refusal(error: &watcher::Error) -> Option<u16> {
+    match error {
+        watcher::Error::InitialListFailed(kube::Error::Api(status)) => Some(status.code),
+        _ => None,
+    }
 }
 
 /// Returns the objects of an API, and the future that keeps them up to date. Each change notifies.
@@ -64,10 +77,10 @@ where
     K::DynamicType: Send + Sync,
 {
     let writer = Writer::new(K::DynamicType::default());
-    let (undefined, is_undefined) = watch::channel(false);
+    let (refusing, refused) = watch::channel(None);
     let store = Watched {
         store: writer.as_reader(),
-        is_undefined,
+        refused,
     };
     let (changed, notices) = (Arc::clone(changed), notices.clone());
     let kind = K::plural(&K::DynamicType::default()).into_owned();
@@ -77,7 +90,7 @@ where
             Ok(_) => changed.notify_one(),
             Err(error) => {
                 notices.warn(&format!("{kind} are not up to date: {error}"));
-                undefined.send_replace(is_not_found(&error));
+                refusing.send_replace(refusal(&error));
             }
         }
         std::future::ready(())

@@ -245,6 +245,8 @@ pub struct ChainObservation {
     pub traces: Option<TracedChain>,
     /// Part of the last-level cache that its core has, if the cache is divided.
     pub cache: Option<CacheWays>,
+    /// Why flows cannot leave this server with all of their state, if they cannot: one line.
+    pub bound_state: Option<String>,
 }
 
 /// Load of a chain in all windows that have ended.
@@ -288,6 +290,7 @@ impl ChainObservation {
             details: None,
             traces: None,
             cache: None,
+            bound_state: None,
         }
     }
 }

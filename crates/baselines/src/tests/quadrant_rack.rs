@@ -49,6 +49,7 @@ fn capacity(instances: &[InstanceView], network: Nanos) -> ChainCapacity {
         most: 9,
         redundancy: 1,
         pool: None,
+        is_bound: false,
         demand: ChainDemand::default(),
     };
     let instances: Vec<&InstanceView> = instances.iter().collect();

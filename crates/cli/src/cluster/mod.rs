@@ -103,6 +103,7 @@ pub fn controller(args: &ControllerArgs) -> Result<ExitCode, CliError> {
             cpu: args.profile_cpu.to_string(),
             memory: args.profile_memory.clone(),
         }),
+        definitions: resources::definitions(&schemas()),
         options: RackOptions {
             lost_after: args.lost_after,
             moves: args.moves.into(),

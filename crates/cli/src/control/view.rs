@@ -31,6 +31,7 @@ pub struct ChainView {
     cores: CoresView,
     placement: PlacementView,
     cache: Option<CacheView>,
+    bound_state: Option<String>,
 }
 
 /// Part of the last-level cache.
@@ -135,6 +136,7 @@ impl From<&message::Chain> for ChainView {
             generation: chain.generation,
             since: timestamp(chain.since_unix_nanos),
             forced: chain.forced,
+            bound_state: Some(chain.bound_state).filter(|reason| !reason.is_empty()),
             packets: PacketsView {
                 offered: packets.offered,
                 delivered: packets.delivered,

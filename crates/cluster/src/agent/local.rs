@@ -91,6 +91,8 @@ pub struct LocalChain {
     pub latency: Option<Nanos>,
     /// Its figures, once a window has ended.
     pub figures: Option<InstanceFigures>,
+    /// Why its flows cannot leave the server with all of their state, if they cannot: one line.
+    pub bound_state: Option<String>,
 }
 
 /// Load of a chain of a server.

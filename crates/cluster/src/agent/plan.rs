@@ -123,8 +123,17 @@ pub fn steps(
 
 /// Spec of an instance on its server, with the sockets of its pods, and the names under which it keeps flow state: the
 /// instances of a chain share it, and each is an owner of its own.
+///
+/// The ingress decides which packets it gets: the server takes all that have its MAC address. So a chain's match
+/// changes without a change on servers, whose flows stay, and an instance that is sent packets of the new match before
+/// it has the new spec, or of the old one after that, takes them.
 fn local_spec(instance: &ChainInstance, name: &str, pods: &Path) -> Map<String, Value> {
     let mut spec = spec_of(instance, name, pods);
+    if let Some(Value::Object(matching)) = spec.get_mut("match")
+        && matching.contains_key("macs")
+    {
+        matching.retain(|field, _| field == "macs");
+    }
     if let Some(Value::Object(state)) = spec.get_mut("state") {
         let namespace = instance.namespace().unwrap_or_default();
         let chain = format!("{namespace}--{}", instance.spec.chain);
@@ -186,6 +195,7 @@ pub fn status(
         p99: chain.and_then(|chain| chain.latency).map(latency_text),
         rate: figures.map(|figures| rate_text(figures.offered)),
         figures,
+        bound_state: chain.and_then(|chain| chain.bound_state.clone()),
         match_: taken.then(|| match_of(instance)).or(before.match_),
         slo_version: match taken {
             true => instance.spec.slo_version.clone(),
@@ -197,6 +207,7 @@ pub fn status(
         // The ingress writes these.
         steered: None,
         steering_reason: None,
+        steering_limit: None,
     }
 }
 
@@ -238,10 +249,17 @@ mod tests {
             let mut instance = ChainInstance::new("edge-7", spec.clone());
             instance.metadata.namespace = Some("shop".to_owned());
             let name = name_of(&instance).unwrap();
-            local_spec(&instance, &name, Path::new("/run/pods"))
-                .get("state")
-                .cloned()
+            let spec = local_spec(&instance, &name, Path::new("/run/pods"));
+            if let Some(matching) = spec.get("match") {
+                assert_eq!(*matching, json!({"macs": ["02:00:00:00:00:07"]}));
+            }
+            spec.get("state").cloned()
         };
+        // Its server takes all packets that have its address.
+        spec.chain_spec.insert(
+            "match".to_owned(),
+            json!({"destinations": ["10.1.0.0/16"], "macs": ["02:00:00:00:00:07"]}),
+        );
         let expected = json!({"redis": {"socket": "/r"}, "chain": "shop--edge", "instance": "shop--edge-7.a"});
         assert_eq!(state_of(&spec), Some(expected));
         spec.chain_spec.clear();

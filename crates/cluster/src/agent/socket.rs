@@ -117,6 +117,7 @@ fn local_chain(chain: message::Chain) -> LocalChain {
         figures,
         name: chain.name,
         reason: chain.reason,
+        bound_state: Some(chain.bound_state).filter(|reason| !reason.is_empty()),
     }
 }
 

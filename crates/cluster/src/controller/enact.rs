@@ -7,6 +7,7 @@ use crate::resources::{Chain, ChainInstance, Function, RackServer, ServerPool, S
 use futures::StreamExt;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::resource::v1::ResourceClaimTemplate;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::{Api, Client, Resource, ResourceExt};
@@ -157,8 +158,17 @@ async fn carry_out(client: &Client, recorder: &Recorder, write: Write) -> kube::
             api.create(&PostParams::default(), &job).await?;
             Ok(Done::Other)
         }
-        Write::CreatePod(pod) => {
-            let api = Api::<Pod>::namespaced(client.clone(), &pod.namespace().unwrap_or_default());
+        Write::CreatePod { pod, templates } => {
+            let namespace = pod.namespace().unwrap_or_default();
+            for template in &templates {
+                let api = Api::<ResourceClaimTemplate>::namespaced(client.clone(), &namespace);
+                match api.create(&PostParams::default(), template).await {
+                    // An earlier pod of this name had the same claims.
+                    Err(kube::Error::Api(status)) if status.code == 409 => {}
+                    result => drop(result?),
+                }
+            }
+            let api = Api::<Pod>::namespaced(client.clone(), &namespace);
             api.create(&PostParams::default(), &pod).await?;
             Ok(Done::Other)
         }

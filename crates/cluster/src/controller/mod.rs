@@ -5,6 +5,8 @@
 //! cannot be found again: demand of the last minutes, and times.
 //!
 //! - [`chains`]: which chains are valid, and what they need;
+//! - `definitions`: whether the API server has the kinds of this version;
+//! - `devices`: devices that pods claim;
 //! - [`view`]: from objects to the policy's view;
 //! - [`writes`]: from the policy's plan to changes of objects;
 //! - `slos`: objectives that chains share;
@@ -15,7 +17,9 @@
 
 mod better;
 pub mod chains;
+mod definitions;
 mod demand;
+mod devices;
 mod enact;
 mod objects;
 pub mod pods;
@@ -36,11 +40,13 @@ pub use profiling::ProfilingConfig;
 
 use crate::leader::{ElectionConfig, campaign};
 use crate::notices::Notices;
-use crate::resources::{INSTANCE_LABEL, PROFILE_LABEL};
+use crate::resources::{DEFINITION_LABEL, INSTANCE_LABEL, PROFILE_LABEL};
 use crate::watching::watch_into;
 use better::Search;
 use chains::Chains;
+use definitions::Definitions;
 use enact::Enactor;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::runtime::watcher;
 use kube::{Api, Client};
 use pools::Pools;
@@ -72,6 +78,8 @@ pub struct ControllerConfig {
     pub better: Option<BetterPlans>,
     /// Jobs that measure missing profiles, if there are to be any.
     pub profiling: Option<ProfilingConfig>,
+    /// Definitions of the kinds of this version.
+    pub definitions: Vec<CustomResourceDefinition>,
     /// Limits of the policy.
     pub options: RackOptions,
 }
@@ -99,6 +107,12 @@ pub async fn run(
     let (slos, watch_slos) = watch_into(Api::all(client.clone()), everything(), &changed, &notices);
     let of_profiles = watcher::Config::default().labels(PROFILE_LABEL);
     let (jobs, watch_jobs) = watch_into(Api::all(client.clone()), of_profiles, &changed, &notices);
+    // Most clusters have none, or are too old for them: what a pool misses is told in its status.
+    let silent = Notices::new(|_| {});
+    let (device_classes, watch_classes) = watch_into(Api::all(client.clone()), everything(), &changed, &silent);
+    let marked = watcher::Config::default().labels(DEFINITION_LABEL);
+    let (definitions, watch_definitions) = watch_into(Api::all(client.clone()), marked, &changed, &silent);
+    let watch_rare = futures::future::join(watch_classes, watch_definitions);
     let is_profiling = config.profiling.is_some();
     // Without them the controller needs no rights on Jobs.
     let watch_jobs = async move {
@@ -122,6 +136,8 @@ pub async fn run(
         functions,
         pods,
         jobs,
+        device_classes,
+        definitions,
     };
     let (leading, is_leading) = watch::channel(false);
     let rounds = Rounds {
@@ -136,6 +152,7 @@ pub async fn run(
     tokio::select! {
         _ = futures::future::join5(watch_chains, watch_instances, watch_servers, watch_profiles, watch_leases) => {}
         _ = watch_others => {}
+        _ = watch_rare => {}
         () = rounds.run(&changed, policy) => {}
         _ = ending.wait_for(|stop| *stop) => {}
         () = campaign(client.clone(), &config.election, &leading, stop) => return,
@@ -185,7 +202,7 @@ impl Rounds<'_> {
         loop {
             let now = Nanos(began.elapsed().as_nanos() as u64);
             let round = Instant::now();
-            term.round(&self.objects.read(), now, self.config.options).await;
+            term.round(&self.objects.read(), now, self.config).await;
             let pause = self.config.pause.saturating_sub(round.elapsed());
             sleep(pause).await;
             tokio::select! {
@@ -208,7 +225,7 @@ struct Term {
 }
 
 impl Term {
-    async fn round(&mut self, objects: &Objects, now: Nanos, options: RackOptions) {
+    async fn round(&mut self, objects: &Objects, now: Nanos, config: &ControllerConfig) {
         let mut objects = self.enactor.with_own_writes(objects);
         let slos = Slos::new(&objects);
         slos.resolve(&mut objects.chains);
@@ -218,7 +235,7 @@ impl Term {
         let view = self.views.view(&objects, &self.chains, (&self.servers, &pools), now);
         let view = Arc::new(view);
         if let Some(search) = &mut self.search {
-            search.step(&mut self.controller, &view, options).await;
+            search.step(&mut self.controller, &view, config.options).await;
         }
         let plan = self.controller.decide(&view);
         let wall = k8s_openapi::jiff::Timestamp::now();
@@ -227,7 +244,9 @@ impl Term {
             None => Profiling::default(),
         };
         let seen = (&self.servers, &pools);
-        let mut writes = writes::writes(&objects, &self.chains, seen, (&plan, &profiling), wall);
+        let definitions = Definitions::new(&objects, &config.definitions);
+        let told = (&profiling, &definitions);
+        let mut writes = writes::writes(&objects, &self.chains, seen, (&plan, told), wall);
         writes.extend(slos.writes(&objects, wall));
         self.enactor.enact(writes).await;
     }

@@ -5,6 +5,8 @@ use crate::watching::Watched;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::resource::v1::DeviceClass;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::ResourceExt;
 use std::sync::Arc;
 
@@ -27,6 +29,10 @@ pub struct Objects {
     pub leases: Vec<Arc<Lease>>,
     /// Functions, and pods of functions; `None` if the controller does not see both.
     pub functions: Option<FunctionObjects>,
+    /// Definitions of the kinds; `None` if the controller does not see them.
+    pub definitions: Option<Vec<Arc<CustomResourceDefinition>>>,
+    /// Classes of devices; `None` if the API server has no such kind, or the controller does not see them.
+    pub device_classes: Option<Vec<Arc<DeviceClass>>>,
     /// Jobs that measure profiles; `None` if the controller does not see them.
     pub jobs: Option<Vec<Arc<Job>>>,
 }
@@ -52,6 +58,8 @@ pub(super) struct Watches {
     pub(super) functions: Watched<Function>,
     pub(super) pods: Watched<Pod>,
     pub(super) jobs: Watched<Job>,
+    pub(super) device_classes: Watched<DeviceClass>,
+    pub(super) definitions: Watched<CustomResourceDefinition>,
 }
 
 impl Watches {
@@ -64,6 +72,8 @@ impl Watches {
         // that are not for it.
         self.pools.ready_or_undefined().await;
         self.slos.ready_or_undefined().await;
+        // Pods would lose their claims.
+        self.device_classes.ready_or_unavailable().await;
         self.profiles.ready().await;
         self.leases.ready().await;
     }
@@ -89,6 +99,11 @@ impl Watches {
                 functions: sorted(self.functions.all()),
                 pods: sorted(self.pods.all()),
             }),
+            definitions: self.definitions.is_ready().then(|| sorted(self.definitions.all())),
+            device_classes: self
+                .device_classes
+                .is_ready()
+                .then(|| sorted(self.device_classes.all())),
             jobs: self.jobs.is_ready().then(|| sorted(self.jobs.all())),
         }
     }

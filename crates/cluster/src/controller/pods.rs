@@ -4,13 +4,15 @@
 //! says why it does not fit. What runs in a pod has no rights. It joins the server's data plane by the socket in the
 //! only folder that it sees; the agent lends it its turns on the chain's core.
 
+use super::devices;
 use super::objects::{FunctionObjects, Objects, full_name};
 use super::write::{Key, Write};
 use crate::resources::{
     Chain, ChainInstance, ChainStatus, Function, FunctionSpec, FunctionStatus, INSTANCE_LABEL, InstancePod,
-    POD_DIRECTORY, PODS_ANNOTATION, local_name, pod_folder, pod_socket, references, set_condition,
+    POD_DIRECTORY, PODS_ANNOTATION, PoolDevices, local_name, pod_folder, pod_socket, references, set_condition,
 };
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::resource::v1::ResourceClaimTemplate;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use k8s_openapi::jiff::Timestamp;
 use kube::{Resource, ResourceExt};
@@ -67,6 +69,8 @@ pub(super) struct FunctionPods<'o> {
     objects: &'o Objects,
     functions: HashMap<String, &'o Arc<Function>>,
     pods: HashMap<String, &'o Arc<Pod>>,
+    /// Devices that the pods of chains claim.
+    devices: HashMap<String, &'o [PoolDevices]>,
 }
 
 impl<'o> FunctionPods<'o> {
@@ -79,6 +83,7 @@ impl<'o> FunctionPods<'o> {
             objects,
             functions: functions.iter().map(|one| (full_name(&**one), one)).collect(),
             pods: pods.iter().map(|pod| (full_name(&**pod), pod)).collect(),
+            devices: devices::of_chains(objects),
         }
     }
 
@@ -106,6 +111,8 @@ impl<'o> FunctionPods<'o> {
         let mut old = Vec::new();
         for instance in &self.objects.instances {
             let namespace = instance.namespace().unwrap_or_default();
+            let chain = format!("{namespace}/{}", instance.spec.chain);
+            let devices = self.devices.get(&chain).copied().unwrap_or_default();
             let mut running = BTreeMap::new();
             for (index, pod) in instance.spec.pods.iter().enumerate() {
                 let name = format!("{namespace}/{}", pod.name);
@@ -115,7 +122,7 @@ impl<'o> FunctionPods<'o> {
                 let desired = self
                     .functions
                     .get(&function)
-                    .and_then(|found| desired_pod(instance, index, &found.spec));
+                    .and_then(|found| desired_pod(instance, index, &found.spec, devices));
                 let found = self.pods.get(&name).copied();
                 if !found.is_some_and(|found| is_running(found)) {
                     busy.insert(function.clone());
@@ -123,8 +130,9 @@ impl<'o> FunctionPods<'o> {
                 match (self.own(instance, pod), desired) {
                     // Of an instance that had this name before.
                     (None, _) if found.is_some() => writes.extend(found.map(|found| removal(found))),
-                    (None, Some(desired)) if instance.metadata.deletion_timestamp.is_none() => {
-                        writes.push(Write::CreatePod(Box::new(desired)));
+                    (None, Some((pod, templates))) if instance.metadata.deletion_timestamp.is_none() => {
+                        let pod = Box::new(pod);
+                        writes.push(Write::CreatePod { pod, templates });
                     }
                     (Some(own), desired) => {
                         if is_running(own) {
@@ -133,7 +141,7 @@ impl<'o> FunctionPods<'o> {
                         let has_ended = matches!(phase(own), "Failed" | "Succeeded");
                         if has_ended {
                             writes.extend(deletion(found, key()));
-                        } else if desired.is_some_and(|desired| digest(&desired) != digest(own)) {
+                        } else if desired.is_some_and(|(desired, _)| digest(&desired) != digest(own)) {
                             old.push((function, is_running(own), found, key()));
                         }
                     }
@@ -313,8 +321,14 @@ fn tell_instance(instance: &ChainInstance, running: &BTreeMap<String, String>) -
     Some(Write::Change { key, patch })
 }
 
-/// Pod of a function of an instance; `None` if the instance has no name on its server.
-fn desired_pod(instance: &ChainInstance, index: usize, function: &FunctionSpec) -> Option<Pod> {
+/// Pod of a function of an instance, with the templates of its claims; `None` if the instance has no name on its
+/// server.
+fn desired_pod(
+    instance: &ChainInstance,
+    index: usize,
+    function: &FunctionSpec,
+    devices: &[PoolDevices],
+) -> Option<(Pod, Vec<ResourceClaimTemplate>)> {
     let pod = &instance.spec.pods[index];
     // The instance's own finalizer waits for its last packet.
     let owner = OwnerReference {
@@ -377,8 +391,9 @@ fn desired_pod(instance: &ChainInstance, index: usize, function: &FunctionSpec) 
             "volumes": [{"name": "socket", "hostPath": {"path": folder, "type": "DirectoryOrCreate"}}],
         },
     });
+    let templates = devices::claim(&mut desired, devices, instance, &owner);
     let mut hash = DefaultHasher::new();
     desired.to_string().hash(&mut hash);
     desired["metadata"]["annotations"][DIGEST_ANNOTATION] = json!(format!("{:016x}", hash.finish()));
-    serde_json::from_value(desired).ok()
+    Some((serde_json::from_value(desired).ok()?, templates))
 }

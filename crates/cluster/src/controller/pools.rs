@@ -1,5 +1,6 @@
 //! Pools of servers: which servers belong to which, and their statuses.
 
+use super::devices;
 use super::objects::Objects;
 use super::seen::Servers;
 use super::write::Write;
@@ -101,7 +102,8 @@ impl Pools {
                 .get(&pool.name_any())
                 .map(Vec::as_slice)
                 .unwrap_or_default();
-            let status = status(pool, members, &by_name, &loads, servers, now);
+            let mut status = status(pool, members, &by_name, &loads, servers, now);
+            devices::tell(pool, objects, &mut status.conditions, now);
             (pool.status.as_ref() != Some(&status)).then(|| Write::PoolStatus {
                 name: pool.name_any(),
                 status: Box::new(status),

@@ -3,6 +3,7 @@
 use super::chains::{Chains, ReadChain};
 use super::objects::{full_name, has_newest_spec, runs_newest_spec};
 use super::pools::Pools;
+use super::view::bound_state;
 use crate::figures::{latency_text, rate_text};
 use crate::resources::{Chain, ChainInstance, ChainStatus, InstancePhase, set_condition};
 use k8s_openapi::jiff::Timestamp;
@@ -12,6 +13,12 @@ use tailwater_placement::admit::{Nearest, Reason};
 use tailwater_placement::demand::Unfit;
 use tailwater_placement::plan::Resource;
 use tailwater_placement::rack::{Risk, Verdict};
+
+/// Reason of `Steered`: packets are steered, but by fewer rows than the ingress would have.
+const TABLE_FULL: &str = "TableFull";
+
+/// Reason of `SingleInstance`: flows cannot take all of their state to another instance.
+const BOUND_STATE: &str = "BoundState";
 
 /// Status of a chain with these instances.
 pub fn chain_status(
@@ -86,6 +93,16 @@ pub fn chain_status(
             set("Updated", false, "RollingOut", &message);
         }
     }
+    match active.iter().find_map(|instance| bound_state(instance)) {
+        Some(reason) => {
+            let message = format!("{reason}: it has one instance, which does not move, whatever spec.scale has");
+            set("SingleInstance", true, BOUND_STATE, &message);
+        }
+        None => status.conditions.retain(|condition| condition.name != "SingleInstance"),
+    }
+    let mut set = |name: &str, holds: bool, reason: &str, message: &str| {
+        set_condition(&mut status.conditions, now, (name, holds, reason, message), generation);
+    };
     if !steered(&active, &mut set) {
         status.conditions.retain(|condition| condition.name != "Steered");
     }
@@ -139,6 +156,14 @@ fn placed(verdict: Option<&Verdict>, read: Option<&ReadChain>) -> (bool, &'stati
             "NotAccepted",
             "it has no instance of an accepted spec".to_owned(),
         ),
+        Some(Verdict::AtRisk(Risk::Bound { instance })) => {
+            let name = instance.rsplit_once('/').map_or(&**instance, |(_, name)| name);
+            let message = format!(
+                "{name} stays where it is, though its server is to become empty or is not one of its pool, since its \
+                 flows would leave state behind: delete the ChainInstance to begin anew elsewhere"
+            );
+            (true, "CannotMove", message)
+        }
         Some(Verdict::AtRisk(Risk::CannotMove { instance, reason })) => {
             let name = instance.rsplit_once('/').map_or(&**instance, |(_, name)| name);
             let message = format!(
@@ -184,7 +209,9 @@ fn binding(reason: &Reason) -> String {
             format!("its profile has a latency of {least} at any load, which is above the objective")
         }
         Reason::Unfit(_) | Reason::ViolatedByCurves => "no server can hold an instance, even an empty one".to_owned(),
-        Reason::Instances => "spec.scale.max allows no more instances".to_owned(),
+        Reason::Instances => {
+            "spec.scale.max allows no more instances, and no server has room for larger ones".to_owned()
+        }
         Reason::Twice => "another chain has its name".to_owned(),
         Reason::Room(resources) if resources.is_empty() => "no server has room".to_owned(),
         Reason::Room(resources) => {
@@ -216,10 +243,16 @@ fn fitting(nearest: &Nearest) -> String {
 fn steered(active: &[&ChainInstance], set: &mut impl FnMut(&str, bool, &str, &str)) -> bool {
     let statuses = || active.iter().filter_map(|instance| instance.status.as_ref());
     let running = || statuses().filter(|status| status.phase == InstancePhase::Running);
+    let limit = statuses().find_map(|status| status.steering_limit.as_ref());
     if let Some(reason) = statuses().find_map(|status| status.steering_reason.as_deref()) {
         set("Steered", false, "Refused", reason);
+    } else if let Some(limit) = limit.filter(|limit| limit.reason != TABLE_FULL) {
+        set("Steered", false, &limit.reason, &limit.message);
     } else if running().any(|status| status.steered == Some(true)) {
-        set("Steered", true, "Steered", "");
+        match limit {
+            Some(limit) => set("Steered", true, &limit.reason, &limit.message),
+            None => set("Steered", true, "Steered", ""),
+        }
     } else if running().next().is_some() && running().all(|status| status.steered == Some(false)) {
         let message =
             "the ingress sends no instance packets: do their agents report to it, and are their switch ports up?";
@@ -281,15 +314,17 @@ pub fn events_between(before: Option<&ChainStatus>, after: &ChainStatus) -> Vec<
         let was = old.iter().find(|old| old.name == condition.name);
         let is_new = was.is_none_or(|was| was.status != condition.status || was.reason != condition.reason);
         let holds = condition.status == "True";
+        // These hold, but an operator should do something.
+        let is_warning = !holds || ["CannotMove", TABLE_FULL, BOUND_STATE].contains(&&*condition.reason);
         // A condition that holds from the start is no news; nor is a chain that starts.
-        let is_expected = was.is_none() && holds
+        let is_expected = was.is_none() && !is_warning
             || ["Starting", "RollingOut", "NoInstance", "Profiling"].contains(&&*condition.reason);
         if is_new && !is_expected {
             let note = match condition.message.is_empty() {
                 true => format!("{} is {}", condition.name, condition.status),
                 false => condition.message.clone(),
             };
-            events.push((!holds, condition.reason.clone(), note));
+            events.push((is_warning, condition.reason.clone(), note));
         }
     }
     events

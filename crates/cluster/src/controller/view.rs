@@ -51,9 +51,13 @@ impl Views {
         let mut instances = Vec::with_capacity(objects.instances.len());
         let mut offered: HashMap<String, f64> = HashMap::new();
         let mut since = HashMap::new();
+        let mut bound: HashSet<String> = HashSet::new();
         for object in &objects.instances {
             let instance = self.instance(object, now, &mut since);
             *offered.entry(instance.chain.clone()).or_default() += instance.load.offered;
+            if bound_state(object).is_some() {
+                bound.insert(instance.chain.clone());
+            }
             instances.push(instance);
         }
         self.since = since;
@@ -66,13 +70,23 @@ impl Views {
                 let demand = self
                     .demands
                     .note(&name, offered.get(&name).copied().unwrap_or_default(), now);
+                let is_bound = bound.contains(&name);
+                // Flows that went to another instance would begin anew there.
+                let limited = |number: u32| {
+                    if is_bound {
+                        1
+                    } else {
+                        number.min(u16::MAX.into()) as u16
+                    }
+                };
                 Some(ChainView {
                     promise: promise(facts, read),
                     objective: Some(facts.objective),
                     cores: facts.cores.max(1),
-                    least: read.scale.min.min(u16::MAX.into()) as u16,
-                    most: read.scale.max.min(u16::MAX.into()) as u16,
-                    redundancy: read.scale.servers.min(u16::MAX.into()) as u16,
+                    least: limited(read.scale.min),
+                    most: limited(read.scale.max),
+                    redundancy: limited(read.scale.servers),
+                    is_bound,
                     pool: read.pool.clone(),
                     demand,
                     name,
@@ -146,6 +160,13 @@ impl Views {
             name,
         }
     }
+}
+
+/// Reason why the flows of an instance cannot go to another one with all of their state, as its server has it.
+pub(super) fn bound_state(instance: &ChainInstance) -> Option<&str> {
+    let is_leaving = instance.spec.draining || instance.metadata.deletion_timestamp.is_some();
+    let status = instance.status.as_ref().filter(|_| !is_leaving)?;
+    status.bound_state.as_deref()
 }
 
 /// Promise of a chain. Without a profile there is none.

@@ -3,6 +3,7 @@
 use crate::resources::{Chain, ChainInstance, ChainStatus, Condition, FunctionStatus, PoolStatus, SloStatus};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::resource::v1::ResourceClaimTemplate;
 use serde_json::Value;
 use std::sync::Arc;
 
@@ -58,8 +59,13 @@ pub enum Write {
     },
     /// Create a Job that measures a profile.
     CreateJob(Box<Job>),
-    /// Create a pod of a function.
-    CreatePod(Box<Pod>),
+    /// Create a pod of a function, after the templates of its claims.
+    CreatePod {
+        /// The pod.
+        pod: Box<Pod>,
+        /// Templates, which may exist.
+        templates: Vec<ResourceClaimTemplate>,
+    },
     /// Delete a pod of a function.
     DeletePod {
         /// Key of the pod.

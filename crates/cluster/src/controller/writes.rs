@@ -1,6 +1,7 @@
 //! From the policy's plan to changes of objects.
 
 use super::chains::Chains;
+use super::definitions::Definitions;
 use super::objects::{Objects, full_name, has_newest_spec, is_of};
 use super::pods::{FunctionPods, pods_of};
 use super::pools::Pools;
@@ -23,11 +24,11 @@ use tailwater_net::ethernet::MacAddress;
 use tailwater_placement::rack::{CreateReason, DeleteReason, NewInstance, RackAction, RackPlan};
 
 /// Returns the changes of a round. Instances come before statuses.
-pub fn writes(
+pub(super) fn writes(
     objects: &Objects,
     chains: &Chains,
     (servers, pools): (&Servers, &Pools),
-    (plan, profiling): (&RackPlan, &Profiling),
+    (plan, (profiling, definitions)): (&RackPlan, (&Profiling, &Definitions)),
     now: Timestamp,
 ) -> Vec<Write> {
     let by_name: HashMap<String, &Arc<Chain>> = objects
@@ -75,6 +76,7 @@ pub fn writes(
         let mut status = chain_status(chain, of_chain, (chains, pools), plan.verdicts.get(&name), now);
         functions.tell(chain, of_chain, &mut status, now);
         profiling.tell(chain, &mut status, now);
+        definitions.tell(chain, &mut status, now);
         if chain.status.as_ref() != Some(&status) {
             for (warning, reason, note) in events_between(chain.status.as_ref(), &status) {
                 let chain = Arc::clone(chain);

@@ -32,6 +32,6 @@ pub use session::{Session, SessionConfig};
 pub use software::{MOST_PORTS, SoftwareConfig, SoftwareError, SoftwareFigures, SoftwareSwitch, StoreError};
 pub use steering::{
     ChainReport, ChainRoute, FromServers, Input, LossCause, MoveCause, Output, PortReference, Readiness, Server,
-    ServerReport, SteeredMove, Steering, SteeringConfig, SteeringProblem, Step, Unmatched,
+    ServerReport, SteeredMove, Steering, SteeringConfig, SteeringProblem, Step, SwitchLimits, Unmatched,
 };
 pub use switch::{Busy, Switch, SwitchCommand, SwitchEvent, SwitchState};

@@ -1,9 +1,9 @@
 //! News in instances' statuses: whether packets are steered to them, and why not as their chain says.
 
 use super::feed::Feed;
-use crate::ingress::Output;
+use crate::ingress::{Output, SwitchLimits};
 use crate::notices::Notices;
-use crate::resources::ChainInstance;
+use crate::resources::{ChainInstance, SteeringLimit};
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::json;
@@ -24,6 +24,7 @@ pub(super) struct Told {
     uid: String,
     is_steered: bool,
     reason: Option<String>,
+    pub(super) limit: Option<SteeringLimit>,
 }
 
 /// News, by namespace and name of the instance.
@@ -36,6 +37,7 @@ pub(super) struct Said {
     usable: HashMap<ServerNumber, bool>,
     /// Refused chains: why, and whether their match of before is in force.
     refused: BTreeMap<String, (String, bool)>,
+    limits: SwitchLimits,
 }
 
 impl Said {
@@ -50,6 +52,7 @@ impl Said {
                 self.refused.insert(chain.clone(), (why.clone(), *is_steered));
             }
             Output::ChainAccepted(chain) => drop(self.refused.remove(chain)),
+            Output::Limits(limits) => self.limits = limits.clone(),
             _ => return false,
         }
         true
@@ -71,12 +74,42 @@ impl Said {
                 uid: instance.uid.clone(),
                 is_steered: is_usable == Some(true) && refused.is_none_or(|(_, is_steered)| *is_steered),
                 reason: refused.map(|(why, _)| why.clone()),
+                limit: limit(&self.limits, &instance.chain),
             };
             steered.insert(name.to_owned(), told);
         }
         self.usable = usable;
         steered
     }
+}
+
+/// Limit of the switch that a chain is under: the worst one.
+fn limit(limits: &SwitchLimits, chain: &str) -> Option<SteeringLimit> {
+    let foreign = limits.foreign.get(chain).or_else(|| limits.foreign.get(""));
+    let (reason, message) = match foreign {
+        Some(rule) => (
+            "ForeignRule",
+            format!(
+                "the switch has a rule of another owner in the place of one of the ingress, and packets follow it \
+                 ({rule}): delete it, or run the ingress with a switch, or a table of it, of its own"
+            ),
+        ),
+        None if limits.is_too_small => (
+            "TableTooSmall",
+            "the switch's table has no room for all rules: packets go by less specific rules, or by none. Enlarge it \
+             (--table), delete rules of other owners, or shorten the lists in chains' spec.match"
+                .to_owned(),
+        ),
+        None if limits.is_full => (
+            "TableFull",
+            "the switch's table is full: new prefixes share a default server. Enlarge it (--table), delete rules of \
+             other owners, or let rows be of shorter prefixes (--prefix-v4, --prefix-v6)"
+                .to_owned(),
+        ),
+        None => return None,
+    };
+    let reason = reason.to_owned();
+    Some(SteeringLimit { reason, message })
 }
 
 /// Writes into instances' statuses what is to be told, beside the steering, which must not wait for the API server.
@@ -91,7 +124,9 @@ pub(super) async fn tell(client: Client, mut steered: watch::Receiver<Steered>, 
             }
             let (namespace, short) = name.split_once('/').unwrap_or_default();
             let api: Api<ChainInstance> = Api::namespaced(client.clone(), namespace);
-            let patch = json!({"status": {"steered": tells.is_steered, "steeringReason": tells.reason}});
+            let patch = json!({"status": {
+                "steered": tells.is_steered, "steeringReason": tells.reason, "steeringLimit": tells.limit,
+            }});
             let patch = Patch::Merge(patch);
             match timeout(REQUEST, api.patch_status(short, &PatchParams::default(), &patch)).await {
                 Ok(Ok(_)) => {}

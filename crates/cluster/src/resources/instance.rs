@@ -136,14 +136,29 @@ pub struct InstanceStatus {
     pub chain_generation: Option<i64>,
     /// Version of the Slo whose objectives the server keeps, if they are one's.
     pub slo_version: Option<String>,
+    /// Why its flows cannot go to another server with all of their state, if they cannot: one line.
+    pub bound_state: Option<String>,
     /// Packets are steered to it; written by the ingress.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub steered: Option<bool>,
     /// Reason why its chain is not steered as its spec says: one line; written by the ingress.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub steering_reason: Option<String>,
+    /// Limit of the switch that its chain is under; written by the ingress.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub steering_limit: Option<SteeringLimit>,
     /// The same figures as in `p99` and `rate`, for programs.
     pub figures: Option<InstanceFigures>,
+}
+
+/// Limit of the switch that packets of a chain are steered by.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SteeringLimit {
+    /// `TableFull`, `TableTooSmall` or `ForeignRule`.
+    pub reason: String,
+    /// One line: what is the consequence, and what to do.
+    pub message: String,
 }
 
 /// Figures of an instance.

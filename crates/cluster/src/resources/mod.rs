@@ -33,8 +33,10 @@ pub use function::{
     Function, FunctionSpec, FunctionStatus, FunctionVariable, INSTANCE_LABEL, KeyReference, POD_DIRECTORY,
     PODS_ANNOTATION, PullPolicy, VariableSource, names_a_socket, pod_folder, pod_socket, references, with_sockets,
 };
-pub use instance::{ChainInstance, InstanceFigures, InstancePhase, InstancePod, InstanceSpec, InstanceStatus};
-pub use pool::{PoolOperator, PoolRequirement, PoolSelector, PoolSpec, PoolStatus, ServerPool};
+pub use instance::{
+    ChainInstance, InstanceFigures, InstancePhase, InstancePod, InstanceSpec, InstanceStatus, SteeringLimit,
+};
+pub use pool::{PoolDevices, PoolOperator, PoolRequirement, PoolSelector, PoolSpec, PoolStatus, ServerPool};
 pub use profile::{Profile, ProfileSpec, apply_profile};
 pub use server::{RackServer, ServerSpec, ServerStatus, server_lease};
 pub use slo::{SharedSlo, Slo, SloSpec, SloStatus, SloType};
@@ -54,6 +56,12 @@ pub const DRAIN_FINALIZER: &str = "tailwater.dev/drain";
 pub const CHAIN_LABEL: &str = "tailwater.dev/chain";
 /// Label of Jobs that measure profiles: the name of their chain.
 pub const PROFILE_LABEL: &str = "tailwater.dev/profile";
+/// Label of definitions.
+pub const DEFINITION_LABEL: &str = "tailwater.dev/definition";
+/// Annotation of definitions: version of the program that they are of.
+pub const PROGRAM_ANNOTATION: &str = "tailwater.dev/program";
+/// Annotation of definitions: digest of their spec.
+pub const DIGEST_ANNOTATION: &str = "tailwater.dev/digest";
 /// Label of instances: the name of their server.
 pub const SERVER_LABEL: &str = "tailwater.dev/server";
 
@@ -64,7 +72,7 @@ pub fn definitions(functions: &[FunctionSchema]) -> Vec<CustomResourceDefinition
     if !functions.is_empty() {
         check_chains(&mut chain, functions);
     }
-    vec![
+    let mut definitions = vec![
         chain,
         ChainInstance::crd(),
         RackServer::crd(),
@@ -72,7 +80,29 @@ pub fn definitions(functions: &[FunctionSchema]) -> Vec<CustomResourceDefinition
         Function::crd(),
         ServerPool::crd(),
         Slo::crd(),
-    ]
+    ];
+    definitions.iter_mut().for_each(mark);
+    definitions
+}
+
+/// Marks a definition, so that a controller finds it and knows its version.
+fn mark(definition: &mut CustomResourceDefinition) {
+    let digest = Fnv::hash(serde_json::to_string(&definition.spec).expect("plain").as_bytes());
+    let labels = definition.metadata.labels.get_or_insert_default();
+    labels.insert(DEFINITION_LABEL.to_owned(), VERSION.to_owned());
+    let annotations = definition.metadata.annotations.get_or_insert_default();
+    annotations.insert(PROGRAM_ANNOTATION.to_owned(), env!("CARGO_PKG_VERSION").to_owned());
+    annotations.insert(DIGEST_ANNOTATION.to_owned(), format!("{digest:016x}"));
+}
+
+/// Hash that stays the same from one build to another.
+struct Fnv;
+
+impl Fnv {
+    fn hash(bytes: &[u8]) -> u64 {
+        let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
+        bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)
+    }
 }
 
 /// Gives the definition of chains the schema of their files, and the rack's own fields.

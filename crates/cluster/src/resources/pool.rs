@@ -43,6 +43,40 @@ pub struct PoolSpec {
     /// Labels of RackServers that belong to the pool, in addition. An empty one selects all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<PoolSelector>,
+    /// Devices that each pod of a function claims on the pool's servers, by Kubernetes' dynamic resource allocation.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8))]
+    pub devices: Vec<PoolDevices>,
+}
+
+/// Devices that a pod claims.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PoolDevices {
+    /// Name of the claim in the pod.
+    #[schemars(length(min = 1, max = 63), regex(pattern = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
+    pub name: String,
+    /// Name of the DeviceClass.
+    #[schemars(length(min = 1, max = 253))]
+    pub class: String,
+    /// Number of devices.
+    #[serde(default = "PoolDevices::one")]
+    #[schemars(range(min = 1, max = 32))]
+    pub count: u32,
+    /// Expressions in CEL that hold for each device.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8), inner(length(min = 1, max = 1024)))]
+    pub selectors: Vec<String>,
+    /// Names of resources and annotations of Functions that these devices stand for: pods do not have those.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16), inner(length(min = 1, max = 317)))]
+    pub replaces: Vec<String>,
+}
+
+impl PoolDevices {
+    const fn one() -> u32 {
+        1
+    }
 }
 
 /// Selector of servers by their labels, as Kubernetes has it: all requirements must hold.
@@ -96,7 +130,7 @@ pub struct PoolStatus {
     /// Generation of the spec that this status is about.
     #[serde(default)]
     pub observed_generation: i64,
-    /// `Ready`.
+    /// `Ready`, and `Devices` if it has some.
     #[serde(default)]
     pub conditions: Vec<Condition>,
     /// Servers that belong to it.

@@ -1,20 +1,21 @@
 //! Functions of chains that run as pods.
 
 use crate::definitions::real_api_server;
+use crate::pools::{pool, pools};
 use crate::rights::{bind, bind_in, create_object, file};
 use crate::support::api_server::ApiServer;
 use crate::support::rack::{
-    ModelServer, chain, chains, condition, create, instances, rack, runs, start_agent, start_controller, until,
-    warnings,
+    ModelServer, chain, chains, condition, create, instances, pods_folder, rack, runs, start_agent, start_controller,
+    until, warnings,
 };
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaimTemplate};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::core::DynamicObject;
 use kube::discovery::ApiResource;
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 use std::fs;
-use std::path::PathBuf;
 use tailwater_cluster::resources::{Chain, ChainInstance, Function};
 
 fn function(name: &str, image: &str) -> Function {
@@ -89,11 +90,6 @@ async fn wait(client: &Client, pod: &str, reason: &str, message: &str) {
 fn with_function(name: &str) -> Chain {
     let program = json!({"program": {"function": "limit", "file": "./limit", "config": {"rate": 7}}});
     chain(name, "10.1.0.0/16", &json!({"functions": [{"forward": {}}, program]}))
-}
-
-/// Folder of an agent's sockets.
-fn folder_of(agent: &str) -> PathBuf {
-    std::env::temp_dir().join(format!("tailwater-rack-{}-{agent}", std::process::id()))
 }
 
 /// Condition of the chain `web`.
@@ -190,7 +186,7 @@ async fn pods_of_functions_follow_the_instances() {
     .await;
     let manifest: Value = serde_json::from_str(model.model().chains.values().next().unwrap()).unwrap();
     let program = &manifest["spec"]["functions"][1]["program"];
-    let own = folder_of("pods-a");
+    let own = pods_folder("pods-a");
     let folder = own.join(format!("default--{}/0", instance.name_any()));
     assert_eq!(
         *program,
@@ -250,7 +246,85 @@ async fn pods_of_functions_follow_the_instances() {
     })
     .await;
     until("the folder is gone", || async { !folder.exists() }).await;
-    let _ = fs::remove_dir_all(own);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pods_in_a_pool_with_devices_claim_them() {
+    let server = ApiServer::start("devices").await;
+    let client = &rack(&server).await;
+    let devices = json!([{
+        "name": "vf", "class": "vf.example.com", "count": 2,
+        "selectors": ["device.attributes['example.com'].link == 'up'"],
+        "replaces": ["intel.com/sriov_a", "k8s.v1.cni.cncf.io/networks"],
+    }]);
+    let fast = pool("fast", &json!({"servers": ["devices-a"], "devices": devices}));
+    pools(client).create(&PostParams::default(), &fast).await.unwrap();
+    let _agent = start_agent(client, "devices-a", 4, &ModelServer::default());
+    let _controller = start_controller(client, "devices-controller");
+    let limit = function("limit", &image("example.com/nf/limit"));
+    functions(client).create(&PostParams::default(), &limit).await.unwrap();
+    let mut web = with_function("web");
+    web.spec.pool = Some("fast".to_owned());
+    create(client, &[web]).await;
+    let told = |expected: &'static str, text: &'static str| async move {
+        let status = pools(client).get("fast").await.unwrap().status.unwrap_or_default();
+        let told = status.conditions.iter().find(|condition| condition.name == "Devices");
+        told.is_some_and(|told| format!("{} {}", told.status, told.reason) == expected && told.message.contains(text))
+    };
+    until("a class that is missing is told", || {
+        told("False NoDeviceClass", "there is no DeviceClass vf.example.com")
+    })
+    .await;
+    let class: DeviceClass = serde_json::from_value(json!({
+        "metadata": {"name": "vf.example.com"},
+        "spec": {"selectors": [{"cel": {"expression": "device.driver == 'vf.example.com'"}}]},
+    }))
+    .unwrap();
+    let classes: Api<DeviceClass> = Api::all(client.clone());
+    classes.create(&PostParams::default(), &class).await.unwrap();
+    until("the class is there", || told("True Ready", "")).await;
+    until("there is a pod", || async { pod_list(client).await.len() == 1 }).await;
+
+    let pod = pod_list(client).await.remove(0);
+    let spec = serde_json::to_value(pod.spec.clone().unwrap()).unwrap();
+    let resources = &spec["containers"][0]["resources"];
+    assert_eq!(resources["claims"], json!([{"name": "vf"}]));
+    let (limits, annotations) = (resources["limits"].as_object().unwrap(), pod.annotations());
+    assert!(
+        limits.contains_key("hugepages-2Mi") && !limits.contains_key("intel.com/sriov_a"),
+        "{limits:?}"
+    );
+    assert!(
+        !annotations.contains_key("k8s.v1.cni.cncf.io/networks"),
+        "{annotations:?}"
+    );
+    assert_eq!(spec["resourceClaims"][0]["name"], "vf");
+    let templates: Api<ResourceClaimTemplate> = Api::namespaced(client.clone(), "default");
+    let template = spec["resourceClaims"][0]["resourceClaimTemplateName"].as_str().unwrap();
+    let template = templates.get(template).await.unwrap();
+    let instance = instances(client).await.remove(0);
+    assert_eq!(template.owner_references()[0].uid, instance.uid().unwrap());
+    let request = serde_json::to_value(&template.spec.spec.devices.unwrap().requests.unwrap()[0]).unwrap();
+    let exactly = json!({
+        "deviceClassName": "vf.example.com", "allocationMode": "ExactCount", "count": 2,
+        "selectors": [{"cel": {"expression": "device.attributes['example.com'].link == 'up'"}}],
+    });
+    assert_eq!(request["exactly"], exactly);
+
+    // Other devices: another pod, with another template.
+    let patch = Patch::Merge(json!({"spec": {"devices": null}}));
+    pools(client)
+        .patch("fast", &PatchParams::default(), &patch)
+        .await
+        .unwrap();
+    until("there is a pod without claims", || async {
+        let pods = pod_list(client).await;
+        let claims = |pod: &Pod| pod.spec.as_ref().unwrap().resource_claims.clone().unwrap_or_default();
+        pods.len() == 1
+            && claims(&pods[0]).is_empty()
+            && pods[0].annotations().contains_key("k8s.v1.cni.cncf.io/networks")
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -345,7 +419,7 @@ async fn functions_are_admitted_by_their_images_and_pods_by_their_namespaces() {
         .await
         .unwrap();
     let model = ModelServer::default();
-    let agent = start_agent(client, "images-a", 4, &model);
+    let _agent = start_agent(client, "images-a", 4, &model);
     let _controller = start_controller(&server.account("tailwater-controller", None), "images-controller");
     create(client, &[with_function("web")]).await;
     until("there is a pod", || async { pod_list(client).await.len() == 1 }).await;
@@ -372,6 +446,4 @@ async fn functions_are_admitted_by_their_images_and_pods_by_their_namespaces() {
     let all: Api<ChainInstance> = Api::namespaced(client.clone(), "tailwater");
     let waiting = all.list(&ListParams::default()).await.unwrap();
     assert!(!waiting.items.iter().any(runs));
-    drop(agent);
-    let _ = fs::remove_dir_all(folder_of("images-a"));
 }

@@ -5,10 +5,19 @@ use crate::support::rack::{
     CORE_RATE, FAST, ModelServer, Pace, chain, chains, condition, create, instances, rack, runs, start_agent,
     start_agents, start_controller, start_controller_at, until,
 };
+use k8s_openapi::api::events::v1::Event;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Api;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use serde_json::json;
 use tailwater_cluster::resources::{Chain, ChainInstance, Profile, ProfileSpec, RackServer};
+
+/// Returns `true` if an instance's server has a prefix in the match that it runs.
+fn runs_match(instance: &ChainInstance, prefix: &str) -> bool {
+    let status = instance.status.as_ref();
+    let runs = status.and_then(|status| status.match_.as_ref());
+    runs.is_some_and(|text| text.contains(prefix))
+}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_chain_is_placed_changed_and_removed() {
@@ -105,8 +114,7 @@ async fn a_chain_is_placed_changed_and_removed() {
     // The ingress steers by the match that the instances run.
     let run_match = |prefix: &'static str| async move {
         let instances = instances(client).await;
-        let runs_it = |one: &ChainInstance| one.status.as_ref()?.match_.as_ref().map(|text| text.contains(prefix));
-        instances.iter().all(|one| runs_it(one) == Some(true))
+        instances.iter().all(|one| runs_match(one, prefix))
     };
     assert!(run_match("10.1.0.0/16").await);
     for model in &models {
@@ -117,6 +125,16 @@ async fn a_chain_is_placed_changed_and_removed() {
     })
     .await;
     assert!(run_match("10.9.0.0/16").await);
+
+    // Which packets instances get is the ingress's part: a match changes nothing on their servers.
+    let applied = || models.each_ref().map(|model| model.model().applied.len());
+    let before = applied();
+    let patch = json!({"spec": {"match": {"destinations": ["10.8.0.0/16"]}}});
+    api.patch("web", &PatchParams::default(), &Patch::Merge(patch))
+        .await
+        .unwrap();
+    until("all run the new match", || run_match("10.8.0.0/16")).await;
+    assert_eq!(applied(), before);
 
     api.delete("web", &DeleteParams::default()).await.unwrap();
     until("nothing is left", || async {
@@ -149,7 +167,7 @@ async fn a_chain_that_is_created_again_at_once_gets_its_own_spec_and_tells_what_
         };
         condition(web, "Updated").is_some_and(|(status, _)| status == "True Updated")
             && instances(client).await.iter().all(owns)
-            && model.model().chains.values().all(|text| text.contains("10.2.0.0/16"))
+            && instances(client).await.iter().all(|one| runs_match(one, "10.2.0.0/16"))
     })
     .await;
 
@@ -168,6 +186,49 @@ async fn a_chain_that_is_created_again_at_once_gets_its_own_spec_and_tells_what_
     told("a refusal", refused, "False Refused").await;
     told("no packets", json!({"steeringReason": null}), "False NoRows").await;
     told("packets", json!({"steered": true}), "True Steered").await;
+    let limit = |reason: &str| json!({"steeringLimit": {"reason": reason, "message": "the table is full: enlarge it"}});
+    told("no room", limit("TableTooSmall"), "False TableTooSmall").await;
+    told("too little room", limit("TableFull"), "True TableFull").await;
+    let events: Api<Event> = Api::namespaced(client.clone(), "default");
+    until("a warning says what to do", || async {
+        let events = events.list(&ListParams::default()).await.unwrap().items;
+        let is_it = |event: &Event| {
+            event.reason.as_deref() == Some("TableFull")
+                && event.type_.as_deref() == Some("Warning")
+                && event.note.as_deref().is_some_and(|note| note.contains("enlarge it"))
+        };
+        events.iter().any(is_it)
+    })
+    .await;
+    told("room", json!({"steeringLimit": null}), "True Steered").await;
+
+    // A definition of an older version.
+    let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
+    let annotate = |digest: String| {
+        let patch = Patch::Merge(json!({"metadata": {"annotations": {"tailwater.dev/digest": digest}}}));
+        let definitions = definitions.clone();
+        async move {
+            let parameters = PatchParams::default();
+            definitions
+                .patch("slos.tailwater.dev", &parameters, &patch)
+                .await
+                .unwrap();
+        }
+    };
+    let slos = definitions.get("slos.tailwater.dev").await.unwrap();
+    annotate("0".to_owned()).await;
+    until("it is told", || async {
+        let told = condition(&chains(client).await["web"], "Definitions");
+        told.is_some_and(|(status, message)| {
+            status == "False OldDefinition" && message.contains("definition slos.tailwater.dev is older")
+        })
+    })
+    .await;
+    annotate(slos.metadata.annotations.unwrap()["tailwater.dev/digest"].clone()).await;
+    until("it is new", || async {
+        condition(&chains(client).await["web"], "Definitions").is_none()
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -369,6 +430,58 @@ async fn a_chain_without_a_profile_follows_the_time_of_its_cores() {
     assert!(instances(client).await.iter().all(|one| one.spec.promised == 0.0));
     load(0.1);
     until("one suffices again", || async { running().await == 1 }).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_chain_with_state_that_stays_behind_has_one_instance_which_does_not_move() {
+    let server = ApiServer::start("bound").await;
+    let client = &rack(&server).await;
+    let (models, _agents) = start_agents(client, 2, 2);
+    let reason = "function xdp: its maps belong to one core, and do not move with flows";
+    for model in &models {
+        model.model().bound = Some(reason.to_owned());
+    }
+    let _controller = start_controller(client, "first");
+    create(
+        client,
+        &[chain("web", "10.1.0.0/16", &json!({"scale": {"min": 2, "servers": 2}}))],
+    )
+    .await;
+    let told = |name: &'static str, expected: &'static str, text: &'static str| async move {
+        let (status, message) = condition(&chains(client).await["web"], name).unwrap_or_default();
+        status == expected && message.contains(text)
+    };
+    until("it is told", || {
+        told("SingleInstance", "True BoundState", "its maps belong to one core")
+    })
+    .await;
+    until("one is left", || async { instances(client).await.len() == 1 }).await;
+    // It stays on a server that is to become empty; who deletes it has it begin anew.
+    let first = instances(client).await.remove(0);
+    let servers: Api<RackServer> = Api::all(client.clone());
+    let patch = Patch::Merge(json!({"spec": {"unschedulable": true}}));
+    let parameters = PatchParams::default();
+    servers.patch(&first.spec.server, &parameters, &patch).await.unwrap();
+    until("it stays", || {
+        told("Placed", "True CannotMove", "delete the ChainInstance")
+    })
+    .await;
+    let api: Api<ChainInstance> = Api::namespaced(client.clone(), "default");
+    let name = first.metadata.name.as_deref().unwrap();
+    api.delete(name, &DeleteParams::default()).await.unwrap();
+    until("another one runs elsewhere", || async {
+        let instances = instances(client).await;
+        instances.len() == 1 && runs(&instances[0]) && instances[0].spec.server != first.spec.server
+    })
+    .await;
+    // Another version of the chain, without such a function.
+    for model in &models {
+        model.model().bound = None;
+    }
+    until("it has two again", || async {
+        condition(&chains(client).await["web"], "SingleInstance").is_none()
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -165,6 +165,12 @@ pub enum Risk {
         /// Packets per second promised to ready instances.
         promised: f64,
     },
+    /// It runs on a server that is being drained or is not one of its pool, and its flows could not take their state
+    /// along.
+    Bound {
+        /// Name of the instance.
+        instance: String,
+    },
     /// It runs on a server that is being drained or is not one of its pool, and no other server has room for an
     /// instance.
     CannotMove {

@@ -18,29 +18,43 @@ impl Round<'_, '_> {
         };
         let leaving: Vec<Slot> = group.slots.iter().filter(is_leaving).cloned().collect();
         let mut risk = None;
+        if let Some(slot) = leaving.first().filter(|_| group.chain.is_bound) {
+            let instance = slot.name.clone();
+            return Some(Risk::Bound { instance });
+        }
         for slot in leaving {
             if self.moves >= self.options.moves {
                 break;
             }
-            let others = group.servers(Some(&slot.name));
-            let redundancy = usize::from(group.chain.redundancy).min(group.servers(None).len());
-            let keeps_apart = |server: usize| others.len() + usize::from(!others.contains(&server)) >= redundancy;
             let why = match slot.outside {
                 true => CreateReason::Pool,
                 false => CreateReason::ServerDrain,
             };
-            let reason = (why, Some(&*slot.name));
-            match self.create(group, (slot.rate, slot.exclusive), reason, (usize::MAX, &keeps_apart)) {
-                true => self.moves += 1,
-                false => {
-                    risk = risk.or(Some(Risk::CannotMove {
-                        instance: slot.name,
-                        reason: Reason::Room(vec![Resource::Servers]),
-                    }));
-                }
+            if !self.replace(group, &slot, slot.rate, why, usize::MAX) {
+                risk = risk.or(Some(Risk::CannotMove {
+                    instance: slot.name,
+                    reason: Reason::Room(vec![Resource::Servers]),
+                }));
             }
         }
         risk
+    }
+
+    /// Begins a move of an instance to another server, where it has a rate, within the limit of moves. Up to `most` of
+    /// the used servers are asked. Returns `false` if it stays.
+    pub fn replace(&mut self, group: &mut Group<'_>, slot: &Slot, rate: f64, why: CreateReason, most: usize) -> bool {
+        if self.moves >= self.options.moves || group.chain.is_bound {
+            return false;
+        }
+        let others = group.servers(Some(&slot.name));
+        let redundancy = usize::from(group.chain.redundancy).min(group.servers(None).len());
+        let from = slot.server;
+        let is_allowed =
+            |server: usize| server != from && others.len() + usize::from(!others.contains(&server)) >= redundancy;
+        let reason = (why, Some(&*slot.name));
+        let is_begun = self.create(group, (rate, slot.exclusive), reason, (most, &is_allowed));
+        self.moves += usize::from(is_begun);
+        is_begun
     }
 
     /// Starts moves of a better plan as far as the limit permits, and removes from `pending` what has moved or cannot.

@@ -79,6 +79,8 @@ pub(super) fn evaluated(
     let ready: BTreeMap<&str, &ServerView> = ready.map(|server| (&*server.name, server)).collect();
     let chains = view.chains.iter().map(|chain| (&*chain.name, chain.pool.as_deref()));
     let pools: BTreeMap<&str, Option<&str>> = chains.collect();
+    let bound = view.chains.iter().filter(|chain| chain.is_bound);
+    let bound: BTreeSet<&str> = bound.map(|chain| &*chain.name).collect();
     let mut moves = BTreeMap::new();
     let (mut before, mut after) = (BTreeSet::new(), BTreeSet::new());
     for instance in &view.instances {
@@ -87,7 +89,8 @@ pub(super) fn evaluated(
         let pool = pools.get(&*instance.chain).copied().flatten();
         let takes = |to: &String| ready.get(&**to).is_some_and(|server| server.is_for(pool));
         let to = to.filter(|to| **to != instance.server && takes(to));
-        match to.filter(|_| instance.phase == InstancePhase::Ready) {
+        let can_move = instance.phase == InstancePhase::Ready && !bound.contains(&*instance.chain);
+        match to.filter(|_| can_move) {
             Some(to) => {
                 moves.insert(instance.name.clone(), to.clone());
                 after.insert(&**to);
@@ -115,7 +118,7 @@ pub fn consolidated(view: &RackView, options: &RackOptions) -> Rearrangement {
     for (at, group) in groups.iter().enumerate() {
         for slot in &group.slots {
             on.entry(slot.server).or_default().push((at, slot.name.clone()));
-            if !(slot.settled && slot.ready) {
+            if !(slot.settled && slot.ready) || group.chain.is_bound {
                 stays.insert(slot.server);
             }
         }

@@ -1,7 +1,7 @@
 //! Capacity of a chain: more of it at once, less of it after a while.
 
 use super::actions::{CreateReason, DrainReason, ResizeReason};
-use super::round::{Group, Round};
+use super::round::{Group, Round, Slot};
 use super::scaling::ChainCapacity;
 use super::view::RackThroughput;
 use crate::admit::{Nearest, Reason};
@@ -143,6 +143,10 @@ impl Round<'_, '_> {
             }
             let is_met = group.rate() >= wanted.rate;
             if group.slots.len() >= group.most() {
+                // One that found room for a part is not to stay where it cannot grow.
+                if !is_met && self.move_to_grow(group, missing, wanted) {
+                    continue;
+                }
                 return (!is_met).then(|| Shortage {
                     rate: 0.0,
                     wanted: wanted.rate,
@@ -214,6 +218,21 @@ impl Round<'_, '_> {
             }
         }
         group.slots = slots;
+    }
+
+    /// Replaces an instance of a chain that may have no more by a larger one on another server, the smallest first.
+    /// Returns `false` if none takes enough more.
+    fn move_to_grow(&mut self, group: &mut Group<'_>, missing: f64, wanted: Wanted) -> bool {
+        let is_movable = |slot: &&Slot| slot.settled && slot.ready && !slot.exclusive;
+        let mut slots: Vec<Slot> = group.slots.iter().filter(is_movable).cloned().collect();
+        slots.sort_by(|one, two| one.rate.total_cmp(&two.rate).then_with(|| one.name.cmp(&two.name)));
+        let least = missing.min(wanted.goal * PIECE);
+        slots.iter().any(|slot| {
+            let more = wanted.at_most_whole(slot.rate + missing) - slot.rate;
+            let parts = PARTS.map(|part| (more * part).ceil());
+            let mut parts = parts.into_iter().filter(|part| *part >= least);
+            parts.any(|part| self.replace(group, slot, slot.rate + part, CreateReason::Load, FEW))
+        })
     }
 
     /// Most packets per second of an instance on a server.
@@ -339,7 +358,7 @@ impl Round<'_, '_> {
         }
         memory.recovering = false;
         for name in &capacity.idle {
-            let is_idle = |slot: &super::round::Slot| slot.name == *name && slot.settled && slot.ready;
+            let is_idle = |slot: &Slot| slot.name == *name && slot.settled && slot.ready;
             let Some(at) = group.slots.iter().position(is_idle) else {
                 continue;
             };

@@ -72,6 +72,9 @@ pub struct ChainView {
     pub redundancy: u16,
     /// Name of the server pool that it is limited to. Without one, it is limited to the servers that are in no pool.
     pub pool: Option<String>,
+    /// Its flows leave part of their state behind when they go elsewhere: its instances do not move, but from lost
+    /// servers.
+    pub is_bound: bool,
     /// Demand.
     pub demand: ChainDemand,
 }

@@ -209,6 +209,90 @@ fn a_lowered_least_number_takes_instances_away_though_the_promise_stays() {
 }
 
 #[test]
+fn an_instance_that_cannot_grow_moves_where_it_can_if_its_chain_may_have_no_more() {
+    let one = |name: &str, cores: f64| ChainView {
+        most: 1,
+        ..reserved(name, cores)
+    };
+    let mut world = World::new(
+        options(),
+        exact(),
+        servers(1, 1),
+        vec![reserved("a", 0.6), one("b", 0.6)],
+    );
+    let plan = world.settle();
+    assert!(matches!(
+        plan.verdicts["b"],
+        Verdict::TooFew {
+            reason: Reason::Instances,
+            ..
+        }
+    ));
+    assert_eq!(world.promised("b"), 0.3e6);
+    // A server comes: it moves, and its flows have an instance at each time.
+    world.view.servers.push(server("s1", 1));
+    let plan = world.step();
+    assert_eq!(creates(&plan), [("b-1", "s1", 0.6, CreateReason::Load)]);
+    assert_eq!(world.of("b").len(), 2);
+    let plan = world.settle();
+    assert!(matches!(plan.verdicts["b"], Verdict::Placed { .. }), "{plan:?}");
+    assert_eq!((world.places("b"), world.promised("b")), (vec!["s1"], 0.6e6));
+    // Of two, the smaller one, and no more moves at a time than permitted.
+    let few = |name: &str| ChainView {
+        most: 2,
+        ..reserved(name, 1.2)
+    };
+    let mut world = World::new(
+        options(),
+        exact(),
+        servers(1, 2),
+        vec![reserved("a", 0.7), few("b"), few("c")],
+    );
+    world.settle();
+    let promised = ["b", "c"].map(|name| world.promised(name));
+    world.view.servers.push(server("s1", 3));
+    world.settle();
+    let after = ["b", "c"].map(|name| world.promised(name));
+    assert_eq!(after, [1.2e6; 2], "before: {promised:?}");
+}
+
+#[test]
+fn an_instance_whose_flows_would_lose_state_does_not_move() {
+    let bound = ChainView {
+        is_bound: true,
+        most: 1,
+        ..reserved("b", 0.6)
+    };
+    let mut world = World::new(options(), exact(), servers(1, 1), vec![reserved("a", 0.6), bound]);
+    world.settle();
+    assert_eq!(world.promised("b"), 0.3e6);
+    world.view.servers.push(server("s1", 1));
+    let plan = world.settle();
+    assert!(matches!(plan.verdicts["b"], Verdict::TooFew { .. }), "{plan:?}");
+    // Better plans leave it where it is, too.
+    world.view.chains.push(reserved("c", 0.1));
+    world.settle();
+    world.chain("b").promise = None;
+    let servers = ["a-0", "b-0", "c-0"].map(|name| (name.to_owned(), "s1".to_owned()));
+    let plan = Rearrangement {
+        servers: servers.into(),
+    };
+    assert_eq!(plan.saved(&world.view), 0);
+    world.chain("b").is_bound = false;
+    assert_eq!(plan.saved(&world.view), 1);
+    world.chain("b").is_bound = true;
+    // Nor does it leave a server that is to become empty.
+    world.server("s0").state = ServerState::Draining;
+    let plan = world.settle();
+    let risk = Risk::Bound { instance: "b-0".into() };
+    assert_eq!(
+        (&plan.verdicts["b"], world.places("b")),
+        (&Verdict::AtRisk(risk), vec!["s0"])
+    );
+    assert_eq!(world.places("a"), ["s1"]);
+}
+
+#[test]
 fn redundancy_is_on_different_servers() {
     let twice = ChainView {
         redundancy: 2,

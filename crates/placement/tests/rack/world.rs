@@ -54,6 +54,7 @@ pub fn chain(name: &str, cores: f64) -> ChainView {
         most: 16,
         redundancy: 1,
         pool: None,
+        is_bound: false,
         demand: demand(cores),
     }
 }

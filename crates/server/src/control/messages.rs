@@ -91,6 +91,9 @@ pub(super) fn chain(status: &ChainStatus) -> message::Chain {
         cache: observation
             .and_then(|observation| observation.cache.as_ref())
             .map(cache),
+        bound_state: observation
+            .and_then(|observation| observation.bound_state.clone())
+            .unwrap_or_default(),
     }
 }
 

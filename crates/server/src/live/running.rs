@@ -368,6 +368,8 @@ impl RunningChain {
         let slo = &self.plan.spec().slo;
         let latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
         observation.latency.objective = slo.budget();
+        let bound = self.plan.spec().bound_to_core();
+        observation.bound_state = bound.map(|(function, reason)| format!("function {function}: {reason}"));
         observation.cores = CoreUse {
             dedicated: self.plan.config().cores.iter().map(|core| *core as u32).collect(),
             auxiliary: latest.as_ref().map_or(0.0, |progress| progress.cores.auxiliary_avg),

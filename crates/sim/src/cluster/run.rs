@@ -130,6 +130,7 @@ fn chains(options: &ClusterOptions) -> Result<(Vec<ChainView>, Vec<Vec<f64>>), T
             most: 1000,
             redundancy: if is_redundant { 2 } else { 1 },
             pool: None,
+            is_bound: false,
             demand: ChainDemand {
                 offered: load[0],
                 smoothed: load[0],

@@ -20,7 +20,7 @@ mod writing;
 
 pub use types::{
     ChainReport, ChainRoute, FromServers, Input, LossCause, MoveCause, Output, PortReference, Readiness, Server,
-    ServerReport, SteeredMove, SteeringConfig, SteeringProblem, Unmatched,
+    ServerReport, SteeredMove, SteeringConfig, SteeringProblem, SwitchLimits, Unmatched,
 };
 
 use super::openflow::PortDescription;

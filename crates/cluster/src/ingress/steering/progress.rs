@@ -1,6 +1,6 @@
 //! Progress of writing, and of chains that wait.
 
-use super::types::ChainRoute;
+use super::types::{ChainRoute, SwitchLimits};
 use crate::ingress::openflow::FlowMod;
 use std::collections::BTreeSet;
 use tailwater_net::Nanos;
@@ -31,6 +31,8 @@ pub(super) struct Writing {
     pub is_table_full: bool,
     /// Time before which nothing is written, after a refusal.
     pub retry_at: Nanos,
+    /// Limits of the switch, as reported.
+    pub limits: SwitchLimits,
     /// Foreign rules in the place of wanted ones, as reported, and the last size that was too large.
     pub foreign: BTreeSet<(u16, u64)>,
     pub too_large: Option<usize>,

@@ -388,6 +388,15 @@ fn rows_are_adopted_by_the_next_ingress_and_written_again_after_a_restart_of_the
     assert_eq!(rig.packets.last().unwrap().1, frame("10.0.6.1"), "the packet waited");
 }
 
+/// Limits of the switch, as last reported.
+fn limits(rig: &Rig) -> Option<SwitchLimits> {
+    let limits = rig.outputs.iter().rev().find_map(|output| match output {
+        Output::Limits(limits) => Some(limits.clone()),
+        _ => None,
+    });
+    limits
+}
+
 #[test]
 fn a_table_without_room_gives_prefixes_to_one_server() {
     // Fixed: five rules. Two prefixes have room, and the switch says so.
@@ -424,6 +433,7 @@ fn a_table_without_room_gives_prefixes_to_one_server() {
     assert_eq!(rig.packets.len(), 2);
     let full = Output::Problem(SteeringProblem::TableFull { rules: 6 });
     assert!(rig.outputs.contains(&full), "{:?}", rig.outputs);
+    assert!(limits(&rig).is_some_and(|limits| limits.is_full && !limits.is_too_small));
     // Not even the fixed rules.
     let mut rig = Rig::new(config(), &[route("edge", "10.0.0.0/8", false)]);
     rig.room = 3;
@@ -432,6 +442,12 @@ fn a_table_without_room_gives_prefixes_to_one_server() {
     assert_eq!(rig.table.len(), 3);
     let small = Output::Problem(SteeringProblem::TableTooSmall { wanted: 5, room: 3 });
     assert!(rig.outputs.contains(&small), "{:?}", rig.outputs);
+    assert!(limits(&rig).is_some_and(|limits| limits.is_too_small));
+    // It is over when a larger switch is connected.
+    rig.room = 100;
+    rig.connect();
+    rig.settle();
+    assert_eq!(limits(&rig), Some(SwitchLimits::default()));
 }
 
 #[test]
@@ -470,6 +486,22 @@ fn refused_changes_are_tried_again_and_foreign_rules_stay() {
     assert_eq!(
         rig.takes(|output| matches!(output, Output::Problem(SteeringProblem::Foreign { cookie: 0x99, .. }))),
         1
+    );
+    let foreign = limits(&rig).unwrap().foreign;
+    assert!(
+        foreign.len() == 1 && foreign["edge"].contains("cookie 0x99"),
+        "{foreign:?}"
+    );
+    // The other owner deletes it: the place is the ingress's.
+    rig.table.retain(|_, rule| *rule != taken);
+    rig.steering.read_rules();
+    rig.steps();
+    rig.event(SwitchEvent::Rules(rig.rules()));
+    rig.input(Input::Chain(route("more", "11.0.0.0/8", true)));
+    rig.settle();
+    assert_eq!(
+        (limits(&rig), rig.server_of("10.0.0.1")),
+        (Some(SwitchLimits::default()), Some(1))
     );
     // An audit finds a rule that is missing.
     free.table

@@ -2,6 +2,7 @@
 
 use super::super::rows::Row;
 use super::super::rule::{MacAddress, PortNumber};
+use std::collections::BTreeMap;
 use tailwater_api::chain::Match;
 use tailwater_net::Nanos;
 use tailwater_policy::server::{ClassLoad, IngressConfig, ServerCounters, ServerNumber};
@@ -273,8 +274,22 @@ pub enum Output {
     },
     /// A chain's route that was refused has been taken.
     ChainAccepted(String),
+    /// Limits of the switch have changed.
+    Limits(SwitchLimits),
     /// Something that an operator should see.
     Problem(SteeringProblem),
+}
+
+/// Limits of the switch that change which packets the ingress can steer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SwitchLimits {
+    /// There is no room for more rules: new prefixes share the default servers of their chains.
+    pub is_full: bool,
+    /// Not even the rules that are wanted fit: packets go by shorter rows, or by none.
+    pub is_too_small: bool,
+    /// Chains one of whose rules has its place taken by another owner's rule: that rule, as text. Under an empty name:
+    /// a rule that is no chain's.
+    pub foreign: BTreeMap<String, String>,
 }
 
 /// Problem that does not stop the ingress.

@@ -7,8 +7,8 @@ use super::super::rule::Action;
 use super::super::switch::SwitchCommand;
 use super::chain::{Chain, Mapper, Stage};
 use super::progress::InFlight;
-use super::{FromServers, Output, Row, Steering, SteeringProblem, Step, Unmatched};
-use std::collections::BTreeSet;
+use super::{FromServers, Mark, Output, Row, Steering, SteeringProblem, Step, SwitchLimits, Unmatched};
+use std::collections::{BTreeMap, BTreeSet};
 use tailwater_net::Nanos;
 
 impl Steering {
@@ -90,8 +90,13 @@ impl Steering {
         }
         let mut wanted = self.wanted();
         (self.writing.wanted, self.writing.unwritten) = (wanted.len(), 0);
-        self.leave_foreign(&mut wanted);
+        let foreign = self.leave_foreign(&mut wanted);
         let table = self.table();
+        self.report_limits(SwitchLimits {
+            is_full: wanted.len() >= table,
+            is_too_small: wanted.len() > table,
+            foreign,
+        });
         self.fit(&mut wanted, table);
         let Some(switch) = &self.switch else { return };
         let room = table.saturating_sub(switch.present.len());
@@ -117,13 +122,33 @@ impl Steering {
         self.steps.push_back(Step::Switch(SwitchCommand::Write { id, bundles }));
     }
 
-    /// Removes wanted rules whose place another owner's rule has.
-    fn leave_foreign(&mut self, wanted: &mut RuleSet) {
-        let Some(switch) = &self.switch else { return };
+    /// Reports limits of the switch that have changed.
+    fn report_limits(&mut self, limits: SwitchLimits) {
+        if self.writing.limits != limits {
+            self.writing.limits = limits.clone();
+            self.output(Output::Limits(limits));
+        }
+    }
+
+    /// Removes wanted rules whose place another owner's rule has. Returns one of those rules for each chain.
+    fn leave_foreign(&mut self, wanted: &mut RuleSet) -> BTreeMap<String, String> {
+        let mut of_chains = BTreeMap::new();
+        let Some(switch) = &self.switch else {
+            return of_chains;
+        };
+        let owner_of = |cookie| match Mark::of(cookie, self.config.owner) {
+            Some(Mark::Row { chain, .. }) => {
+                let found = self.chains.iter().find(|(_, known)| known.identity == chain);
+                found.map(|(name, _)| name.clone()).unwrap_or_default()
+            }
+            _ => String::new(),
+        };
         let mut found = BTreeSet::new();
         let mut problems = Vec::new();
         for (key, cookie) in &switch.foreign_rules {
-            if wanted.remove(key).is_some() {
+            if let Some(rule) = wanted.remove(key) {
+                let text = format!("priority {}, {}, cookie {cookie:#x}", key.0, key.1);
+                of_chains.entry(owner_of(rule.cookie)).or_insert(text);
                 found.insert((key.0, *cookie));
                 problems.push(SteeringProblem::Foreign {
                     priority: key.0,
@@ -138,6 +163,7 @@ impl Steering {
                 .into_iter()
                 .for_each(|problem| self.output(Output::Problem(problem)));
         }
+        of_chains
     }
 
     /// Removes the rules of the longest rows if a table has not enough room: their packets go by shorter rows.
@@ -151,8 +177,8 @@ impl Steering {
             self.writing.too_large = Some(size);
             self.output(Output::Problem(SteeringProblem::TableTooSmall { wanted: size, room }));
         }
-        let length = |rule: &super::super::rule::FlowRule| match super::Mark::of(rule.cookie, self.config.owner) {
-            Some(super::Mark::Row { length, source, .. }) => u16::from(length) + u16::from(source.1),
+        let length = |rule: &super::super::rule::FlowRule| match Mark::of(rule.cookie, self.config.owner) {
+            Some(Mark::Row { length, source, .. }) => u16::from(length) + u16::from(source.1),
             _ => 0,
         };
         let mut rules: Vec<_> = wanted.iter().map(|(key, rule)| (length(rule), key.clone())).collect();

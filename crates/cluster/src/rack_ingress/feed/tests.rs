@@ -3,7 +3,7 @@
 use super::super::telling::Said;
 use super::*;
 use crate::controller::DocumentReader;
-use crate::ingress::Output;
+use crate::ingress::{Output, SwitchLimits};
 use crate::reports::{FlowClass, InstanceReport};
 use serde_json::json;
 use tailwater_policy::server::{ClassLoad, FlowClass as Class};
@@ -192,12 +192,63 @@ fn an_instance_of_a_refused_chain_is_not_steered_and_tells_why() {
         format!("{:?}", told["a/web-0"])
     };
     let text = |is_steered, reason: Option<&str>| {
-        format!("Told {{ uid: \"u0\", is_steered: {is_steered}, reason: {reason:?} }}")
+        format!("Told {{ uid: \"u0\", is_steered: {is_steered}, reason: {reason:?}, limit: None }}")
     };
     assert_eq!(told(&[refused(false)]), text(false, Some("too many")));
     assert_eq!(told(&[Output::ServerUsable(0)]), text(false, Some("too many")));
     assert_eq!(told(&[refused(true)]), text(true, Some("too many")));
     assert_eq!(told(&[Output::ChainAccepted("a/web".to_owned())]), text(true, None));
+}
+
+#[test]
+fn instances_tell_of_a_switch_without_room_and_of_rules_of_others() {
+    let (mut feed, mut chains) = (Feed::new(mapping()), Chains::new(Arc::new(DocumentReader)));
+    let instances = [("mail-0", "u0", "mail", None), ("web-0", "u1", "web", None)];
+    let all = objects(&[("mail", "10.0.0.0/16"), ("web", "10.1.0.0/16")], &instances);
+    fed(&mut feed, &mut chains, &all);
+    let mut said = Said::default();
+    for server in 0..2 {
+        said.take(&Output::ServerUsable(server));
+    }
+    let rule = |chain: &str| [(chain.to_owned(), "priority 7, cookie 0x99".to_owned())].into();
+    let full = SwitchLimits {
+        is_full: true,
+        ..SwitchLimits::default()
+    };
+    let cases = [
+        (full.clone(), ["TableFull", "TableFull"]),
+        (
+            SwitchLimits {
+                foreign: rule("a/web"),
+                ..full.clone()
+            },
+            ["TableFull", "ForeignRule"],
+        ),
+        (
+            SwitchLimits {
+                foreign: rule(""),
+                ..full.clone()
+            },
+            ["ForeignRule", "ForeignRule"],
+        ),
+        (
+            SwitchLimits {
+                is_too_small: true,
+                ..full
+            },
+            ["TableTooSmall", "TableTooSmall"],
+        ),
+        (SwitchLimits::default(), ["", ""]),
+    ];
+    for (limits, expected) in cases {
+        assert!(said.take(&Output::Limits(limits)));
+        let told = said.of(&feed);
+        let reasons = ["a/mail-0", "a/web-0"].map(|name| {
+            let limit = serde_json::to_value(told[name].limit.clone()).unwrap();
+            limit["reason"].as_str().unwrap_or_default().to_owned()
+        });
+        assert_eq!(reasons, expected);
+    }
 }
 
 #[test]

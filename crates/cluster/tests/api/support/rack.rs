@@ -6,7 +6,7 @@ use kube::api::{ListParams, ObjectMeta, PostParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tailwater_api::chain::{ChainDocument, DESCRIPTION};
@@ -19,7 +19,7 @@ use tailwater_cluster::controller::{
     self, BetterPlans, ChainFacts, ChainReader, ControllerConfig, DocumentReader, ProfilingConfig,
 };
 use tailwater_cluster::leader::ElectionConfig;
-use tailwater_cluster::resources::{Chain, ChainInstance, InstanceFigures, InstancePhase, ServerStatus};
+use tailwater_cluster::resources::{Chain, ChainInstance, InstanceFigures, InstancePhase, ServerStatus, definitions};
 use tailwater_net::Nanos;
 use tailwater_placement::curve::{CacheCurve, LoadCurve};
 use tailwater_placement::improve::Saving;
@@ -49,6 +49,8 @@ pub struct Model {
     pub offered: f64,
     /// Share of the time of its cores that each chain spends on packets.
     pub busy: Option<f64>,
+    /// Why flows cannot leave it with all of their state, if they cannot.
+    pub bound: Option<String>,
     /// Reason for which it refuses everything, if it does.
     pub refuses: Option<String>,
     /// Chains that were applied, in order, each time that they changed.
@@ -112,6 +114,7 @@ impl LocalServer for ModelServer {
                 packets: [0; 4],
                 busy: model.busy,
             }),
+            bound_state: model.bound.clone(),
             ..LocalChain::default()
         });
         Ok(chains.collect())
@@ -140,6 +143,8 @@ impl ChainReader for ModelReader {
 pub struct Running {
     stop: watch::Sender<bool>,
     task: JoinHandle<()>,
+    /// Folder that it may have created.
+    folder: Option<PathBuf>,
 }
 
 impl Running {
@@ -155,6 +160,15 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         self.task.abort();
+        let Some(folder) = &self.folder else { return };
+        // It may be about to create it.
+        for _ in 0..1000 {
+            if self.task.is_finished() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let _ = std::fs::remove_dir_all(folder);
     }
 }
 
@@ -235,13 +249,19 @@ pub fn start_agent_at(pace: Pace, client: &Client, name: &str, cores: u32, serve
             ..ServerStatus::default()
         },
         reports: ReportsConfig::default(),
-        pods: std::env::temp_dir().join(format!("tailwater-rack-{}-{name}", std::process::id())),
+        pods: pods_folder(name),
     };
+    let folder = Some(config.pods.clone());
     let (client, server, notices) = (client.clone(), server.clone(), notices(name));
     let task = tokio::spawn(async move {
         agent::run(client, config, || server.clone(), notices, stopped).await;
     });
-    Running { stop, task }
+    Running { stop, task, folder }
+}
+
+/// Folder for the sockets of an agent's functions, which the agent creates if there are any.
+pub fn pods_folder(agent: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("tailwater-rack-{}-{agent}", std::process::id()))
 }
 
 /// Starts a controller.
@@ -275,6 +295,7 @@ pub fn start_controller_at(pace: Pace, client: &Client, name: &str) -> Running {
             cpu: "2".to_owned(),
             memory: "2Gi".to_owned(),
         }),
+        definitions: definitions(&[]),
         options: RackOptions {
             lost_after: Nanos(pace.lost_after.as_nanos() as u64),
             hold: Nanos::from_secs(2),
@@ -286,7 +307,11 @@ pub fn start_controller_at(pace: Pace, client: &Client, name: &str) -> Running {
         let policy = || Box::new(TailwaterScaling::default()) as Box<_>;
         controller::run(client, config, policy, Arc::new(ModelReader), notices, stopped).await;
     });
-    Running { stop, task }
+    Running {
+        stop,
+        task,
+        folder: None,
+    }
 }
 
 /// API server with the definitions and the namespace of the leases.

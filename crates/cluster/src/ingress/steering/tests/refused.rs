@@ -118,6 +118,48 @@ fn a_circle_of_which_one_is_impossible_changes_as_far_as_it_can() {
     has(&rig, "10.2.0.1", "a");
 }
 
+#[test]
+fn a_changed_match_leaves_flows_where_they_are_and_no_packet_unmatched() {
+    // One change a bundle: packets come at each moment between.
+    let one = SteeringConfig {
+        per_bundle: 1,
+        ..config()
+    };
+    let with = |prefixes: &[&str], rebalance| {
+        let mut route = route("a", PREFIXES[0], rebalance);
+        route.matching.destinations = prefixes.iter().map(|prefix| prefix.parse().unwrap()).collect();
+        route
+    };
+    for rebalance in [true, false] {
+        let mut rig = Rig::connected(one.clone(), &[with(&PREFIXES[..2], rebalance)]);
+        let addresses: Vec<String> = (0..4).map(|number| format!("10.1.{number}.1")).collect();
+        if !rebalance {
+            for address in &addresses {
+                rig.packet_in(address);
+                rig.settle();
+            }
+        }
+        let servers = |rig: &Rig| -> Vec<Option<ServerNumber>> {
+            addresses.iter().map(|address| rig.server_of(address)).collect()
+        };
+        let before = servers(&rig);
+        assert!(
+            before.iter().all(|server| server.is_some_and(|server| server > 0)),
+            "{before:?}"
+        );
+        // To a prefix more and one less, to longer ones, and to all.
+        for prefixes in [&PREFIXES[1..], &["10.1.0.0/17", "10.1.128.0/17"], &["10.0.0.0/8"]] {
+            rig.input(Input::Chain(with(prefixes, rebalance)));
+            while !rig.writes.is_empty() {
+                rig.answer();
+                assert_eq!(servers(&rig), before, "{prefixes:?}");
+            }
+            has(&rig, "10.1.3.1", "a");
+        }
+        assert_eq!(rig.takes(|output| matches!(output, Output::MovePlanned(_))), 0);
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 

@@ -6,6 +6,7 @@ use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use k8s_openapi::api::events::v1::Event;
+use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaimTemplate};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -68,6 +69,8 @@ pub fn built_ins() -> Vec<Kind> {
             has_status: true,
             ..built_in::<Pod>("pods", true, |_| Vec::new())
         },
+        built_in::<DeviceClass>("deviceclasses", false, |_| Vec::new()),
+        built_in::<ResourceClaimTemplate>("resourceclaimtemplates", true, |_| Vec::new()),
         Kind {
             has_status: true,
             ..built_in::<Job>("jobs", true, |_| Vec::new())
