@@ -18,6 +18,7 @@ use crate::metrics::{Endpoint, ServerPage, ServerSources};
 use crate::output::complain;
 use crate::signals::stop_on_signals;
 use crate::systemd::{self, Notifier};
+use crate::telemetry::{Counts, ExportConfig, ExportSources, Exporter};
 use crate::values::Cores;
 use cache::divided;
 use errors::not_served;
@@ -112,6 +113,8 @@ pub fn serve_with(args: &ServeArgs, companion: impl FnOnce(Serving<'_>) + Send) 
     }
     let has_other_cores = cores::available().iter().any(|core| !cores.contains(core));
     let elsewhere = cores::AvoidCores::new(if is_left { &all } else { &cores });
+    let export = export_config(args, &spec)?;
+    let exported = export.as_ref().map(|_| Arc::<Counts>::default());
     let clock = beginning.clock()?;
     let ports = open(&spec, &cores, &clock, |port| beginning.sockets(port))?;
     let host = HostConfig {
@@ -121,7 +124,7 @@ pub fn serve_with(args: &ServeArgs, companion: impl FnOnce(Serving<'_>) + Send) 
         park: args.wait,
         broker: Box::new(LeastSlackBroker::new(BrokerConfig::default())),
     };
-    let host = CoreHost::start(host, clock).map_err(failed)?;
+    let host = CoreHost::start(host, clock.clone()).map_err(failed)?;
     let ended = Arc::<Mutex<Vec<_>>>::default();
     let reports = Arc::clone(&ended);
     let machine = beginning.machine(&host, ports, move |ended| {
@@ -142,8 +145,18 @@ pub fn serve_with(args: &ServeArgs, companion: impl FnOnce(Serving<'_>) + Send) 
         ports: ports.clone(),
         host,
         snapshot: Arc::default(),
+        exported: exported.clone(),
     };
     let snapshot = Arc::clone(&sources.snapshot);
+    let to_export = ExportSources {
+        server: spec.metadata.name.clone(),
+        snapshot: Arc::clone(&snapshot),
+        clock,
+        traced_packets: spec.telemetry.traced_packets,
+    };
+    let export = export.zip(exported.as_ref());
+    let exporter = export.map(|(config, counts)| Exporter::start(config, to_export, counts));
+    let exporter = exporter.transpose()?;
     let mut notifier = Notifier::new();
     let page = ServerPage::new(sources);
     let (mut metrics, late_page) = match endpoint {
@@ -189,6 +202,7 @@ pub fn serve_with(args: &ServeArgs, companion: impl FnOnce(Serving<'_>) + Send) 
         served
     });
     systemd::is_stopping();
+    drop(exporter);
     drop(metrics);
     drop(elsewhere);
     let served = served.map_err(not_served)?;
@@ -196,6 +210,14 @@ pub fn serve_with(args: &ServeArgs, companion: impl FnOnce(Serving<'_>) + Send) 
     take_over::tell(&served, &ended, &ports);
     print_all(&config.spec.metadata.name, &ended, &ports, args.output)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Export of telemetry, if an option, the spec or the environment names a collector.
+fn export_config(args: &ServeArgs, spec: &ServerSpec) -> Result<Option<ExportConfig>, CliError> {
+    let option = args.otlp.as_deref().map(|url| ("--otlp", url));
+    let field = spec.telemetry.otlp.as_deref().map(|url| ("spec.telemetry.otlp", url));
+    let warn = |line: &str| complain("warning", line);
+    ExportConfig::find(option.or(field), |name| std::env::var(name).ok(), warn)
 }
 
 /// Profiles of a server, and its measurements of those that are missing.

@@ -3,6 +3,7 @@
 use super::admission::ADMISSION;
 use super::cache::CACHE;
 use super::paths::LONGEST_PATH;
+use super::telemetry::TELEMETRY;
 use crate::ports::PORTS;
 use crate::schema::{CORES, DEVICE, FILE, Field, Kind, LABEL, METRICS, Map, Rule, Text, Type};
 use std::ops::RangeInclusive;
@@ -91,6 +92,12 @@ pub(super) static FIELDS: Map = Map {
         )
         .otherwise("none")
         .example("9100"),
+        Field::new(
+            "telemetry",
+            Type::Map(&TELEMETRY),
+            "Export of events and packet traces by OpenTelemetry's protocol (OTLP).",
+        )
+        .otherwise("none, unless `$OTEL_EXPORTER_OTLP_ENDPOINT` is set"),
         Field::new(
             "policy",
             Type::Any(LONGEST_NAME),

@@ -33,6 +33,7 @@ fn all_fields() {
   watch: true
   control: {socket: /run/tw.sock, readers: operators}
   metrics: 9100
+  telemetry: {otlp: 'http://collector:4318/x', tracedPackets: 5}
   policy: tailwater
   stateDirectory: state
   keepPackets: kept
@@ -60,6 +61,11 @@ fn all_fields() {
     assert_eq!(server.control.socket.as_deref(), Some(Path::new("/run/tw.sock")));
     assert_eq!(server.control.readers.as_deref(), Some("operators"));
     assert_eq!(server.metrics, Some("127.0.0.1:9100".parse().unwrap()));
+    let telemetry = TelemetrySpec {
+        otlp: Some("http://collector:4318/x".to_owned()),
+        traced_packets: 5,
+    };
+    assert_eq!(server.telemetry, telemetry);
     assert_eq!(server.policy.as_deref(), Some("tailwater"));
     assert_eq!(server.state_directory.as_deref(), Some(Path::new("/etc/tw/state")));
     assert_eq!(server.keep_packets.as_deref(), Some(Path::new("/etc/tw/kept")));
@@ -235,6 +241,18 @@ fn wrong_fields_are_reported_with_their_position() {
             "spec.control.readers: expected the name or number of a group",
         ),
         (with("metrics: localhost"), "spec.metrics: expected a port such as 9100"),
+        (
+            with("telemetry: {otlp: 'https://collector'}"),
+            "spec.telemetry.otlp: expected a URL such as http://127.0.0.1:4318 (without TLS",
+        ),
+        (
+            with("telemetry: {otlp: 'http://'}"),
+            "spec.telemetry.otlp: expected a URL",
+        ),
+        (
+            with("telemetry: {tracedPackets: 101}"),
+            "spec.telemetry.tracedPackets: expected a whole number from 0 to 100",
+        ),
         (
             with("admission: {headroom: 0.1}"),
             "s.yaml:7:14: spec.admission.profiles: missing, expected a file or folder of profiles",

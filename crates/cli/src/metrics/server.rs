@@ -2,8 +2,9 @@
 
 use super::Page;
 use super::exposition::{Chain, ChainFigures, about, counter, encode, labelled};
+use crate::telemetry::{Counts, DROP_REASONS, SIGNALS};
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, text};
+use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, text};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 use std::fmt;
@@ -28,6 +29,8 @@ pub struct ServerSources {
     pub host: Arc<CoreHost>,
     /// Latest state of the server.
     pub snapshot: LatestSnapshot,
+    /// Counts of exported records, if there is an export.
+    pub exported: Option<Arc<Counts>>,
 }
 
 /// Figures of a server, for scraping.
@@ -95,6 +98,9 @@ impl Collector for Server {
         let snapshot = self.0.snapshot.lock().unwrap_or_else(PoisonError::into_inner).clone();
         configuration(&snapshot, &mut encoder)?;
         ports(&self.0.ports, &mut encoder)?;
+        if let Some(counts) = &self.0.exported {
+            exported(counts, &mut encoder)?;
+        }
         let used = chains.iter().flat_map(|chain| chain.cores.iter().copied()).collect();
         cores(&self.0.host, used, &mut encoder)
     }
@@ -158,6 +164,27 @@ fn configuration(snapshot: &Snapshot, encoder: &mut DescriptorEncoder) -> fmt::R
     Ok(())
 }
 
+/// Encodes the counts of exported records.
+fn exported(counts: &Counts, encoder: &mut DescriptorEncoder) -> fmt::Result {
+    let help = "Records that an OpenTelemetry collector has accepted";
+    let mut family = encoder.encode_descriptor("otlp_records_sent", help, None, MetricType::Counter)?;
+    for (number, signal) in SIGNALS.iter().enumerate() {
+        counter(&mut family, None, Some(("signal", signal)), counts.sent(number))?;
+    }
+    let help = "Records for an OpenTelemetry collector that were dropped";
+    let mut family = encoder.encode_descriptor("otlp_records_dropped", help, None, MetricType::Counter)?;
+    for (number, signal) in SIGNALS.iter().enumerate() {
+        for (index, reason) in DROP_REASONS.iter().enumerate() {
+            let labels = [("signal", *signal), ("reason", *reason)];
+            let count = counts.dropped(number, index);
+            family
+                .encode_family(&labels)?
+                .encode_counter::<NoLabelSet, _, u64>(&count, None)?;
+        }
+    }
+    Ok(())
+}
+
 /// Counter of a port: its name, its help, and its value.
 type PortCounter = (&'static str, &'static str, fn(&SharedPortCounts) -> u64);
 
@@ -200,7 +227,7 @@ fn cores(host: &CoreHost, used: Vec<usize>, encoder: &mut DescriptorEncoder) -> 
     let mut family = encoder.encode_descriptor("core_busy", help, Some(&Unit::Seconds), MetricType::Counter)?;
     for (core, busy) in host.busy() {
         labelled(&mut family, None, Some(("core", &core.to_string())), |metric| {
-            metric.encode_counter::<prometheus_client::encoding::NoLabelSet, _, u64>(&busy.as_secs_f64(), None)
+            metric.encode_counter::<NoLabelSet, _, u64>(&busy.as_secs_f64(), None)
         })?;
     }
     let help = "Chains that have a core as a dedicated one";
