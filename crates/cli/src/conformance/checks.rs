@@ -1,6 +1,9 @@
 //! The checks.
 
+use super::Subject;
 use super::frames::{hostile, ordinary, packet};
+use super::isolation::isolation;
+use super::reload::reload;
 use super::rig::{Frame, LARGEST_BATCH, Rig, Sent, arrival};
 use crate::text::thousands;
 use std::collections::HashSet;
@@ -10,10 +13,10 @@ use tailwater_functions::spec::ChainSpec;
 use tailwater_net::Nanos;
 
 /// Packets of the checks that compare runs, and their flows.
-const PACKETS: usize = 2_000;
-const FLOWS: usize = 64;
+pub(super) const PACKETS: usize = 2_000;
+pub(super) const FLOWS: usize = 64;
 /// Size of an ordinary batch.
-const BATCH: usize = 32;
+pub(super) const BATCH: usize = 32;
 /// Hostile frames.
 const HOSTILE: usize = 20_000;
 /// Flows in the table while many come and go.
@@ -28,41 +31,63 @@ const GROWTH: u64 = 4 << 20;
 /// Largest snapshot of flows.
 const MOST_BYTES: usize = 64 << 20;
 
+/// Name of the check without which others say nothing.
+pub const REPEATABLE: &str = "repeatable";
+
 /// A check of a chain's functions.
 pub struct Check {
     pub name: &'static str,
-    pub run: fn(&ChainSpec) -> Outcome,
+    /// Compares packets of two runs, which must be repeatable.
+    pub compares: bool,
+    pub run: fn(&Subject) -> Outcome,
 }
 
 /// All checks, in the order in which they run.
 pub const CHECKS: &[Check] = &[
     Check {
-        name: "repeatable",
-        run: |spec| outcome(repeatable(spec)),
+        name: REPEATABLE,
+        compares: false,
+        run: |subject| outcome(repeatable(&subject.spec)),
     },
     Check {
         name: "batches",
-        run: |spec| outcome(batches(spec)),
+        compares: true,
+        run: |subject| outcome(batches(&subject.spec)),
     },
     Check {
         name: "cores",
-        run: |spec| outcome(cores(spec)),
+        compares: true,
+        run: |subject| outcome(cores(&subject.spec)),
     },
     Check {
         name: "take-over",
-        run: take_over,
+        compares: true,
+        run: |subject| take_over(&subject.spec),
+    },
+    Check {
+        name: "reload",
+        compares: true,
+        run: |subject| reload(&subject.spec),
+    },
+    Check {
+        name: "isolation",
+        compares: true,
+        run: isolation,
     },
     Check {
         name: "hostile",
-        run: |spec| outcome(hostile_frames(spec)),
+        compares: false,
+        run: |subject| outcome(hostile_frames(&subject.spec)),
     },
     Check {
         name: "many-flows",
-        run: |spec| outcome(many_flows(spec)),
+        compares: false,
+        run: |subject| outcome(many_flows(&subject.spec)),
     },
     Check {
         name: "restart",
-        run: |spec| outcome(restart(spec)),
+        compares: false,
+        run: |subject| outcome(restart(&subject.spec)),
     },
 ];
 
@@ -105,7 +130,7 @@ fn outcome(result: Result<String, String>) -> Outcome {
 }
 
 /// Packets with their numbers.
-fn numbered(packets: &[(usize, Vec<u8>)]) -> Vec<Frame<'_>> {
+pub(super) fn numbered(packets: &[(usize, Vec<u8>)]) -> Vec<Frame<'_>> {
     (0..)
         .zip(packets)
         .map(|(number, (_, frame))| (number, frame.as_slice()))
@@ -113,7 +138,7 @@ fn numbered(packets: &[(usize, Vec<u8>)]) -> Vec<Frame<'_>> {
 }
 
 /// Compares packets as they left two chains. `counts` selects the packets that must be equal.
-fn compare(one: &[Sent], other: &[Sent], counts: impl Fn(usize) -> bool) -> Result<(), String> {
+pub(super) fn compare(one: &[Sent], other: &[Sent], counts: impl Fn(usize) -> bool) -> Result<(), String> {
     let different = one
         .iter()
         .zip(other)
@@ -135,7 +160,7 @@ fn compare(one: &[Sent], other: &[Sent], counts: impl Fn(usize) -> bool) -> Resu
 }
 
 /// Ends rigs in order, as runs do.
-fn drain(rigs: impl IntoIterator<Item = Rig>) {
+pub(super) fn drain(rigs: impl IntoIterator<Item = Rig>) {
     rigs.into_iter().for_each(Rig::drain);
 }
 
@@ -175,7 +200,7 @@ fn batches(spec: &ChainSpec) -> Result<String, String> {
 }
 
 /// Returns a test for packets of flows that had a packet in the first half.
-fn known<'p>(packets: &'p [(usize, Vec<u8>)]) -> impl Fn(usize) -> bool + 'p {
+pub(super) fn known<'p>(packets: &'p [(usize, Vec<u8>)]) -> impl Fn(usize) -> bool + 'p {
     let half = packets.len() / 2;
     let seen: HashSet<usize> = packets[..half].iter().map(|(flow, _)| *flow).collect();
     move |i| i < half || seen.contains(&packets[i].0)

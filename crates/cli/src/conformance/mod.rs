@@ -1,15 +1,17 @@
 //! `tailwater test-function`: conformance checks for authors of functions.
 //!
 //! Each check runs in a process of its own, so that one that crashes or hangs fails alone. In it the chain runs without
-//! ports and threads, in virtual time: its results are the same on every machine.
+//! ports and threads, in virtual time: its results are the same on every machine. One check starts real runs.
 
 mod checks;
 mod frames;
+mod isolation;
+mod reload;
 mod rig;
 
 use crate::error::CliError;
 use crate::output::print;
-use checks::{CHECKS, Check, Outcome};
+use checks::{CHECKS, Check, Outcome, REPEATABLE};
 use clap::Args;
 use signal_hook::low_level::signal_name;
 use std::fmt::Write as _;
@@ -20,6 +22,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+use tailwater_api::SpecError;
 use tailwater_functions::spec::ChainSpec;
 
 /// Help text of `tailwater test-function`.
@@ -52,12 +55,23 @@ pub struct TestFunctionArgs {
     pub check: Option<String>,
 }
 
+/// Functions that are checked.
+struct Subject {
+    /// Their chain.
+    spec: ChainSpec,
+    /// File of the spec or library.
+    file: PathBuf,
+    /// Text of the spec of a library, which has no file.
+    text: Option<String>,
+}
+
 /// Runs all checks and prints their results, or one check for the process that runs all.
 ///
 /// # Errors
 /// The spec or the library is invalid, or the result cannot be printed.
 pub fn test_function(args: &TestFunctionArgs) -> Result<ExitCode, CliError> {
-    let spec = spec(args)?;
+    let subject = subject(args)?;
+    let spec = &subject.spec;
     if let Some(external) = spec.externals().next() {
         return Err(CliError::Input(format!(
             "{}: expected functions of this program or libraries, found the external function {}",
@@ -68,16 +82,20 @@ pub fn test_function(args: &TestFunctionArgs) -> Result<ExitCode, CliError> {
     if let Some(name) = &args.check {
         let check = CHECKS.iter().find(|check| check.name == name);
         let check = check.ok_or_else(|| CliError::Input(format!("--check: no check is called {name:?}")))?;
-        let outcome = (check.run)(&spec);
+        let outcome = (check.run)(&subject);
         let (verdict, text) = outcome.parts();
         print(&format!("\n{MARK} {verdict} {text}\n"))?;
         return Ok(ExitCode::SUCCESS);
     }
     let names: Vec<&str> = spec.functions.iter().map(|function| function.name.as_str()).collect();
     print(&format!("functions   {}\n\n", names.join(", ")))?;
-    let mut counts = [0; 3];
+    let (mut counts, mut is_repeatable) = ([0; 3], true);
     for check in CHECKS {
-        let outcome = in_process(args, check)?;
+        let outcome = match check.compares && !is_repeatable {
+            true => Outcome::Skipped("packets differ also without it: see repeatable".to_owned()),
+            false => in_process(args, check)?,
+        };
+        is_repeatable &= check.name != REPEATABLE || !matches!(outcome, Outcome::Failed(_));
         let (verdict, text) = outcome.parts();
         counts[match outcome {
             Outcome::Passed(_) => 0,
@@ -95,14 +113,14 @@ pub fn test_function(args: &TestFunctionArgs) -> Result<ExitCode, CliError> {
 }
 
 /// The chain of the spec, or one of the library alone.
-fn spec(args: &TestFunctionArgs) -> Result<ChainSpec, CliError> {
+fn subject(args: &TestFunctionArgs) -> Result<Subject, CliError> {
     let is_spec = args
         .file
         .extension()
         .is_some_and(|extension| extension == "yaml" || extension == "yml");
-    match (is_spec, &args.config) {
-        (true, None) => Ok(ChainSpec::read(&args.file)?),
-        (true, Some(_)) => Err(CliError::Input("--config: the spec has the configuration".to_owned())),
+    let (spec, text) = match (is_spec, &args.config) {
+        (true, None) => (ChainSpec::read(&args.file)?, None),
+        (true, Some(_)) => return Err(CliError::Input("--config: the spec has the configuration".to_owned())),
         (false, config) => {
             let path = fs::canonicalize(&args.file).map_err(|error| {
                 CliError::of_file(format!("{}: cannot be read: {error}", args.file.display()), &error)
@@ -116,11 +134,46 @@ fn spec(args: &TestFunctionArgs) -> Result<ChainSpec, CliError> {
             }
             let text = format!(
                 "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {{name: test}}\nspec:\n  functions:\n    - \
-                 library: {{{library}}}\n  slo: {{latency: 1ms}}\n"
+                 library: {{{library}}}\n  slo: {{latency: 100ms}}\n"
             );
-            Ok(ChainSpec::parse(&text, "test", Path::new("/"))?)
+            let spec = ChainSpec::parse(&text, UNWRITTEN, Path::new("/"));
+            (spec.map_err(|error| of_library(error, &args.file, &path))?, Some(text))
         }
-    }
+    };
+    Ok(Subject {
+        spec,
+        file: args.file.clone(),
+        text,
+    })
+}
+
+/// Name of the spec of a library, in errors that the user does not see.
+const UNWRITTEN: &str = "test";
+
+/// Error of the spec of a library, without places in that spec, which the user has not written.
+fn of_library(error: SpecError, file: &Path, path: &Path) -> SpecError {
+    let path = path.display().to_string();
+    let errors = error.each().map(|error| {
+        let mut error = SpecError {
+            next: None,
+            ..error.clone()
+        };
+        if error.file == UNWRITTEN {
+            let field = error.path.strip_prefix("spec.functions[0].library").unwrap_or_default();
+            let field = field.trim_start_matches('.');
+            (error.file, error.path) = match field.strip_prefix("config") {
+                Some(field) => ("--config".to_owned(), field.trim_start_matches('.').to_owned()),
+                None => (file.display().to_string(), String::new()),
+            };
+            (error.line, error.column) = (0, 0);
+            // Messages about the file begin with its full path.
+            if let Some(message) = error.message.strip_prefix(&path) {
+                error.message = message.trim_start_matches([' ', ':']).to_owned();
+            }
+        }
+        error
+    });
+    SpecError::all(errors.collect()).unwrap_or(error)
 }
 
 /// A text in quotes, as JSON and YAML have it.
@@ -147,9 +200,9 @@ fn in_process(args: &TestFunctionArgs, check: &Check) -> Result<Outcome, CliErro
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
     let mut child = command.spawn().map_err(system)?;
-    let output = child.stdout.take().map(read_in_thread);
-    let errors = child.stderr.take().map(read_in_thread);
-    let status = ended(&mut child).map_err(system)?;
+    let output = child.stdout.take().map(|pipe| read_in_thread(pipe, MOST_BYTES));
+    let errors = child.stderr.take().map(|pipe| read_in_thread(pipe, MOST_BYTES));
+    let status = ended(&mut child, TIMEOUT).map_err(system)?;
     let text = |reader: Option<std::thread::JoinHandle<String>>| {
         let text = reader.map(std::thread::JoinHandle::join);
         text.and_then(Result::ok).unwrap_or_default()
@@ -186,23 +239,23 @@ fn in_process(args: &TestFunctionArgs, check: &Check) -> Result<Outcome, CliErro
 }
 
 /// Reads a pipe to its end, and keeps its first bytes: the result of a check that writes more is lost.
-fn read_in_thread(mut pipe: impl Read + Send + 'static) -> std::thread::JoinHandle<String> {
+fn read_in_thread(mut pipe: impl Read + Send + 'static, most: u64) -> std::thread::JoinHandle<String> {
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
-        let _ = (&mut pipe).take(MOST_BYTES).read_to_end(&mut bytes);
+        let _ = (&mut pipe).take(most).read_to_end(&mut bytes);
         let _ = io::copy(&mut pipe, &mut io::sink());
         String::from_utf8_lossy(&bytes).into_owned()
     })
 }
 
-/// Waits for the end of a check. Returns `None` if it had to be killed.
-fn ended(child: &mut Child) -> io::Result<Option<std::process::ExitStatus>> {
+/// Waits for the end of a process. Returns `None` if it had to be killed after `longest`.
+fn ended(child: &mut Child, longest: Duration) -> io::Result<Option<std::process::ExitStatus>> {
     let start = Instant::now();
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(Some(status));
         }
-        if start.elapsed() > TIMEOUT {
+        if start.elapsed() > longest {
             child.kill()?;
             child.wait()?;
             return Ok(None);
