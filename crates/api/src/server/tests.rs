@@ -26,7 +26,7 @@ fn all_fields() {
   ports:
   - name: north
     port: {entry: 0000:3b:00.0, exit: 0000:3b:00.1, bothWays: true, mtu: 9000}
-  - {name: east, traffic: campus.pcap, rate: 2Mpps, repeat: true, duration: 90s}
+  - {name: east, traffic: campus.pcap, rate: 2Mpps, repeat: true, renumberBits: 4, duration: 90s}
   packetBuffers: 64MiB
   unmatched: forward
   chains: [a.yaml, /srv/chains]
@@ -52,6 +52,7 @@ fn all_fields() {
         file: "/etc/tw/campus.pcap".into(),
         rate: Some(Throughput::PacketsPerSecond(2_000_000)),
         repeat: true,
+        renumber_bits: 4,
         duration: Some(Nanos::from_secs(90)),
     };
     assert_eq!(server.ports[1].source, PortSource::Traffic(expected));
@@ -209,6 +210,10 @@ fn wrong_fields_are_reported_with_their_position() {
         (
             ports("[{name: a, traffic: x, duration: 2d}]"),
             "spec.ports[0].duration: expected a duration",
+        ),
+        (
+            ports("[{name: a, traffic: x, renumberBits: 17}]"),
+            "spec.ports[0].renumberBits: expected a whole number from 0 to 16",
         ),
         (
             format!("{}  unmatched: forward\n", ports("[{name: a, port: net_null0}]")),
