@@ -1,9 +1,11 @@
-//! Stand-in for the export of telemetry in a program without the feature `metrics`: `--otlp` and `spec.telemetry.otlp` are
-//! refused.
+//! Stand-in for the export of telemetry in a program without the feature `metrics`: `--otlp` and
+//! `spec.telemetry.otlp` are refused.
 
 use crate::error::CliError;
+use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex};
 use tailwater_dataplane::clock::Clock;
+use tailwater_dataplane::kept_packets::KeptObserver;
 use tailwater_server::Snapshot;
 
 /// Configuration of the export: no value of this type exists.
@@ -22,10 +24,15 @@ impl ExportConfig {
             None => Ok(None),
         }
     }
+
+    /// Never called.
+    pub fn observe_kept(&self, _: &Arc<Counts>) -> (Option<KeptObserver>, Option<Receiver<String>>) {
+        match *self {}
+    }
 }
 
 /// Sources of what would be exported.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 #[allow(dead_code, reason = "nobody reads it without an export")]
 pub struct ExportSources {
     /// Name of the server.
@@ -36,6 +43,8 @@ pub struct ExportSources {
     pub clock: Clock,
     /// Packets of each chain that would be traced in a second.
     pub traced_packets: u32,
+    /// Spans of kept packets, if packets are kept.
+    pub kept: Option<Receiver<String>>,
 }
 
 /// Counts of records, which do not exist.

@@ -135,7 +135,11 @@ pub fn serve_with(args: &ServeArgs, companion: impl FnOnce(Serving<'_>) + Send) 
         failed(error)
     })?;
     let machine = machine.isolating(isolating(paths.state.clone(), has_other_cores));
-    let machine = machine.keeping_packets(spec.keep_packets.clone());
+    let (observer, kept) = match export.as_ref().zip(exported.as_ref()) {
+        Some((config, counts)) => config.observe_kept(counts),
+        None => Default::default(),
+    };
+    let machine = machine.keeping_packets(spec.keep_packets.clone(), observer);
     let machine = with_profiles(machine.offloading(offloading(policy)), profiles);
     let ports = machine.ports();
     let figures = machine.figures();
@@ -153,6 +157,7 @@ pub fn serve_with(args: &ServeArgs, companion: impl FnOnce(Serving<'_>) + Send) 
         snapshot: Arc::clone(&snapshot),
         clock,
         traced_packets: spec.telemetry.traced_packets,
+        kept,
     };
     let export = export.zip(exported.as_ref());
     let exporter = export.map(|(config, counts)| Exporter::start(config, to_export, counts));
@@ -202,12 +207,13 @@ pub fn serve_with(args: &ServeArgs, companion: impl FnOnce(Serving<'_>) + Send) 
         served
     });
     systemd::is_stopping();
-    drop(exporter);
     drop(metrics);
     drop(elsewhere);
     let served = served.map_err(not_served)?;
     let ended = std::mem::take(&mut *ended.lock().unwrap_or_else(PoisonError::into_inner));
     take_over::tell(&served, &ended, &ports);
+    // Waits for its last requests: a successor does not.
+    drop(exporter);
     print_all(&config.spec.metadata.name, &ended, &ports, args.output)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -7,6 +7,7 @@
 
 mod client;
 mod endpoint;
+mod kept;
 mod queue;
 mod records;
 mod sampler;
@@ -19,6 +20,7 @@ use queue::{LOGS, Queue, SPANS};
 use records::{Resource, log_record};
 use sampler::Sampler;
 use sender::Sender;
+use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -33,7 +35,7 @@ const PERIOD: Duration = Duration::from_millis(50);
 const LAST: Duration = Duration::from_secs(2);
 
 /// Sources of what is exported.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct ExportSources {
     /// Name of the server.
     pub server: String,
@@ -43,6 +45,8 @@ pub struct ExportSources {
     pub clock: Clock,
     /// Packets of each chain that are traced in a second.
     pub traced_packets: u32,
+    /// Spans of kept packets, if packets are kept.
+    pub kept: Option<Receiver<String>>,
 }
 
 /// Running export. Sends what is left, for at most two seconds, and ends its thread when dropped.
@@ -118,6 +122,8 @@ async fn export(config: ExportConfig, sources: ExportSources, counts: Arc<Counts
             }
         }
         sampler.step(chains, &queues[SPANS]);
+        let kept = sources.kept.iter().flat_map(Receiver::try_iter);
+        kept.for_each(|span| queues[SPANS].push(span));
     };
     // Ends when the other end is dropped.
     while timeout(PERIOD, stopped.changed()).await.is_err() {

@@ -15,8 +15,8 @@ use tailwater_traffic::{CaptureReader, Packet, PacketSource, PcapWriter, ReadOpt
 const TRIES: usize = 4;
 /// Longest output of a run that is read, in bytes.
 const MOST_BYTES: u64 = 4 << 20;
-/// Factor of the packets' distances over those of other checks: a worker that is preempted has time to recover before the
-/// end of its run.
+/// Factor of the packets' distances over those of other checks: a preempted worker has time to recover before its run
+/// ends.
 const SLOWER: u64 = 10;
 /// Longest time of a run.
 const LONGEST: Duration = Duration::from_secs(10);
@@ -73,7 +73,7 @@ fn compare(subject: &Subject, folder: &Folder) -> Result<Outcome, String> {
             let first = sent.iter().zip(&alone[0]).position(|(one, other)| one != other);
             let first = first.unwrap_or_else(|| sent.len().min(alone[0].len()));
             Outcome::Failed(format!(
-                "{} packets leave processes of their own, {} this one; the first that differs is packet {first} of those",
+                "{} packets leave processes of their own, {} this one; the first that differs is packet {first}",
                 sent.len(),
                 alone[0].len()
             ))

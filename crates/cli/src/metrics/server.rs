@@ -1,7 +1,8 @@
 //! Page of a server: its chains, as they come and go, its ports, its cores and its configuration.
 
-use super::Page;
 use super::exposition::{Chain, ChainFigures, about, counter, encode, labelled};
+use super::protobuf::ChainLatency;
+use super::{Page, exemplars};
 use crate::telemetry::{Counts, DROP_REASONS, SIGNALS};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, text};
@@ -38,15 +39,23 @@ pub struct ServerSources {
 pub struct ServerPage {
     registry: Registry,
     snapshot: LatestSnapshot,
+    figures: Figures,
+    exported: Option<Arc<Counts>>,
 }
 
 impl ServerPage {
     /// Creates the page of a server.
     pub fn new(sources: ServerSources) -> ServerPage {
-        let snapshot = Arc::clone(&sources.snapshot);
+        let (snapshot, figures) = (Arc::clone(&sources.snapshot), sources.figures.clone());
+        let exported = sources.exported.clone();
         let mut registry = Registry::with_prefix("tailwater");
         registry.register_collector(Box::new(Server(sources)));
-        ServerPage { registry, snapshot }
+        ServerPage {
+            registry,
+            snapshot,
+            figures,
+            exported,
+        }
     }
 }
 
@@ -54,7 +63,17 @@ impl Page for ServerPage {
     fn metrics(&self) -> Result<String, fmt::Error> {
         let mut page = String::new();
         text::encode(&mut page, &self.registry)?;
-        Ok(page)
+        let late = self.exported.as_ref().map(|counts| counts.late()).unwrap_or_default();
+        Ok(match &late[..] {
+            [] => page,
+            late => exemplars::add(&page, late),
+        })
+    }
+
+    fn latencies(&self) -> Vec<ChainLatency> {
+        let chains = self.figures.chains().into_iter();
+        let chains = chains.filter_map(|chain| Some((chain.progress()?.latency, chain.name)));
+        chains.map(|(latency, name)| (Some(name), latency)).collect()
     }
 
     fn is_ready(&self) -> bool {

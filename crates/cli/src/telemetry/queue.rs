@@ -1,11 +1,14 @@
 //! Records that wait to be sent, and counts of those that were sent or dropped.
 
+use crate::metrics::LateExemplar;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Most records of a signal that wait. More are dropped and counted.
-const WAITING: usize = 2048;
+pub(super) const WAITING: usize = 2048;
+/// Late packets that are exemplars of latencies.
+const EXEMPLARS: usize = 64;
 /// Most records in a request.
 const BATCH: usize = 512;
 
@@ -30,9 +33,10 @@ pub(super) enum Dropped {
     Unreachable,
 }
 
-/// Counts of records.
+/// Counts of records, and late packets whose traces are among them.
 #[derive(Debug, Default)]
 pub struct Counts {
+    late: Mutex<VecDeque<LateExemplar>>,
     sent: [AtomicU64; 2],
     dropped: [[AtomicU64; 3]; 2],
 }
@@ -46,6 +50,27 @@ impl Counts {
     /// Records of a signal that were dropped for a reason.
     pub fn dropped(&self, signal: usize, reason: usize) -> u64 {
         self.dropped[signal][reason].load(Ordering::Relaxed)
+    }
+}
+
+impl Counts {
+    /// Late packets with traces, in the order of their departures.
+    pub fn late(&self) -> Vec<LateExemplar> {
+        let late = self.late.lock().unwrap_or_else(PoisonError::into_inner);
+        late.iter().cloned().collect()
+    }
+
+    /// Adds a late packet. The oldest one is forgotten if there are too many.
+    pub(super) fn add_late(&self, packet: LateExemplar) {
+        let mut late = self.late.lock().unwrap_or_else(PoisonError::into_inner);
+        if late.len() == EXEMPLARS {
+            late.pop_front();
+        }
+        late.push_back(packet);
+    }
+
+    pub(super) fn drop_records(&self, signal: usize, reason: Dropped, records: u64) {
+        self.dropped[signal][reason as usize].fetch_add(records, Ordering::Relaxed);
     }
 }
 
@@ -98,7 +123,7 @@ impl Queue {
     }
 
     pub(super) fn count_dropped(&self, reason: Dropped, records: u64) {
-        self.counts.dropped[self.signal][reason as usize].fetch_add(records, Ordering::Relaxed);
+        self.counts.drop_records(self.signal, reason, records);
     }
 }
 

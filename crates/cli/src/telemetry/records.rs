@@ -7,10 +7,15 @@ use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tailwater_chain::packet_traces::{TraceRole, TraceStep, TracedFunction};
+use tailwater_dataplane::kept_packets::KeptRecord;
+use tailwater_net::FlowKey;
+use tailwater_net::parse::parse;
 use tailwater_server::{Event, Severity};
 
 /// Kind of a span within a program.
 const INTERNAL: u8 = 1;
+/// Code of a span's status.
+const ERROR: u8 = 2;
 
 /// Server that records are about.
 pub(super) struct Resource(Vec<Value>);
@@ -153,7 +158,12 @@ pub(super) fn packet_spans(
         span.to_string()
     };
     let mut attributes = vec![text("tailwater.chain", chain)];
-    attributes.extend(of_flow(first));
+    attributes.extend(of_key(&first.key));
+    if let Some(index) = first.flow.index {
+        attributes.push(number("tailwater.flow", index.into()));
+        attributes.push(truth("tailwater.flow.is_new", first.flow.is_new));
+        attributes.push(number("tailwater.bucket", first.flow.bucket.into()));
+    }
     attributes.push(number("tailwater.core", first.core.into()));
     attributes.push(number("tailwater.packet.length", first.length.into()));
     attributes.push(text("tailwater.verdict", verdict(last)));
@@ -191,9 +201,53 @@ pub(super) fn packet_spans(
     spans
 }
 
+/// Spans of a packet that was late, lost or dropped, and the identifier of their trace: its own span, and one for its
+/// batch in the chain.
+pub(super) fn kept_spans(record: &KeptRecord<'_>, identifiers: &Identifiers) -> (String, [String; 2]) {
+    let (trace, root) = (identifiers.trace(), identifiers.span());
+    let mut attributes = vec![
+        text("tailwater.chain", record.chain),
+        number("tailwater.core", record.core.into()),
+        text("tailwater.verdict", record.verdict),
+        text("tailwater.reason", record.reason),
+    ];
+    let of_chain = attributes.clone();
+    // What was kept of the frame has its headers, unless they are unusually long; the rest does not matter.
+    let mut frame = record.frame.to_vec();
+    frame.resize(frame.len().max(record.length.into()), 0);
+    if let Ok(headers) = parse(&frame) {
+        attributes.extend(of_key(&headers.key));
+    }
+    attributes.push(number("tailwater.packet.length", record.length.into()));
+    // A drop is what a function or the spec decided.
+    let status = match record.verdict {
+        "dropped" => json!({}),
+        _ => json!({"code": ERROR, "message": record.reason}),
+    };
+    let [arrival, began, ended] = record.times.map(|time| time.0.to_string());
+    let span = |id: &str, parent: &str, name: &str, start: &str, attributes: Vec<Value>, status: Value| {
+        let span = json!({
+            "traceId": trace,
+            "spanId": id,
+            "parentSpanId": parent,
+            "name": name,
+            "kind": INTERNAL,
+            "startTimeUnixNano": start,
+            "endTimeUnixNano": ended,
+            "attributes": attributes,
+            "status": status,
+        });
+        span.to_string()
+    };
+    let spans = [
+        span(&root, "", "packet", &arrival, attributes, status),
+        span(&identifiers.span(), &root, "chain", &began, of_chain, json!({})),
+    ];
+    (trace, spans)
+}
+
 /// Attributes of a packet's flow, most in the names of OpenTelemetry's conventions.
-fn of_flow(step: &TraceStep) -> Vec<Value> {
-    let key = &step.key;
+fn of_key(key: &FlowKey) -> Vec<Value> {
     let version = match key.source() {
         IpAddr::V4(_) => "ipv4",
         IpAddr::V6(_) => "ipv6",
@@ -214,11 +268,6 @@ fn of_flow(step: &TraceStep) -> Vec<Value> {
         attributes.push(number("source.port", key.source_port().into()));
         attributes.push(number("destination.port", key.destination_port().into()));
     }
-    if let Some(index) = step.flow.index {
-        attributes.push(number("tailwater.flow", index.into()));
-        attributes.push(truth("tailwater.flow.is_new", step.flow.is_new));
-        attributes.push(number("tailwater.bucket", step.flow.bucket.into()));
-    }
     attributes
 }
 
@@ -226,7 +275,7 @@ fn of_flow(step: &TraceStep) -> Vec<Value> {
 mod tests {
     use super::*;
     use tailwater_chain::packet_traces::{CAPTURED, TracedFlow};
-    use tailwater_net::{FlowKey, Nanos};
+    use tailwater_net::Nanos;
 
     fn step(function: Option<u16>, times: [u64; 2], dropped: Option<u8>) -> TraceStep {
         TraceStep {
@@ -290,6 +339,44 @@ mod tests {
             (Some(""), &root["spanId"])
         );
         assert!(packet_spans(("edge", &functions), &[], 0, &Identifiers::default()).is_empty());
+    }
+
+    #[test]
+    fn a_late_packet_is_an_error_and_a_dropped_one_is_not() {
+        let key = FlowKey::v4([192, 0, 2, 1].into(), [192, 0, 2, 2].into(), 17, 5000, 53);
+        let frame = tailwater_net::builder::FrameBuilder::new(&key)
+            .payload(&[1; 200])
+            .to_vec()
+            .unwrap();
+        let mut record = KeptRecord {
+            chain: "edge",
+            core: 2,
+            verdict: "late",
+            reason: "service",
+            times: [10, 20, 50].map(Nanos),
+            length: frame.len() as u16,
+            frame: &frame[..96],
+        };
+        let (trace, spans) = kept_spans(&record, &Identifiers::default());
+        let [packet, chain] = spans.map(|span| serde_json::from_str::<Value>(&span).unwrap());
+        assert_eq!(
+            (packet["status"]["code"].as_u64(), packet["startTimeUnixNano"].as_str()),
+            (Some(2), Some("10"))
+        );
+        assert_eq!(attribute(&packet, "source.port")["intValue"], "5000");
+        assert_eq!(attribute(&packet, "network.transport")["stringValue"], "udp");
+        assert_eq!(
+            (&chain["parentSpanId"], chain["startTimeUnixNano"].as_str()),
+            (&packet["spanId"], Some("20"))
+        );
+        assert_eq!(
+            (&chain["endTimeUnixNano"], &chain["traceId"]),
+            (&packet["endTimeUnixNano"], &packet["traceId"])
+        );
+        assert_eq!(packet["traceId"], *trace);
+        record.verdict = "dropped";
+        let (_, [packet, _]) = kept_spans(&record, &Identifiers::default());
+        assert_eq!(serde_json::from_str::<Value>(&packet).unwrap()["status"], json!({}));
     }
 
     #[test]
