@@ -78,6 +78,8 @@ pub struct Serving<'s> {
 /// As [`serve`].
 pub fn serve_with(args: &ServeArgs, companion: impl FnOnce(Serving<'_>) + Send) -> Result<ExitCode, CliError> {
     let spec = read(&args.server)?;
+    let export = export_config(args, &spec)?;
+    let exported = export.as_ref().map(|_| Arc::<Counts>::default());
     let paths = Paths::of(&spec, |name| std::env::var_os(name).map(PathBuf::from));
     let mut beginning = Beginning::new(args, &spec, &paths)?;
     if !args.take_over && rustix::process::geteuid().is_root() {
@@ -113,8 +115,6 @@ pub fn serve_with(args: &ServeArgs, companion: impl FnOnce(Serving<'_>) + Send) 
     }
     let has_other_cores = cores::available().iter().any(|core| !cores.contains(core));
     let elsewhere = cores::AvoidCores::new(if is_left { &all } else { &cores });
-    let export = export_config(args, &spec)?;
-    let exported = export.as_ref().map(|_| Arc::<Counts>::default());
     let clock = beginning.clock()?;
     let ports = open(&spec, &cores, &clock, |port| beginning.sockets(port))?;
     let host = HostConfig {
