@@ -120,8 +120,8 @@ impl AppliedChain {
         let mut prefixes = match_.sources.iter().chain(&match_.destinations);
         let long = prefixes.find(|prefix| repeats && prefix.prefix_len() > prefix.max_prefix_len() - bits)?;
         Some(format!(
-            "port \"{}\" repeats its traffic with other addresses in the last {bits} bits, of which {long} of spec.match \
-             takes only some: renumberBits: {} of the port keeps them",
+            "port \"{}\" repeats its traffic with other addresses in the last {bits} bits, of which {long} of \
+             spec.match takes only some: renumberBits: {} of the port keeps them",
             port.name,
             long.max_prefix_len() - long.prefix_len()
         ))

@@ -179,8 +179,8 @@ pub(super) static PORT: Map = Map {
         Field::new(
             "renumberBits",
             Type::whole(&RENUMBER_BITS),
-            "Low bits of all addresses that are others each time the traffic starts again, so that flows are new; 0: the \
-             same packets.",
+            "Low bits of all addresses that are others each time the traffic starts again, so that flows are new; 0: \
+             the same packets.",
         )
         .or("8")
         .only_with("traffic"),

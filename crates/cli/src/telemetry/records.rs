@@ -212,7 +212,7 @@ pub(super) fn kept_spans(record: &KeptRecord<'_>, identifiers: &Identifiers) -> 
         text("tailwater.reason", record.reason),
     ];
     let of_chain = attributes.clone();
-    // What was kept of the frame has its headers, unless they are unusually long; the rest does not matter.
+    // The kept beginning has the headers, unless they are unusually long. The rest does not matter.
     let mut frame = record.frame.to_vec();
     frame.resize(frame.len().max(record.length.into()), 0);
     if let Ok(headers) = parse(&frame) {

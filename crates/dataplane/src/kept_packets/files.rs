@@ -171,7 +171,7 @@ impl FileRing {
     }
 }
 
-/// Lets an observer see a packet, unless it came before one that mattered.
+/// Passes a packet to an observer, unless it came before one that mattered.
 fn tell(observer: &KeptObserver, packet: &KeptPacket, names: &Names) {
     let reason = reason(packet, names);
     if let (Some((verdict, reason)), false) = (reason.split_once(": "), matches!(packet.why, Why::Before { .. })) {
@@ -233,7 +233,7 @@ fn comment(packet: &KeptPacket, names: &Names) -> String {
     )
 }
 
-/// What happened to a packet, and why.
+/// Verdict and reason of a packet.
 fn reason(packet: &KeptPacket, names: &Names) -> String {
     match packet.why {
         Why::Late(cause) => format!("late: {}", cause.name()),
