@@ -1,9 +1,11 @@
 //! The check that functions do the same in processes of their own: the chain runs as `tailwater run` runs it.
 
-use super::checks::{FLOWS, Outcome, PACKETS};
+use super::compare::{FLOWS, PACKETS};
 use super::frames::ordinary;
+use super::outcome::Outcome;
+use super::processes::{ended, read_in_thread};
 use super::rig::arrival;
-use super::{Subject, ended, read_in_thread};
+use super::subject::Subject;
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -4,24 +4,29 @@
 //! ports and threads, in virtual time: its results are the same on every machine. One check starts real runs.
 
 mod checks;
+mod compare;
 mod frames;
 mod isolation;
+mod outcome;
+mod processes;
 mod reload;
 mod rig;
+mod subject;
 
 use crate::error::CliError;
 use crate::output::print;
-use checks::{CHECKS, Check, Outcome, REPEATABLE};
+use checks::{CHECKS, Check, REPEATABLE};
 use clap::Args;
+use outcome::Outcome;
+use processes::{ended, read_in_thread};
 use signal_hook::low_level::signal_name;
 use std::fmt::Write as _;
 use std::fs;
-use std::io::{self, Read};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, Stdio};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Duration;
+use subject::Subject;
 use tailwater_api::SpecError;
 use tailwater_functions::spec::ChainSpec;
 
@@ -53,16 +58,6 @@ pub struct TestFunctionArgs {
     /// Run one check in this process; started by this program
     #[arg(long, hide = true)]
     pub check: Option<String>,
-}
-
-/// Functions that are checked.
-struct Subject {
-    /// Their chain.
-    spec: ChainSpec,
-    /// File of the spec or library.
-    file: PathBuf,
-    /// Text of the spec of a library, which has no file.
-    text: Option<String>,
 }
 
 /// Runs all checks and prints their results, or one check for the process that runs all.
@@ -236,30 +231,4 @@ fn in_process(args: &TestFunctionArgs, check: &Check) -> Result<Outcome, CliErro
             last => format!("{end}: {last}"),
         })
     }))
-}
-
-/// Reads a pipe to its end, and keeps its first bytes: the result of a check that writes more is lost.
-fn read_in_thread(mut pipe: impl Read + Send + 'static, most: u64) -> std::thread::JoinHandle<String> {
-    std::thread::spawn(move || {
-        let mut bytes = Vec::new();
-        let _ = (&mut pipe).take(most).read_to_end(&mut bytes);
-        let _ = io::copy(&mut pipe, &mut io::sink());
-        String::from_utf8_lossy(&bytes).into_owned()
-    })
-}
-
-/// Waits for the end of a process. Returns `None` if it had to be killed after `longest`.
-fn ended(child: &mut Child, longest: Duration) -> io::Result<Option<std::process::ExitStatus>> {
-    let start = Instant::now();
-    loop {
-        if let Some(status) = child.try_wait()? {
-            return Ok(Some(status));
-        }
-        if start.elapsed() > longest {
-            child.kill()?;
-            child.wait()?;
-            return Ok(None);
-        }
-        sleep(Duration::from_millis(2));
-    }
 }

@@ -1,7 +1,8 @@
 //! The check that functions keep their state while the chain changes around them.
 
-use super::checks::{BATCH, FLOWS, Outcome, PACKETS, compare, drain, known, numbered};
+use super::compare::{BATCH, FLOWS, PACKETS, compare, drain, known, numbered};
 use super::frames::ordinary;
+use super::outcome::Outcome;
 use super::rig::Rig;
 use std::path::Path;
 use tailwater_functions::spec::ChainSpec;

@@ -95,7 +95,7 @@ impl ExportConfig {
         if variable("OTEL_SDK_DISABLED").is_some_and(|value| value.trim().eq_ignore_ascii_case("true")) {
             return Ok(None);
         }
-        let mut endpoints = [None, None];
+        let (mut endpoints, mut refused) = ([None, None], None);
         for (endpoint, (signal, path)) in endpoints
             .iter_mut()
             .zip([("LOGS", "/v1/logs"), ("TRACES", "/v1/traces")])
@@ -116,7 +116,12 @@ impl ExportConfig {
                 // Set for all programs of a machine, perhaps: no reason not to start.
                 match Endpoint::parse(&url, path) {
                     Ok(parsed) => *endpoint = Some(parsed),
-                    Err(error) => warn(&format!("{name}: {error}; nothing is exported there")),
+                    Err(error) if refused.as_ref() != Some(&name) => {
+                        warn(&format!("{name}: {error}; nothing is exported there"));
+                        refused = Some(name);
+                    }
+                    // That of all signals again.
+                    Err(_) => {}
                 }
             }
         }
@@ -250,7 +255,7 @@ mod tests {
         assert!(found.unwrap().is_none());
         let expected = "OTEL_EXPORTER_OTLP_ENDPOINT: expected http, found \"https://collector\": TLS is not supported, \
                         a collector on this machine can add it; nothing is exported there";
-        assert_eq!(lines, [expected; 2]);
+        assert_eq!(lines, [expected]);
         assert!(
             Endpoint::parse("http://user:secret@host", "")
                 .unwrap_err()
