@@ -449,6 +449,17 @@ mod tests {
         }
     }
 
+    proptest::proptest! {
+        #![proptest_config(proptest::test_runner::Config::with_cases(64))]
+
+        #[test]
+        fn any_text_is_a_header_and_a_page(text in "(?s).{0,200}", value in "[a-z{}=\\\\\"#, .0-9]{0,60}") {
+            let _ = is_preferred(&format!("application/vnd.google.protobuf;{text}"));
+            let page = format!("# TYPE x histogram\nx_bucket{{{value}\nx{value}\n{text}\n");
+            decoded(&encode(&page, &[]));
+        }
+    }
+
     #[test]
     fn protocol_buffers_are_sent_to_those_that_prefer_them() {
         let protobuf = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited";

@@ -263,6 +263,15 @@ mod tests {
         );
     }
 
+    proptest::proptest! {
+        #![proptest_config(proptest::test_runner::Config::with_cases(64))]
+
+        #[test]
+        fn any_text_is_a_list_or_an_url(text in "(?s)[%=,a-f0-9é]{0,60}") {
+            let _ = (pairs(&text), Endpoint::parse(&format!("http://{text}"), "/v1/logs"));
+        }
+    }
+
     #[test]
     fn headers_and_attributes_are_decoded() {
         let variables = [
