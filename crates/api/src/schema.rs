@@ -19,7 +19,7 @@ pub use structural::{Foreign, structural_schema};
 pub use types::{Entries, Field, FunctionSchema, Kind, Map, Only, Rule, Text, Type};
 pub use values::{
     ADDRESS, ADDRESS_AND_PORT, CORES, DEVICE, FILE, HOST_AND_PORT, KEY, LABEL, LATENCY_UNITS, LINE, MAC, METRICS,
-    PORT_OR_ANY, PORTS, PREFIX, PREFIX_OR_ANY, PREFIX_V4, PROTOCOL, PROTOCOL_OR_ANY,
+    OTLP_URL, PORT_OR_ANY, PORTS, PREFIX, PREFIX_OR_ANY, PREFIX_V4, PROTOCOL, PROTOCOL_OR_ANY,
 };
 
 /// Version of all kinds, as in `apiVersion`.

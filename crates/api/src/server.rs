@@ -6,11 +6,13 @@ mod cores;
 mod paths;
 mod ports;
 mod table;
+mod telemetry;
 
 pub use admission::{AdmissionSpec, MeasureSpec, Unprofiled};
 pub use cache::CacheSpec;
 pub use ports::{PortSource, ServerPort, TrafficSpec};
 pub use table::{MAX_PORTS, SCHEMA};
+pub use telemetry::TelemetrySpec;
 
 use crate::document::{Document, Metadata};
 use crate::error::SpecError;
@@ -72,6 +74,8 @@ pub struct ServerSpec {
     pub control: ControlSpec,
     /// Address of the metrics, if they are served.
     pub metrics: Option<SocketAddr>,
+    /// Export of events and packet traces.
+    pub telemetry: TelemetrySpec,
     /// Name of the policy that moves work between cores, not checked.
     pub policy: Option<String>,
     /// Folder of the applied configuration, if the spec names one.
@@ -136,6 +140,10 @@ impl ServerSpec {
                 Some(node) => control(&node, base_dir)?,
             },
             metrics: spec.optional("metrics").map(|node| address(&node)).transpose()?,
+            telemetry: match spec.optional("telemetry") {
+                None => TelemetrySpec::default(),
+                Some(node) => telemetry::telemetry(&node)?,
+            },
             policy: match spec.optional("policy") {
                 None => None,
                 Some(node) => Some(line(&node, LONGEST_NAME)?.to_owned()),

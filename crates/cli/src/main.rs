@@ -43,6 +43,11 @@ mod simulate;
 mod specs;
 mod systemd;
 pub(crate) mod table;
+#[cfg(feature = "metrics")]
+mod telemetry;
+#[cfg(not(feature = "metrics"))]
+#[path = "no_telemetry.rs"]
+mod telemetry;
 mod text;
 mod timed;
 mod top;

@@ -4,23 +4,27 @@
 //! chains: nothing on the data path is read or waits. Bounds: 16 concurrent connections, one request each, 16 KiB of
 //! headers, ten seconds.
 
+mod exemplars;
 mod exposition;
 #[cfg(feature = "cluster")]
 mod ingress;
+mod protobuf;
 mod run;
 mod server;
 
 use crate::error::CliError;
 use crate::output::complain;
+pub use exemplars::LateExemplar;
 pub use exposition::Chain;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{ALLOW, CONTENT_TYPE};
+use hyper::header::{ACCEPT, ALLOW, CONTENT_TYPE};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 #[cfg(feature = "cluster")]
 pub use ingress::IngressPage;
+use protobuf::ChainLatency;
 pub use run::RunPage;
 pub use server::{ServerPage, ServerSources};
 use std::convert::Infallible;
@@ -44,6 +48,11 @@ pub trait Page: Send + Sync + 'static {
     /// # Errors
     /// The encoder fails.
     fn metrics(&self) -> Result<String, fmt::Error>;
+
+    /// Latencies of the chains, in full resolution.
+    fn latencies(&self) -> Vec<ChainLatency> {
+        Vec::new()
+    }
 
     /// Returns `true` once everything runs that should.
     fn is_ready(&self) -> bool;
@@ -162,11 +171,17 @@ async fn answer(request: Request<Incoming>, page: &impl Page) -> Result<Response
         response.headers_mut().insert(CONTENT_TYPE, kind);
         response
     };
+    let accepted = request.headers().get_all(ACCEPT).iter();
+    let accepted: Vec<&str> = accepted.filter_map(|value| value.to_str().ok()).collect();
     Ok(match (request.method(), request.uri().path()) {
         (&Method::GET | &Method::HEAD, "/metrics") => match page.metrics() {
             Ok(metrics) => {
-                let mut response = text(StatusCode::OK, &metrics);
-                let kind = hyper::header::HeaderValue::from_static(OPENMETRICS);
+                let (body, kind) = match protobuf::is_preferred(&accepted.join(",")) {
+                    true => (protobuf::encode(&metrics, &page.latencies()), protobuf::CONTENT),
+                    false => (metrics.into_bytes(), OPENMETRICS),
+                };
+                let mut response = Response::new(Full::from(body));
+                let kind = hyper::header::HeaderValue::from_static(kind);
                 response.headers_mut().insert(CONTENT_TYPE, kind);
                 response
             }

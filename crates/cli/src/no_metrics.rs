@@ -49,6 +49,8 @@ pub struct ServerSources {
     pub host: Arc<CoreHost>,
     /// Latest state of the server.
     pub snapshot: Arc<Mutex<Snapshot>>,
+    /// Counts of exported records, if there is an export.
+    pub exported: Option<Arc<crate::telemetry::Counts>>,
 }
 
 /// Page of a server, which nobody serves.

@@ -18,6 +18,7 @@ use crate::metrics::{Endpoint, ServerPage, ServerSources};
 use crate::output::complain;
 use crate::signals::stop_on_signals;
 use crate::systemd::{self, Notifier};
+use crate::telemetry::{Counts, ExportConfig, ExportSources, Exporter};
 use crate::values::Cores;
 use cache::divided;
 use errors::not_served;
@@ -77,6 +78,8 @@ pub struct Serving<'s> {
 /// As [`serve`].
 pub fn serve_with(args: &ServeArgs, companion: impl FnOnce(Serving<'_>) + Send) -> Result<ExitCode, CliError> {
     let spec = read(&args.server)?;
+    let export = export_config(args, &spec)?;
+    let exported = export.as_ref().map(|_| Arc::<Counts>::default());
     let paths = Paths::of(&spec, |name| std::env::var_os(name).map(PathBuf::from));
     let mut beginning = Beginning::new(args, &spec, &paths)?;
     if !args.take_over && rustix::process::geteuid().is_root() {
@@ -121,7 +124,7 @@ pub fn serve_with(args: &ServeArgs, companion: impl FnOnce(Serving<'_>) + Send) 
         park: args.wait,
         broker: Box::new(LeastSlackBroker::new(BrokerConfig::default())),
     };
-    let host = CoreHost::start(host, clock).map_err(failed)?;
+    let host = CoreHost::start(host, clock.clone()).map_err(failed)?;
     let ended = Arc::<Mutex<Vec<_>>>::default();
     let reports = Arc::clone(&ended);
     let machine = beginning.machine(&host, ports, move |ended| {
@@ -132,7 +135,11 @@ pub fn serve_with(args: &ServeArgs, companion: impl FnOnce(Serving<'_>) + Send) 
         failed(error)
     })?;
     let machine = machine.isolating(isolating(paths.state.clone(), has_other_cores));
-    let machine = machine.keeping_packets(spec.keep_packets.clone());
+    let (observer, kept) = match export.as_ref().zip(exported.as_ref()) {
+        Some((config, counts)) => config.observe_kept(counts),
+        None => Default::default(),
+    };
+    let machine = machine.keeping_packets(spec.keep_packets.clone(), observer);
     let machine = with_profiles(machine.offloading(offloading(policy)), profiles);
     let ports = machine.ports();
     let figures = machine.figures();
@@ -142,8 +149,19 @@ pub fn serve_with(args: &ServeArgs, companion: impl FnOnce(Serving<'_>) + Send) 
         ports: ports.clone(),
         host,
         snapshot: Arc::default(),
+        exported: exported.clone(),
     };
     let snapshot = Arc::clone(&sources.snapshot);
+    let to_export = ExportSources {
+        server: spec.metadata.name.clone(),
+        snapshot: Arc::clone(&snapshot),
+        clock,
+        traced_packets: spec.telemetry.traced_packets,
+        kept,
+    };
+    let export = export.zip(exported.as_ref());
+    let exporter = export.map(|(config, counts)| Exporter::start(config, to_export, counts));
+    let exporter = exporter.transpose()?;
     let mut notifier = Notifier::new();
     let page = ServerPage::new(sources);
     let (mut metrics, late_page) = match endpoint {
@@ -194,8 +212,18 @@ pub fn serve_with(args: &ServeArgs, companion: impl FnOnce(Serving<'_>) + Send) 
     let served = served.map_err(not_served)?;
     let ended = std::mem::take(&mut *ended.lock().unwrap_or_else(PoisonError::into_inner));
     take_over::tell(&served, &ended, &ports);
+    // Waits for its last requests: a successor does not.
+    drop(exporter);
     print_all(&config.spec.metadata.name, &ended, &ports, args.output)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Export of telemetry, if an option, the spec or the environment names a collector.
+fn export_config(args: &ServeArgs, spec: &ServerSpec) -> Result<Option<ExportConfig>, CliError> {
+    let option = args.otlp.as_deref().map(|url| ("--otlp", url));
+    let field = spec.telemetry.otlp.as_deref().map(|url| ("spec.telemetry.otlp", url));
+    let warn = |line: &str| complain("warning", line);
+    ExportConfig::find(option.or(field), |name| std::env::var(name).ok(), warn)
 }
 
 /// Profiles of a server, and its measurements of those that are missing.

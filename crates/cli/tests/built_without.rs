@@ -33,4 +33,9 @@ fn without_features_their_options_and_fields_are_refused() {
     let chain = folder.forward();
     assert_without(&run(&[&"run", &chain, &"--metrics", &"0"]), "--metrics", "metrics");
     assert_without(&run(&[&"get", &"chains"]), "get", "control");
+    let server = "apiVersion: tailwater.dev/v1alpha1\nkind: Server\nmetadata: {name: edge}\nspec:\n  cores: 0\n  \
+                  ports: [{name: a, traffic: bursty}]\n";
+    let server = folder.write("server.yaml", server);
+    let otlp = "http://127.0.0.1:4318";
+    assert_without(&run(&[&"serve", &server, &"--otlp", &otlp]), "--otlp", "metrics");
 }

@@ -78,6 +78,7 @@ fn documentation_and_page_name_the_same_metrics() {
         "tailwater_promise_",
         "tailwater_port_",
         "tailwater_core_",
+        "tailwater_otlp_",
     ];
     documented.retain(|name| !others.iter().any(|other| name.starts_with(other)));
     assert_eq!(served, documented);

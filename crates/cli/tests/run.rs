@@ -406,6 +406,17 @@ fn a_first_chain_is_written_and_runs() {
     let [chain, server, rack] = &files;
     let valid = run(&[&"validate", chain, server, rack]);
     assert!(valid.status.success(), "{}", text(&valid.stderr));
+    // Errors are where they belong among the valid files, also if all goes to one pipe.
+    let wrong = folder.write("wrong.yaml", "kind: Chian\n");
+    let mut shell = std::process::Command::new("sh");
+    shell.args([
+        "-c",
+        "exec \"$0\" validate \"$@\" 2>&1",
+        env!("CARGO_BIN_EXE_tailwater"),
+    ]);
+    let lines = text(&shell.args([chain, &wrong, server]).output().unwrap().stdout);
+    let ends: Vec<_> = lines.lines().map(|line| line.ends_with(": valid")).collect();
+    assert_eq!(ends, [true, false, true], "{lines}");
     let traffic = folder.capture("in.pcap", &mixture(100));
     let printed = report(chain, &traffic, &[]);
     assert_eq!(

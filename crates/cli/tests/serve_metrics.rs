@@ -4,8 +4,11 @@ mod common;
 
 use common::chain_server::{Folder, Serving, wait};
 use common::serving::{documented, get, served};
+use serde_json::Value;
 use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener};
+use std::sync::mpsc::{Receiver, channel};
 
 /// Value of the sample that begins with `name`, if it is on the page.
 fn value(page: &str, name: &str) -> Option<f64> {
@@ -36,12 +39,13 @@ fn chains_come_and_go_on_the_page_of_their_server() {
     wait("readiness", || get(address, "GET /readyz").starts_with("HTTP/1.1 200"));
     assert_eq!(offered("second"), None);
 
-    // Every documented metric but those of flow state in Redis, and of a rack's ingress, is on the page.
+    // Every documented metric is on the page, but those of flow state in Redis, a rack's ingress and OpenTelemetry.
     wait("a window", || page().contains("tailwater_window_latency_p99_seconds{"));
     let names = served(&page());
     let names: BTreeSet<&str> = names.iter().map(String::as_str).collect();
     let mut expected = documented();
-    expected.retain(|name| !name.starts_with("tailwater_state_") && !name.starts_with("tailwater_ingress_"));
+    let absent = ["tailwater_state_", "tailwater_ingress_", "tailwater_otlp_"];
+    expected.retain(|name| !absent.iter().any(|absent| name.starts_with(absent)));
     assert_eq!(names, expected);
 
     folder.write(
@@ -106,4 +110,133 @@ fn a_server_with_a_failed_chain_is_not_ready() {
     let page = get(address, "GET /metrics");
     assert_eq!(value(&page, "tailwater_server_ready"), Some(0.0));
     assert_eq!(value(&page, "tailwater_server_chains{phase=\"failed\"}"), Some(1.0));
+}
+
+/// Collector of OpenTelemetry that is busy at first. Returns its URL, and the paths and bodies of accepted requests.
+fn collector() -> (String, Receiver<(String, Value)>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || {
+        for (number, stream) in listener.incoming().enumerate() {
+            let mut reader = BufReader::new(stream.unwrap());
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                if reader.read_until(b'\n', &mut head).unwrap() == 0 {
+                    return;
+                }
+            }
+            let head = String::from_utf8(head).unwrap().to_lowercase();
+            assert!(head.contains("content-type: application/json\r\n"), "{head}");
+            let length = head.split("content-length: ").nth(1).unwrap().lines().next().unwrap();
+            let mut body = vec![0; length.parse().unwrap()];
+            reader.read_exact(&mut body).unwrap();
+            let answer = match number {
+                0 => "503 Service Unavailable\r\nRetry-After: 0",
+                _ => "200 OK\r\nContent-Type: application/json",
+            };
+            write!(reader.get_mut(), "HTTP/1.1 {answer}\r\nContent-Length: 2\r\n\r\n{{}}").unwrap();
+            if number > 0 {
+                let path = head.split(' ').nth(1).unwrap().to_owned();
+                if sender.send((path, serde_json::from_slice(&body).unwrap())).is_err() {
+                    return;
+                }
+            }
+        }
+    });
+    (url, receiver)
+}
+
+fn attribute<'v>(record: &'v Value, key: &str) -> Option<&'v str> {
+    let mut attributes = record["attributes"].as_array().unwrap().iter();
+    attributes.find(|attribute| attribute["key"] == key)?["value"]["stringValue"].as_str()
+}
+
+#[test]
+fn events_and_traced_packets_reach_a_collector() {
+    let (folder, address) = (Folder::new(), free_address());
+    let (url, requests) = collector();
+    let fields = format!(
+        "  metrics: {}\n  telemetry: {{otlp: '{url}', tracedPackets: 20}}\n",
+        address.port()
+    );
+    folder.server(&fields);
+    folder.chain(
+        "edge",
+        "10.0.0.0/17",
+        "{acl: {rules: [{action: allow, protocol: tcp}], default: deny}}",
+    );
+    let serving = Serving::start(&folder);
+    let (mut logs, mut spans) = (Vec::new(), Vec::new());
+    let read = |logs: &mut Vec<Value>, spans: &mut Vec<Value>| {
+        for (path, body) in requests.try_iter() {
+            let (all, scopes, records, found) = match path.as_str() {
+                "/v1/logs" => ("resourceLogs", "scopeLogs", "logRecords", &mut *logs),
+                "/v1/traces" => ("resourceSpans", "scopeSpans", "spans", &mut *spans),
+                other => panic!("{other}"),
+            };
+            let of_server = &body[all][0];
+            assert_eq!(attribute(&of_server["resource"], "service.name"), Some("tailwater"));
+            assert_eq!(attribute(&of_server["resource"], "service.instance.id"), Some("edge"));
+            found.extend_from_slice(of_server[scopes][0][records].as_array().unwrap());
+        }
+    };
+    let is = |span: &Value, verdict| attribute(span, "tailwater.verdict") == Some(verdict);
+    wait("records of all kinds", || {
+        read(&mut logs, &mut spans);
+        logs.iter().any(|log| log["eventName"] == "tailwater.Serving")
+            && spans.iter().any(|span| is(span, "dropped"))
+            && spans.iter().any(|span| is(span, "forwarded"))
+    });
+    let dropped = spans
+        .iter()
+        .find(|span| span["name"] == "packet" && is(span, "dropped"))
+        .unwrap();
+    assert_eq!(attribute(dropped, "tailwater.reason"), Some("acl/denied"));
+    assert_eq!(attribute(dropped, "tailwater.chain"), Some("edge"));
+    let function = spans
+        .iter()
+        .find(|span| span["parentSpanId"] == dropped["spanId"])
+        .unwrap();
+    assert_eq!(
+        (&function["traceId"], &function["name"]),
+        (&dropped["traceId"], &Value::from("acl"))
+    );
+    assert_eq!(dropped["traceId"].as_str().unwrap().len(), 32);
+    assert_eq!(dropped["spanId"].as_str().unwrap().len(), 16);
+    let nanos = |record: &Value, name: &str| -> u64 { record[name].as_str().unwrap().parse().unwrap() };
+    let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64;
+    for span in &spans {
+        let (start, end) = (nanos(span, "startTimeUnixNano"), nanos(span, "endTimeUnixNano"));
+        assert!(start <= end && now.abs_diff(end) < 600_000_000_000, "{span}");
+    }
+    let page = get(address, "GET /metrics");
+    let counted = value(&page, "tailwater_otlp_records_sent_total{signal=\"traces\"}").unwrap();
+    assert!(counted > 0.0, "{page}");
+    let full = "tailwater_otlp_records_dropped_total{signal=\"logs\",reason=\"queue-full\"}";
+    assert_eq!(value(&page, full), Some(0.0));
+    let names = served(&page);
+    let documented = documented()
+        .into_iter()
+        .filter(|name| name.starts_with("tailwater_otlp_"));
+    assert_eq!(documented.filter(|name| names.contains(*name)).count(), 2);
+    // Users may trace packets at the same time.
+    let traced = folder.ok(&["trace", "packets", "--chain", "edge", "--count", "1"]);
+    assert!(traced.contains("acl"), "{traced}");
+    folder.write(
+        "late.yaml",
+        &common::chain_server::chain("late", "10.0.128.0/17", "{forward: }"),
+    );
+    folder.ok(&["apply", "-f", "late.yaml"]);
+    serving.stop();
+    // The last events are sent before the end.
+    read(&mut logs, &mut spans);
+    assert!(
+        logs.iter().any(|log| attribute(log, "tailwater.chain") == Some("late")),
+        "{logs:?}"
+    );
+    let wrong = folder.run(&["serve", "server.yaml", "--otlp", "collector"]);
+    let printed = String::from_utf8_lossy(&wrong.stderr);
+    let expected = "error: --otlp: expected a URL such as http://127.0.0.1:4318, found \"collector\"\n";
+    assert_eq!((wrong.status.code(), &*printed), (Some(2), expected));
 }

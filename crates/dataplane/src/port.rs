@@ -163,6 +163,14 @@ pub struct TrafficIdentity {
     pub duration: u64,
     /// Number of queues.
     pub queues: u16,
+    /// Low bits of addresses that change in each pass: with others, a packet would be another queue's. Earlier versions
+    /// had 16.
+    #[serde(default = "most_renumber_bits")]
+    pub renumber_bits: u8,
+}
+
+fn most_renumber_bits() -> u8 {
+    16
 }
 
 /// Requirements of a run on its port.

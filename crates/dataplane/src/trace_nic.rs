@@ -52,6 +52,9 @@ pub struct TraceNicConfig {
     pub duration: Option<Nanos>,
     /// Flows that are renumbered when the trace is repeated.
     pub renumber: Renumber,
+    /// Low bits of their addresses that change: at most 16, so that prefixes up to /16 (IPv6: /112) are kept. As many
+    /// repetitions as these bits have values have different flows.
+    pub renumber_bits: u8,
     /// Let the receiving worker copy only a packet's first two cache lines, and the core that processes it the rest. A
     /// NIC's DMA takes no core's time; here each core pays for the packets it processes.
     pub in_parts: bool,
@@ -65,6 +68,7 @@ impl Default for TraceNicConfig {
             reta_delay: Nanos::from_millis(2),
             duration: None,
             renumber: Renumber::All,
+            renumber_bits: 16,
             in_parts: false,
         }
     }
@@ -95,7 +99,7 @@ impl TraceNic {
     ) -> Result<TraceNic, RetaError> {
         check(reta, queues)?;
         Ok(TraceNic {
-            image: Arc::new(Image::new(trace, rss, config.renumber)),
+            image: Arc::new(Image::new(trace, rss, (config.renumber, config.renumber_bits))),
             history: Arc::new(RetaHistory::new(*reta, config.reta_delay)),
             queues,
             config,

@@ -1,6 +1,8 @@
 //! Whole runs with flow state in a real Redis, which is stopped, frozen, filled up or restarted meanwhile. Every packet
 //! is accounted for, flows keep their order, and the next run finds the state.
 
+#[path = "common/allocations.rs"]
+mod allocations;
 mod common;
 #[path = "../../state/tests/server/mod.rs"]
 mod server;
@@ -10,8 +12,8 @@ use server::RedisServer;
 use std::collections::{HashMap, HashSet};
 use std::net::Ipv4Addr;
 use std::path::Path;
-use std::sync::Mutex;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use tailwater_chain::batch::Batch;
 use tailwater_chain::function::{FlowStates, NetworkFunction};
 use tailwater_dataplane::report::{RunReport, StateReport};
@@ -356,6 +358,74 @@ fn flows_that_are_lent_to_auxiliary_cores_carry_their_state() {
         assert_eq!(server.keys(), 150 + flows);
         assert_eq!(counted(&server, "{nat: {external: [203.0.113.0/28]}}, "), 4000);
     }
+}
+
+/// Function that sums its threads' allocations from one batch to the next, once its core has had some packets.
+struct Watches {
+    packets: u64,
+    before: u64,
+    /// Packets behind the first ones, and allocations of their cores.
+    sums: Arc<[AtomicU64; 2]>,
+}
+
+/// Packets of a core in which everything has reached its size.
+const FIRST: u64 = 500;
+
+impl NetworkFunction for Watches {
+    fn kind(&self) -> &'static str {
+        "Watches"
+    }
+
+    fn process(&mut self, batch: &mut Batch, _: &mut FlowStates<'_>) {
+        let now = allocations::of_thread();
+        if self.packets > FIRST {
+            self.sums[0].fetch_add(batch.len() as u64, Ordering::Relaxed);
+            self.sums[1].fetch_add(now - self.before, Ordering::Relaxed);
+        }
+        (self.packets, self.before) = (self.packets + batch.len() as u64, now);
+    }
+}
+
+/// With state in Redis, neither the core that lends RSS buckets nor the one that borrows them allocates for packets. A
+/// list may still reach a new length, after a core was preempted: a few times, not for each batch.
+#[test]
+fn lent_buckets_with_state_cost_no_allocation() {
+    let Some(server) = RedisServer::start(&[]) else {
+        return;
+    };
+    let folder = &server.folder;
+    let lent = random_leases(3, 1, Mode::Sleep, 0);
+    let (mut spec, mut config) = plan(folder, NAT, PATIENT, (1, None, Some(lent)));
+    config.capture_out = None;
+    let sums = Arc::new([0, 0].map(AtomicU64::new));
+    let of_run = Arc::clone(&sums);
+    let watches = move || -> Box<dyn NetworkFunction> {
+        Box::new(Watches {
+            packets: 0,
+            before: 0,
+            sums: Arc::clone(&of_run),
+        })
+    };
+    spec.functions.push(FunctionSpec {
+        name: "watches".to_owned(),
+        config: OwnFunction::new("Own", watches).into(),
+        files: Vec::new(),
+        branch: None,
+        on_failure: Default::default(),
+    });
+    let traffic = trace(folder, &packets(8000), Nanos::from_micros(40));
+    let _alone = ALONE.lock().unwrap_or_else(|error| error.into_inner());
+    let stop = AtomicBool::new(false);
+    let plan = RunPlan::new(spec, config).unwrap();
+    let report = run(&plan, traffic, RunControl::new(&stop)).unwrap();
+    assert_eq!(report.packets.delivered, 8000);
+    assert!(report.scaling.unwrap().packets_offloaded > 100);
+    let [packets, allocated] = [0, 1].map(|at| sums[at].load(Ordering::Relaxed));
+    assert!(packets > 3000, "{packets}");
+    assert!(
+        allocated < packets / 100,
+        "{allocated} allocations of {packets} packets"
+    );
 }
 
 /// No bucket is lent or taken back while Redis does not answer: packets wait, or pass, where they are. In the end Redis

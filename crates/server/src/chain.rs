@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use tailwater_api::SpecError;
 use tailwater_api::chain::{ChainDocument, ChainSettings, DESCRIPTION};
 use tailwater_api::document::Document;
-use tailwater_api::server::ServerSpec;
+use tailwater_api::server::{PortSource, ServerSpec};
 
 /// Text of a chain, as it was applied.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -106,6 +106,25 @@ impl AppliedChain {
     /// Returns `true` if both process the same packets.
     pub fn takes_same_packets(&self, other: &AppliedChain) -> bool {
         self.port == other.port && self.settings.match_ == other.settings.match_
+    }
+
+    /// Warning if its port repeats traffic with other addresses, of which its match takes only some.
+    pub fn renumbering_warning(&self, server: &ServerSpec) -> Option<String> {
+        let port = server.ports.iter().find(|port| port.name == self.port)?;
+        let PortSource::Traffic(traffic) = &port.source else {
+            return None;
+        };
+        let bits = traffic.renumber_bits;
+        let repeats = traffic.repeat || traffic.duration.is_some();
+        let match_ = &self.settings.match_;
+        let mut prefixes = match_.sources.iter().chain(&match_.destinations);
+        let long = prefixes.find(|prefix| repeats && prefix.prefix_len() > prefix.max_prefix_len() - bits)?;
+        Some(format!(
+            "port \"{}\" repeats its traffic with other addresses in the last {bits} bits, of which {long} of \
+             spec.match takes only some: renumberBits: {} of the port keeps them",
+            port.name,
+            long.max_prefix_len() - long.prefix_len()
+        ))
     }
 
     /// Names of the kinds of its functions, in order.

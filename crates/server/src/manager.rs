@@ -385,6 +385,12 @@ impl<M: Machine, S: Store> Manager<M, S> {
         let generation = self.current.generation;
         for step in steps {
             self.table.complete(step, generation, now);
+            let chain = step.chain();
+            let is_there = !matches!(step, Step::Remove(_));
+            if let Some(warning) = chain.renumbering_warning(&self.server).filter(|_| is_there) {
+                let name = Some(chain.name.as_str());
+                self.table.event(now, Severity::Warning, name, "Renumbered", &warning);
+            }
         }
         // Failed chains have no step that ends them.
         for (name, chain) in &before.chains {

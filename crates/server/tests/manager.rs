@@ -4,7 +4,10 @@ mod common;
 
 use common::{ModelMachine, manifest, server, yaml};
 use std::io;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
+use tailwater_api::document::Document;
+use tailwater_api::server::{DESCRIPTION, ServerSpec};
 use tailwater_net::Nanos;
 use tailwater_server::generation::{Store, StoredGeneration};
 use tailwater_server::{
@@ -505,4 +508,35 @@ fn applying_one_chain_leaves_another_one_failed() {
     rig.machine.state().too_large.clear();
     assert_eq!(rig.outcomes(&[edge("100us")]), [Outcome::Created]);
     assert_eq!(rig.log(), ["start edge"]);
+}
+
+#[test]
+fn a_match_longer_than_what_repetitions_keep_is_warned_of() {
+    for (bits, warned) in [("", true), (", renumberBits: 7", false), (", renumberBits: 0", false)] {
+        let text = format!(
+            "apiVersion: tailwater.dev/v1alpha1\nkind: Server\nmetadata: {{name: edge-1}}\nspec:\n  cores: 1\n  \
+             ports: [{{name: north, traffic: bursty, repeat: true{bits}}}]\n"
+        );
+        let document = Document::parse(&text, "server.yaml", DESCRIPTION).unwrap();
+        let server = ServerSpec::new(&document, Path::new("/")).unwrap();
+        let mut manager = Manager::new(server, ModelMachine::default(), Memory::default(), Nanos(1), drop);
+        let destinations = ["10.0.0.0/24", "10.1.0.128/25"];
+        let chains = ["a", "b"].into_iter().zip(destinations);
+        let manifests = chains.map(|(name, destination)| manifest(&yaml(name, destination, "[forward: ]", "1ms")));
+        let request = ApplyRequest {
+            manifests: manifests.collect(),
+            ..ApplyRequest::default()
+        };
+        manager.apply(&request, Nanos(2)).unwrap();
+        let warnings = manager.events().after(0).filter(|event| event.reason == "Renumbered");
+        let warnings: Vec<_> = warnings
+            .map(|event| (event.chain.as_deref(), event.message.as_str()))
+            .collect();
+        let expected = (
+            Some("b"),
+            "port \"north\" repeats its traffic with other addresses in the last 8 bits, of which 10.1.0.128/25 of \
+             spec.match takes only some: renumberBits: 7 of the port keeps them",
+        );
+        assert_eq!(warnings, if warned { vec![expected] } else { Vec::new() });
+    }
 }

@@ -1,6 +1,6 @@
 //! Ports of a server: devices, or traffic from a capture or preset.
 
-use super::table::{DURATION, LONGEST, MAX_PORTS};
+use super::table::{DURATION, LONGEST, MAX_PORTS, RENUMBER_BITS};
 use crate::error::SpecError;
 use crate::located::{Fields, Located};
 use crate::port_name::PortName;
@@ -10,7 +10,10 @@ use std::path::{Path, PathBuf};
 use tailwater_net::Nanos;
 
 /// Fields that only traffic has.
-const OF_TRAFFIC: [&str; 3] = ["rate", "repeat", "duration"];
+const OF_TRAFFIC: [&str; 4] = ["rate", "repeat", "renumberBits", "duration"];
+
+/// Default of `renumberBits`: prefixes up to /24 match in each repetition.
+const DEFAULT_RENUMBER_BITS: u8 = 8;
 
 /// Port that chains of a server share.
 #[derive(Clone, Debug, PartialEq)]
@@ -41,6 +44,8 @@ pub struct TrafficSpec {
     pub rate: Option<Throughput>,
     /// `true` if the traffic starts again at its end.
     pub repeat: bool,
+    /// Low bits of all addresses that are others each time it starts again, at most 16.
+    pub renumber_bits: u8,
     /// Time after which it ends, if it is given.
     pub duration: Option<Nanos>,
 }
@@ -139,6 +144,10 @@ fn traffic(node: &Located<'_>, fields: &Fields<'_>, base_dir: &Path) -> Result<T
         file: base_dir.join(name),
         rate: fields.optional("rate").map(|node| throughput(&node)).transpose()?,
         repeat,
+        renumber_bits: match fields.optional("renumberBits") {
+            None => DEFAULT_RENUMBER_BITS,
+            Some(node) => node.whole(RENUMBER_BITS)? as u8,
+        },
         duration: match fields.optional("duration") {
             None => None,
             Some(node) => Some(duration(&node, DURATION)?),

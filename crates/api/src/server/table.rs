@@ -3,6 +3,7 @@
 use super::admission::ADMISSION;
 use super::cache::CACHE;
 use super::paths::LONGEST_PATH;
+use super::telemetry::TELEMETRY;
 use crate::ports::PORTS;
 use crate::schema::{CORES, DEVICE, FILE, Field, Kind, LABEL, METRICS, Map, Rule, Text, Type};
 use std::ops::RangeInclusive;
@@ -19,6 +20,8 @@ pub(super) const BUFFERS: RangeInclusive<u64> = 1 << 20..=64 << 30;
 pub const MAX_PORTS: usize = 64;
 /// Longest name of a file or preset in bytes.
 pub(super) const LONGEST: usize = 4096;
+/// Low bits of addresses that change when traffic is repeated.
+pub(super) const RENUMBER_BITS: RangeInclusive<u64> = 0..=16;
 pub(super) const DURATION: RangeInclusive<Nanos> = Nanos::from_millis(1)..=Nanos::from_secs(86_400);
 
 /// Schema of the kind.
@@ -91,6 +94,12 @@ pub(super) static FIELDS: Map = Map {
         )
         .otherwise("none")
         .example("9100"),
+        Field::new(
+            "telemetry",
+            Type::Map(&TELEMETRY),
+            "Export of events and packet traces by OpenTelemetry's protocol (OTLP).",
+        )
+        .otherwise("none, unless `$OTEL_EXPORTER_OTLP_ENDPOINT` is set"),
         Field::new(
             "policy",
             Type::Any(LONGEST_NAME),
@@ -167,6 +176,14 @@ pub(super) static PORT: Map = Map {
         Field::new("repeat", Type::Bool, "Starts again at the traffic's end.")
             .or("false")
             .only_with("traffic"),
+        Field::new(
+            "renumberBits",
+            Type::whole(&RENUMBER_BITS),
+            "Low bits of all addresses that are others each time the traffic starts again, so that flows are new; 0: \
+             the same packets.",
+        )
+        .or("8")
+        .only_with("traffic"),
         Field::new(
             "duration",
             Type::duration(&DURATION),

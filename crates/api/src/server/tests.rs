@@ -26,13 +26,14 @@ fn all_fields() {
   ports:
   - name: north
     port: {entry: 0000:3b:00.0, exit: 0000:3b:00.1, bothWays: true, mtu: 9000}
-  - {name: east, traffic: campus.pcap, rate: 2Mpps, repeat: true, duration: 90s}
+  - {name: east, traffic: campus.pcap, rate: 2Mpps, repeat: true, renumberBits: 4, duration: 90s}
   packetBuffers: 64MiB
   unmatched: forward
   chains: [a.yaml, /srv/chains]
   watch: true
   control: {socket: /run/tw.sock, readers: operators}
   metrics: 9100
+  telemetry: {otlp: 'http://collector:4318/x', tracedPackets: 5}
   policy: tailwater
   stateDirectory: state
   keepPackets: kept
@@ -51,6 +52,7 @@ fn all_fields() {
         file: "/etc/tw/campus.pcap".into(),
         rate: Some(Throughput::PacketsPerSecond(2_000_000)),
         repeat: true,
+        renumber_bits: 4,
         duration: Some(Nanos::from_secs(90)),
     };
     assert_eq!(server.ports[1].source, PortSource::Traffic(expected));
@@ -60,6 +62,11 @@ fn all_fields() {
     assert_eq!(server.control.socket.as_deref(), Some(Path::new("/run/tw.sock")));
     assert_eq!(server.control.readers.as_deref(), Some("operators"));
     assert_eq!(server.metrics, Some("127.0.0.1:9100".parse().unwrap()));
+    let telemetry = TelemetrySpec {
+        otlp: Some("http://collector:4318/x".to_owned()),
+        traced_packets: 5,
+    };
+    assert_eq!(server.telemetry, telemetry);
     assert_eq!(server.policy.as_deref(), Some("tailwater"));
     assert_eq!(server.state_directory.as_deref(), Some(Path::new("/etc/tw/state")));
     assert_eq!(server.keep_packets.as_deref(), Some(Path::new("/etc/tw/kept")));
@@ -205,6 +212,10 @@ fn wrong_fields_are_reported_with_their_position() {
             "spec.ports[0].duration: expected a duration",
         ),
         (
+            ports("[{name: a, traffic: x, renumberBits: 17}]"),
+            "spec.ports[0].renumberBits: expected a whole number from 0 to 16",
+        ),
+        (
             format!("{}  unmatched: forward\n", ports("[{name: a, port: net_null0}]")),
             "port \"a\" has no exit",
         ),
@@ -235,6 +246,18 @@ fn wrong_fields_are_reported_with_their_position() {
             "spec.control.readers: expected the name or number of a group",
         ),
         (with("metrics: localhost"), "spec.metrics: expected a port such as 9100"),
+        (
+            with("telemetry: {otlp: 'https://collector'}"),
+            "spec.telemetry.otlp: expected a URL such as http://127.0.0.1:4318 (without TLS",
+        ),
+        (
+            with("telemetry: {otlp: 'http://'}"),
+            "spec.telemetry.otlp: expected a URL",
+        ),
+        (
+            with("telemetry: {tracedPackets: 101}"),
+            "spec.telemetry.tracedPackets: expected a whole number from 0 to 100",
+        ),
         (
             with("admission: {headroom: 0.1}"),
             "s.yaml:7:14: spec.admission.profiles: missing, expected a file or folder of profiles",

@@ -42,7 +42,7 @@ impl PacketFilter {
             at: 0,
         };
         if words.words.is_empty() {
-            return Ok(PacketFilter::new(Node::All));
+            return Ok(PacketFilter::all());
         }
         let node = words.either(0)?;
         match words.peek() {
@@ -51,6 +51,11 @@ impl PacketFilter {
                 "expected \"and\", \"or\" or the end, found \"{word}\""
             ))),
         }
+    }
+
+    /// Filter that all packets match.
+    pub fn all() -> PacketFilter {
+        PacketFilter::new(Node::All)
     }
 
     fn new(node: Node) -> PacketFilter {

@@ -63,24 +63,43 @@ impl PacketTraces {
         })
     }
 
-    /// Traces the next `count` packets that match, until the stream is dropped.
+    /// Traces the next `count` packets that match, until the stream is dropped. A [sample](Self::sample) ends.
     ///
     /// # Errors
     /// There is another stream.
     pub fn begin(self: &Arc<Self>, filter: PacketFilter, count: u32) -> Result<TraceStream, AlreadyTraced> {
+        self.request_steps(filter, count, false)
+    }
+
+    /// Traces the next `count` packets, whatever they are, until the stream is dropped or somebody else traces.
+    ///
+    /// # Errors
+    /// There is another stream.
+    pub fn sample(self: &Arc<Self>, count: u32) -> Result<TraceStream, AlreadyTraced> {
+        self.request_steps(PacketFilter::all(), count, true)
+    }
+
+    fn request_steps(
+        self: &Arc<Self>,
+        filter: PacketFilter,
+        count: u32,
+        is_sample: bool,
+    ) -> Result<TraceStream, AlreadyTraced> {
         let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
-        if requests.current.is_some() {
+        if requests.current.as_ref().is_some_and(|current| !current.is_sample) {
             return Err(AlreadyTraced);
         }
         requests.ended.retain(|ended| Arc::strong_count(ended) > 1);
         let (sender, receiver) = sync_channel(WAITING);
         let begun = Arc::new(TraceRequest {
             filter,
+            is_sample,
             left: AtomicU32::new(count),
             steps: sender,
             lost: AtomicU64::new(0),
         });
-        requests.current = Some(Arc::clone(&begun));
+        let sample = requests.current.replace(Arc::clone(&begun));
+        requests.ended.extend(sample);
         self.generation.fetch_add(1, Ordering::Release);
         self.every.store(1, Ordering::Relaxed);
         Ok(TraceStream::new(Arc::clone(self), begun, receiver))
@@ -96,10 +115,13 @@ impl PacketTraces {
         let _ = self.functions.set(functions);
     }
 
-    fn end(&self) {
+    /// Ends a request, unless another one has taken its place.
+    fn end(&self, request: &Arc<TraceRequest>) {
         let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
-        let ended = requests.current.take();
-        requests.ended.extend(ended);
+        let Some(ended) = requests.current.take_if(|current| Arc::ptr_eq(current, request)) else {
+            return;
+        };
+        requests.ended.push(ended);
         self.generation.fetch_add(1, Ordering::Release);
         self.every.store(0, Ordering::Relaxed);
     }
@@ -151,6 +173,15 @@ impl TraceStream {
         self.request.lost.load(Ordering::Relaxed)
     }
 
+    /// Returns `true` until another stream has taken the place of this one, a [sample](PacketTraces::sample).
+    pub fn is_current(&self) -> bool {
+        let requests = self.traces.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        requests
+            .current
+            .as_ref()
+            .is_some_and(|current| Arc::ptr_eq(current, &self.request))
+    }
+
     /// The chain's traces.
     pub fn traces(&self) -> &PacketTraces {
         &self.traces
@@ -159,7 +190,7 @@ impl TraceStream {
 
 impl Drop for TraceStream {
     fn drop(&mut self) {
-        self.traces.end();
+        self.traces.end(&self.request);
     }
 }
 

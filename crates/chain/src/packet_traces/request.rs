@@ -13,6 +13,8 @@ pub const CAPTURED: usize = 256;
 #[derive(Debug)]
 pub(crate) struct TraceRequest {
     pub(super) filter: PacketFilter,
+    /// Other requests take its place.
+    pub(super) is_sample: bool,
     /// Packets that may still begin.
     pub(super) left: AtomicU32,
     /// Nobody waits at its other end, so that sending is no system call.

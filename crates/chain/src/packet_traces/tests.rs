@@ -146,3 +146,20 @@ fn one_batch_in_sixty_four_is_looked_at_while_nobody_traces() {
     drop(stream);
     assert_eq!(traces.every(), 64);
 }
+
+#[test]
+fn a_sample_gives_way_to_a_trace_and_not_the_other_way_round() {
+    let (mut rig, traces) = rig();
+    let sample = traces.sample(1).unwrap();
+    rig.run(&[udp(5), udp(7)], Nanos(10));
+    assert_eq!(steps(&sample).len(), 3);
+    let stream = traces.begin(PacketFilter::parse("src port 7").unwrap(), 1).unwrap();
+    assert_eq!((sample.is_current(), stream.is_current()), (false, true));
+    assert_eq!(traces.sample(1).unwrap_err(), AlreadyTraced);
+    // The end of the sample is not that of the trace.
+    drop(sample);
+    rig.run(&[udp(5), udp(7)], Nanos(20));
+    assert_eq!((steps(&stream).len(), traces.every()), (3, 1));
+    drop(stream);
+    assert_eq!(traces.every(), TIMED_BATCHES);
+}

@@ -1,19 +1,18 @@
 //! The checks.
 
+use super::compare::{BATCH, FLOWS, PACKETS, compare, drain, known, numbered};
 use super::frames::{hostile, ordinary, packet};
-use super::rig::{Frame, LARGEST_BATCH, Rig, Sent, arrival};
+use super::isolation::isolation;
+use super::outcome::{Outcome, outcome};
+use super::reload::reload;
+use super::rig::{Frame, LARGEST_BATCH, Rig, arrival};
+use super::subject::Subject;
 use crate::text::thousands;
-use std::collections::HashSet;
 use std::fs;
 use tailwater_chain::chain::TransferState;
 use tailwater_functions::spec::ChainSpec;
 use tailwater_net::Nanos;
 
-/// Packets of the checks that compare runs, and their flows.
-const PACKETS: usize = 2_000;
-const FLOWS: usize = 64;
-/// Size of an ordinary batch.
-const BATCH: usize = 32;
 /// Hostile frames.
 const HOSTILE: usize = 20_000;
 /// Flows in the table while many come and go.
@@ -28,116 +27,65 @@ const GROWTH: u64 = 4 << 20;
 /// Largest snapshot of flows.
 const MOST_BYTES: usize = 64 << 20;
 
+/// Name of the check without which others say nothing.
+pub const REPEATABLE: &str = "repeatable";
+
 /// A check of a chain's functions.
 pub struct Check {
     pub name: &'static str,
-    pub run: fn(&ChainSpec) -> Outcome,
+    /// Compares packets of two runs, which must be repeatable.
+    pub compares: bool,
+    pub run: fn(&Subject) -> Outcome,
 }
 
 /// All checks, in the order in which they run.
 pub const CHECKS: &[Check] = &[
     Check {
-        name: "repeatable",
-        run: |spec| outcome(repeatable(spec)),
+        name: REPEATABLE,
+        compares: false,
+        run: |subject| outcome(repeatable(&subject.spec)),
     },
     Check {
         name: "batches",
-        run: |spec| outcome(batches(spec)),
+        compares: true,
+        run: |subject| outcome(batches(&subject.spec)),
     },
     Check {
         name: "cores",
-        run: |spec| outcome(cores(spec)),
+        compares: true,
+        run: |subject| outcome(cores(&subject.spec)),
     },
     Check {
         name: "take-over",
-        run: take_over,
+        compares: true,
+        run: |subject| take_over(&subject.spec),
+    },
+    Check {
+        name: "reload",
+        compares: true,
+        run: |subject| reload(&subject.spec),
+    },
+    Check {
+        name: "isolation",
+        compares: true,
+        run: isolation,
     },
     Check {
         name: "hostile",
-        run: |spec| outcome(hostile_frames(spec)),
+        compares: false,
+        run: |subject| outcome(hostile_frames(&subject.spec)),
     },
     Check {
         name: "many-flows",
-        run: |spec| outcome(many_flows(spec)),
+        compares: false,
+        run: |subject| outcome(many_flows(&subject.spec)),
     },
     Check {
         name: "restart",
-        run: |spec| outcome(restart(spec)),
+        compares: false,
+        run: |subject| outcome(restart(&subject.spec)),
     },
 ];
-
-/// Result of a check, with its reason in a line.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Outcome {
-    Passed(String),
-    Failed(String),
-    Skipped(String),
-}
-
-impl Outcome {
-    /// Verdict and reason.
-    pub fn parts(&self) -> (&'static str, &str) {
-        match self {
-            Outcome::Passed(text) => ("passed", text),
-            Outcome::Failed(text) => ("FAILED", text),
-            Outcome::Skipped(text) => ("skipped", text),
-        }
-    }
-
-    /// Reads what [`parts`](Outcome::parts) returned, with a space between.
-    pub fn parse(line: &str) -> Option<Outcome> {
-        let (verdict, text) = line.split_once(' ')?;
-        let text = text.to_owned();
-        Some(match verdict {
-            "passed" => Outcome::Passed(text),
-            "FAILED" => Outcome::Failed(text),
-            "skipped" => Outcome::Skipped(text),
-            _ => return None,
-        })
-    }
-}
-
-fn outcome(result: Result<String, String>) -> Outcome {
-    match result {
-        Ok(text) => Outcome::Passed(text),
-        Err(text) => Outcome::Failed(text),
-    }
-}
-
-/// Packets with their numbers.
-fn numbered(packets: &[(usize, Vec<u8>)]) -> Vec<Frame<'_>> {
-    (0..)
-        .zip(packets)
-        .map(|(number, (_, frame))| (number, frame.as_slice()))
-        .collect()
-}
-
-/// Compares packets as they left two chains. `counts` selects the packets that must be equal.
-fn compare(one: &[Sent], other: &[Sent], counts: impl Fn(usize) -> bool) -> Result<(), String> {
-    let different = one
-        .iter()
-        .zip(other)
-        .enumerate()
-        .filter(|(i, (a, b))| counts(*i) && a != b);
-    let places: Vec<(usize, (&Sent, &Sent))> = different.collect();
-    let Some((first, (a, b))) = places.first() else {
-        return Ok(());
-    };
-    let what = match (a, b) {
-        (Some(_), None) => "sent, then not",
-        (None, Some(_)) => "not sent, then sent",
-        _ => "sent with other bytes",
-    };
-    Err(format!(
-        "{} packets differ; the first is packet {first}: {what}",
-        places.len()
-    ))
-}
-
-/// Ends rigs in order, as runs do.
-fn drain(rigs: impl IntoIterator<Item = Rig>) {
-    rigs.into_iter().for_each(Rig::drain);
-}
 
 /// Two new chains do the same with the same packets.
 fn repeatable(spec: &ChainSpec) -> Result<String, String> {
@@ -172,13 +120,6 @@ fn batches(spec: &ChainSpec) -> Result<String, String> {
         compare(&results[0], result, |_| true).map_err(|error| format!("batches of 1 and of {size}: {error}"))?;
     }
     Ok("the same in batches of 1, 32 and 256, in order".to_owned())
-}
-
-/// Returns a test for packets of flows that had a packet in the first half.
-fn known<'p>(packets: &'p [(usize, Vec<u8>)]) -> impl Fn(usize) -> bool + 'p {
-    let half = packets.len() / 2;
-    let seen: HashSet<usize> = packets[..half].iter().map(|(flow, _)| *flow).collect();
-    move |i| i < half || seen.contains(&packets[i].0)
 }
 
 /// Known flows go on as before on another core, and back on the first.

@@ -1,25 +1,33 @@
 //! `tailwater test-function`: conformance checks for authors of functions.
 //!
 //! Each check runs in a process of its own, so that one that crashes or hangs fails alone. In it the chain runs without
-//! ports and threads, in virtual time: its results are the same on every machine.
+//! ports and threads, in virtual time: its results are the same on every machine. One check starts real runs.
 
 mod checks;
+mod compare;
 mod frames;
+mod isolation;
+mod outcome;
+mod processes;
+mod reload;
 mod rig;
+mod subject;
 
 use crate::error::CliError;
 use crate::output::print;
-use checks::{CHECKS, Check, Outcome};
+use checks::{CHECKS, Check, REPEATABLE};
 use clap::Args;
+use outcome::Outcome;
+use processes::{ended, read_in_thread};
 use signal_hook::low_level::signal_name;
 use std::fmt::Write as _;
 use std::fs;
-use std::io::{self, Read};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, Stdio};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Duration;
+use subject::Subject;
+use tailwater_api::SpecError;
 use tailwater_functions::spec::ChainSpec;
 
 /// Help text of `tailwater test-function`.
@@ -57,7 +65,8 @@ pub struct TestFunctionArgs {
 /// # Errors
 /// The spec or the library is invalid, or the result cannot be printed.
 pub fn test_function(args: &TestFunctionArgs) -> Result<ExitCode, CliError> {
-    let spec = spec(args)?;
+    let subject = subject(args)?;
+    let spec = &subject.spec;
     if let Some(external) = spec.externals().next() {
         return Err(CliError::Input(format!(
             "{}: expected functions of this program or libraries, found the external function {}",
@@ -68,16 +77,20 @@ pub fn test_function(args: &TestFunctionArgs) -> Result<ExitCode, CliError> {
     if let Some(name) = &args.check {
         let check = CHECKS.iter().find(|check| check.name == name);
         let check = check.ok_or_else(|| CliError::Input(format!("--check: no check is called {name:?}")))?;
-        let outcome = (check.run)(&spec);
+        let outcome = (check.run)(&subject);
         let (verdict, text) = outcome.parts();
         print(&format!("\n{MARK} {verdict} {text}\n"))?;
         return Ok(ExitCode::SUCCESS);
     }
     let names: Vec<&str> = spec.functions.iter().map(|function| function.name.as_str()).collect();
     print(&format!("functions   {}\n\n", names.join(", ")))?;
-    let mut counts = [0; 3];
+    let (mut counts, mut is_repeatable) = ([0; 3], true);
     for check in CHECKS {
-        let outcome = in_process(args, check)?;
+        let outcome = match check.compares && !is_repeatable {
+            true => Outcome::Skipped("packets differ also without it: see repeatable".to_owned()),
+            false => in_process(args, check)?,
+        };
+        is_repeatable &= check.name != REPEATABLE || !matches!(outcome, Outcome::Failed(_));
         let (verdict, text) = outcome.parts();
         counts[match outcome {
             Outcome::Passed(_) => 0,
@@ -95,14 +108,14 @@ pub fn test_function(args: &TestFunctionArgs) -> Result<ExitCode, CliError> {
 }
 
 /// The chain of the spec, or one of the library or module alone.
-fn spec(args: &TestFunctionArgs) -> Result<ChainSpec, CliError> {
+fn subject(args: &TestFunctionArgs) -> Result<Subject, CliError> {
     let is_spec = args
         .file
         .extension()
         .is_some_and(|extension| extension == "yaml" || extension == "yml");
-    match (is_spec, &args.config) {
-        (true, None) => Ok(ChainSpec::read(&args.file)?),
-        (true, Some(_)) => Err(CliError::Input("--config: the spec has the configuration".to_owned())),
+    let (spec, text) = match (is_spec, &args.config) {
+        (true, None) => (ChainSpec::read(&args.file)?, None),
+        (true, Some(_)) => return Err(CliError::Input("--config: the spec has the configuration".to_owned())),
         (false, config) => {
             let path = fs::canonicalize(&args.file).map_err(|error| {
                 CliError::of_file(format!("{}: cannot be read: {error}", args.file.display()), &error)
@@ -120,11 +133,47 @@ fn spec(args: &TestFunctionArgs) -> Result<ChainSpec, CliError> {
             }
             let text = format!(
                 "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {{name: test}}\nspec:\n  functions:\n    - \
-                 {kind}: {{{function}}}\n  slo: {{latency: 1ms}}\n"
+                 {kind}: {{{function}}}\n  slo: {{latency: 100ms}}\n"
             );
-            Ok(ChainSpec::parse(&text, "test", Path::new("/"))?)
+            let spec = ChainSpec::parse(&text, UNWRITTEN, Path::new("/"));
+            (spec.map_err(|error| of_library(error, &args.file, &path))?, Some(text))
         }
-    }
+    };
+    Ok(Subject {
+        spec,
+        file: args.file.clone(),
+        text,
+    })
+}
+
+/// Name of the spec of a library, in errors that the user does not see.
+const UNWRITTEN: &str = "test";
+
+/// Error of the spec of a library, without places in that spec, which the user has not written.
+fn of_library(error: SpecError, file: &Path, path: &Path) -> SpecError {
+    let path = path.display().to_string();
+    let errors = error.each().map(|error| {
+        let mut error = SpecError {
+            next: None,
+            ..error.clone()
+        };
+        if error.file == UNWRITTEN {
+            let kinds = ["library", "wasm"].map(|kind| format!("spec.functions[0].{kind}"));
+            let field = kinds.iter().find_map(|kind| error.path.strip_prefix(kind.as_str()));
+            let field = field.unwrap_or_default().trim_start_matches('.');
+            (error.file, error.path) = match field.strip_prefix("config") {
+                Some(field) => ("--config".to_owned(), field.trim_start_matches('.').to_owned()),
+                None => (file.display().to_string(), String::new()),
+            };
+            (error.line, error.column) = (0, 0);
+            // Messages about the file begin with its full path.
+            if let Some(message) = error.message.strip_prefix(&path) {
+                error.message = message.trim_start_matches([' ', ':']).to_owned();
+            }
+        }
+        error
+    });
+    SpecError::all(errors.collect()).unwrap_or(error)
 }
 
 /// A text in quotes, as JSON and YAML have it.
@@ -151,9 +200,9 @@ fn in_process(args: &TestFunctionArgs, check: &Check) -> Result<Outcome, CliErro
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
     let mut child = command.spawn().map_err(system)?;
-    let output = child.stdout.take().map(read_in_thread);
-    let errors = child.stderr.take().map(read_in_thread);
-    let status = ended(&mut child).map_err(system)?;
+    let output = child.stdout.take().map(|pipe| read_in_thread(pipe, MOST_BYTES));
+    let errors = child.stderr.take().map(|pipe| read_in_thread(pipe, MOST_BYTES));
+    let status = ended(&mut child, TIMEOUT).map_err(system)?;
     let text = |reader: Option<std::thread::JoinHandle<String>>| {
         let text = reader.map(std::thread::JoinHandle::join);
         text.and_then(Result::ok).unwrap_or_default()
@@ -187,30 +236,4 @@ fn in_process(args: &TestFunctionArgs, check: &Check) -> Result<Outcome, CliErro
             last => format!("{end}: {last}"),
         })
     }))
-}
-
-/// Reads a pipe to its end, and keeps its first bytes: the result of a check that writes more is lost.
-fn read_in_thread(mut pipe: impl Read + Send + 'static) -> std::thread::JoinHandle<String> {
-    std::thread::spawn(move || {
-        let mut bytes = Vec::new();
-        let _ = (&mut pipe).take(MOST_BYTES).read_to_end(&mut bytes);
-        let _ = io::copy(&mut pipe, &mut io::sink());
-        String::from_utf8_lossy(&bytes).into_owned()
-    })
-}
-
-/// Waits for the end of a check. Returns `None` if it had to be killed.
-fn ended(child: &mut Child) -> io::Result<Option<std::process::ExitStatus>> {
-    let start = Instant::now();
-    loop {
-        if let Some(status) = child.try_wait()? {
-            return Ok(Some(status));
-        }
-        if start.elapsed() > TIMEOUT {
-            child.kill()?;
-            child.wait()?;
-            return Ok(None);
-        }
-        sleep(Duration::from_millis(2));
-    }
 }

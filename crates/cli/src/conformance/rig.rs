@@ -2,8 +2,8 @@
 
 use tailwater_chain::batch::Batch;
 use tailwater_chain::buffer::BufferPool;
-use tailwater_chain::chain::Chain;
-use tailwater_functions::build::ChainBuilder;
+use tailwater_chain::chain::{Chain, Cuts};
+use tailwater_functions::build::{ChainBuilder, Reconfigure};
 use tailwater_functions::spec::ChainSpec;
 use tailwater_net::Nanos;
 
@@ -55,6 +55,26 @@ impl Rig {
             pool,
             rss,
         })
+    }
+
+    /// Replaces the chain, on one core, by that of another spec, which takes the flows of the functions that both have.
+    ///
+    /// # Errors
+    /// The other chain cannot be built, or has other flows, in a line.
+    pub fn succeeded(mut self, spec: &ChainSpec) -> Result<Rig, String> {
+        let kept = Reconfigure::of([&self.builder].into_iter());
+        let kept = kept.map_or_else(Vec::new, |reconfigure| reconfigure.kept_by(spec));
+        let names: Vec<String> = kept.iter().map(|function| function.name().to_owned()).collect();
+        let builder = ChainBuilder::succeeding(spec, &self.rss, 1, Cuts::NONE, &kept);
+        let mut builder = builder.map_err(|error| error.to_string())?;
+        let mut new = builder.instance(|_| true);
+        let old = self.cores.remove(0);
+        if !new.can_succeed(&old) {
+            return Err("the changed chain finds flows by other keys".to_owned());
+        }
+        new.succeed(old, &names);
+        self.cores.push(new);
+        Ok(Rig { builder, ..self })
     }
 
     /// Passes packets through a core's instance in batches of at most so many. Returns a place for each packet.

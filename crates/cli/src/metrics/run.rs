@@ -2,6 +2,7 @@
 
 use super::Page;
 use super::exposition::{Chain, ChainFigures, about, encode};
+use super::protobuf::ChainLatency;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, text};
 use prometheus_client::registry::Registry;
@@ -40,6 +41,11 @@ impl Page for RunPage {
         let mut page = String::new();
         text::encode(&mut page, &self.registry)?;
         Ok(page)
+    }
+
+    fn latencies(&self) -> Vec<ChainLatency> {
+        let latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
+        latest.iter().map(|progress| (None, progress.latency.clone())).collect()
     }
 
     fn is_ready(&self) -> bool {

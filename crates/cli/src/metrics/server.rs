@@ -1,9 +1,11 @@
 //! Page of a server: its chains, as they come and go, its ports, its cores and its configuration.
 
-use super::Page;
 use super::exposition::{Chain, ChainFigures, about, counter, encode, labelled};
+use super::protobuf::ChainLatency;
+use super::{Page, exemplars};
+use crate::telemetry::{Counts, DROP_REASONS, SIGNALS};
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, text};
+use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, text};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 use std::fmt;
@@ -28,6 +30,8 @@ pub struct ServerSources {
     pub host: Arc<CoreHost>,
     /// Latest state of the server.
     pub snapshot: LatestSnapshot,
+    /// Counts of exported records, if there is an export.
+    pub exported: Option<Arc<Counts>>,
 }
 
 /// Figures of a server, for scraping.
@@ -35,15 +39,23 @@ pub struct ServerSources {
 pub struct ServerPage {
     registry: Registry,
     snapshot: LatestSnapshot,
+    figures: Figures,
+    exported: Option<Arc<Counts>>,
 }
 
 impl ServerPage {
     /// Creates the page of a server.
     pub fn new(sources: ServerSources) -> ServerPage {
-        let snapshot = Arc::clone(&sources.snapshot);
+        let (snapshot, figures) = (Arc::clone(&sources.snapshot), sources.figures.clone());
+        let exported = sources.exported.clone();
         let mut registry = Registry::with_prefix("tailwater");
         registry.register_collector(Box::new(Server(sources)));
-        ServerPage { registry, snapshot }
+        ServerPage {
+            registry,
+            snapshot,
+            figures,
+            exported,
+        }
     }
 }
 
@@ -51,7 +63,17 @@ impl Page for ServerPage {
     fn metrics(&self) -> Result<String, fmt::Error> {
         let mut page = String::new();
         text::encode(&mut page, &self.registry)?;
-        Ok(page)
+        let late = self.exported.as_ref().map(|counts| counts.late()).unwrap_or_default();
+        Ok(match &late[..] {
+            [] => page,
+            late => exemplars::add(&page, late),
+        })
+    }
+
+    fn latencies(&self) -> Vec<ChainLatency> {
+        let chains = self.figures.chains().into_iter();
+        let chains = chains.filter_map(|chain| Some((chain.progress()?.latency, chain.name)));
+        chains.map(|(latency, name)| (Some(name), latency)).collect()
     }
 
     fn is_ready(&self) -> bool {
@@ -95,6 +117,9 @@ impl Collector for Server {
         let snapshot = self.0.snapshot.lock().unwrap_or_else(PoisonError::into_inner).clone();
         configuration(&snapshot, &mut encoder)?;
         ports(&self.0.ports, &mut encoder)?;
+        if let Some(counts) = &self.0.exported {
+            exported(counts, &mut encoder)?;
+        }
         let used = chains.iter().flat_map(|chain| chain.cores.iter().copied()).collect();
         cores(&self.0.host, used, &mut encoder)
     }
@@ -158,6 +183,27 @@ fn configuration(snapshot: &Snapshot, encoder: &mut DescriptorEncoder) -> fmt::R
     Ok(())
 }
 
+/// Encodes the counts of exported records.
+fn exported(counts: &Counts, encoder: &mut DescriptorEncoder) -> fmt::Result {
+    let help = "Records that an OpenTelemetry collector has accepted";
+    let mut family = encoder.encode_descriptor("otlp_records_sent", help, None, MetricType::Counter)?;
+    for (number, signal) in SIGNALS.iter().enumerate() {
+        counter(&mut family, None, Some(("signal", signal)), counts.sent(number))?;
+    }
+    let help = "Records for an OpenTelemetry collector that were dropped";
+    let mut family = encoder.encode_descriptor("otlp_records_dropped", help, None, MetricType::Counter)?;
+    for (number, signal) in SIGNALS.iter().enumerate() {
+        for (index, reason) in DROP_REASONS.iter().enumerate() {
+            let labels = [("signal", *signal), ("reason", *reason)];
+            let count = counts.dropped(number, index);
+            family
+                .encode_family(&labels)?
+                .encode_counter::<NoLabelSet, _, u64>(&count, None)?;
+        }
+    }
+    Ok(())
+}
+
 /// Counter of a port: its name, its help, and its value.
 type PortCounter = (&'static str, &'static str, fn(&SharedPortCounts) -> u64);
 
@@ -200,7 +246,7 @@ fn cores(host: &CoreHost, used: Vec<usize>, encoder: &mut DescriptorEncoder) -> 
     let mut family = encoder.encode_descriptor("core_busy", help, Some(&Unit::Seconds), MetricType::Counter)?;
     for (core, busy) in host.busy() {
         labelled(&mut family, None, Some(("core", &core.to_string())), |metric| {
-            metric.encode_counter::<prometheus_client::encoding::NoLabelSet, _, u64>(&busy.as_secs_f64(), None)
+            metric.encode_counter::<NoLabelSet, _, u64>(&busy.as_secs_f64(), None)
         })?;
     }
     let help = "Chains that have a core as a dedicated one";

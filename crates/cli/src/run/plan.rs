@@ -82,7 +82,10 @@ pub fn plan(args: &RunArgs) -> Result<Plan, CliError> {
         nic: nic(args),
         window: args.window,
         capture_out: args.capture_out.clone(),
-        keep_packets: args.keep_packets.clone().map(|directory| KeptConfig { directory }),
+        keep_packets: args.keep_packets.clone().map(|directory| KeptConfig {
+            directory,
+            observer: None,
+        }),
         seed: seed(args, &spec, &source),
         isolation,
         ..RunConfig::new(mapping.dedicated.clone())

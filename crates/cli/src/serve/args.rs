@@ -51,6 +51,10 @@ pub struct ServeArgs {
     #[arg(long, value_name = "TIME", value_parser = values::nap)]
     #[arg(help_heading = headings::CORES, hide_short_help = true)]
     pub nap: Option<Nanos>,
+    /// Collector for events and packet traces, in place of that of the spec
+    #[arg(long, value_name = "URL")]
+    #[arg(help_heading = headings::REPORT, hide_short_help = true)]
+    pub otlp: Option<String>,
     /// Take over from the running server: its chains, flows, ports' positions and counters
     #[arg(long)]
     pub take_over: bool,

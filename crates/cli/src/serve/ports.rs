@@ -109,6 +109,7 @@ fn of_traffic(traffic: &TrafficSpec, rss: RssHasher, pollers: u16, clock: &Clock
     }
     let config = TraceNicConfig {
         duration: loaded.duration,
+        renumber_bits: traffic.renumber_bits,
         ..TraceNicConfig::default()
     };
     let nic = TraceNic::new(loaded.trace, rss, pollers, &round_robin(pollers), config, clock.clone());

@@ -89,16 +89,13 @@ pub fn validate(args: &ValidateArgs) -> Result<ExitCode, CliError> {
     let valid = checks.errors.is_empty();
     match args.output {
         ReportOutput::Table => {
-            for error in &checks.errors {
-                complain("error", &error.to_line());
+            // Each line is flushed: they are in order also where both outputs go to one pipe.
+            for finding in &checks.findings {
+                match finding {
+                    Finding::Error(error) => complain("error", &checks.errors[*error].to_line()),
+                    Finding::Valid(document) => print(&checks.documents[*document].to_line())?,
+                }
             }
-            let mut text = String::new();
-            for document in checks.documents.iter().filter(|document| document.valid) {
-                let of = |part: &Option<String>| part.clone().unwrap_or_default();
-                let (kind, name) = (of(&document.kind), of(&document.name));
-                text.push_str(&format!("{}: {kind} {name}: valid\n", document.file));
-            }
-            print(&text)?;
         }
         ReportOutput::Json => print(&json(&Report {
             valid,
@@ -110,6 +107,13 @@ pub fn validate(args: &ValidateArgs) -> Result<ExitCode, CliError> {
         true => ExitCode::SUCCESS,
         false => ExitCode::from(BAD_INPUT),
     })
+}
+
+impl Checked {
+    fn to_line(&self) -> String {
+        let of = |part: &Option<String>| part.clone().unwrap_or_default();
+        format!("{}: {} {}: valid\n", self.file, of(&self.kind), of(&self.name))
+    }
 }
 
 impl Problem {
@@ -131,8 +135,16 @@ impl Problem {
 struct Checks {
     documents: Vec<Checked>,
     errors: Vec<SpecError>,
+    /// Both, in the order of the files.
+    findings: Vec<Finding>,
     /// Names and texts of clusters.
     clusters: Vec<(String, String)>,
+}
+
+/// Valid document or error, by its index.
+enum Finding {
+    Valid(usize),
+    Error(usize),
 }
 
 impl Checks {
@@ -158,6 +170,7 @@ impl Checks {
             if error.file == name && error.line > 0 {
                 error.line += lines_before;
             }
+            self.findings.push(Finding::Error(self.errors.len()));
             self.errors.push(error);
         }
     }
@@ -169,6 +182,9 @@ impl Checks {
             self.check(&head.kind, part.text, name, path, base_dir)
         });
         let head = head.ok();
+        if outcome.is_ok() {
+            self.findings.push(Finding::Valid(self.documents.len()));
+        }
         self.documents.push(Checked {
             file: name.to_owned(),
             line: part.lines_before + 1,

@@ -423,6 +423,7 @@ impl Port for InterfacePorts {
             bytes: 0,
             duration: 0,
             queues: self.steering.len() as u16,
+            renumber_bits: 0,
         })
     }
 

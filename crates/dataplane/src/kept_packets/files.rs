@@ -1,6 +1,7 @@
 //! Thread that writes kept packets to a ring of pcapng files.
 
 use super::keeper::PacketKeeper;
+use super::observer::{KeptObserver, KeptRecord};
 use super::{KeptPacket, Why};
 use std::fs;
 use std::io::{self, BufWriter};
@@ -32,6 +33,8 @@ const SUFFIX: &str = ".pcapng";
 pub struct KeptConfig {
     /// Directory of the files. It is created if it does not exist.
     pub directory: PathBuf,
+    /// Observer of those that were late, lost or dropped, without those before them.
+    pub observer: Option<KeptObserver>,
 }
 
 /// Names and times that comments need.
@@ -72,8 +75,11 @@ impl KeptFiles {
         let pulse = Pulse::default();
         let mut ring = FileRing::open(&config.directory, &names.chain, &pulse).map_err(error)?;
         let (sender, receiver) = sync_channel(WAITING);
+        let observer = config.observer.clone();
         let writer = std::thread::Builder::new().name("kept-packets".to_owned());
-        let writer = writer.spawn(move || ring.write_all(&receiver, &names)).map_err(error)?;
+        let writer = writer
+            .spawn(move || ring.write_all(&receiver, &names, observer.as_ref()))
+            .map_err(error)?;
         Ok(KeptFiles {
             writer,
             sender,
@@ -127,11 +133,21 @@ impl FileRing {
     }
 
     /// Writes packets until all keepers are gone. After an error it drops them.
-    fn write_all(&mut self, packets: &Receiver<KeptPacket>, names: &Names) -> io::Result<()> {
+    fn write_all(
+        &mut self,
+        packets: &Receiver<KeptPacket>,
+        names: &Names,
+        observer: Option<&KeptObserver>,
+    ) -> io::Result<()> {
         let mut result = Ok(());
         loop {
             match packets.try_recv() {
-                Ok(packet) if result.is_ok() => result = self.write(&packet, names),
+                Ok(packet) if result.is_ok() => {
+                    result = self.write(&packet, names);
+                    if let Some(observer) = observer {
+                        tell(observer, &packet, names);
+                    }
+                }
                 Ok(_) => {}
                 // Files can be read at any time.
                 Err(TryRecvError::Empty) => {
@@ -152,6 +168,23 @@ impl FileRing {
         let comment = comment(packet, names);
         self.file
             .packet(time.0, packet.captured(), packet.length.into(), &comment)
+    }
+}
+
+/// Passes a packet to an observer, unless it came before one that mattered.
+fn tell(observer: &KeptObserver, packet: &KeptPacket, names: &Names) {
+    let reason = reason(packet, names);
+    if let (Some((verdict, reason)), false) = (reason.split_once(": "), matches!(packet.why, Why::Before { .. })) {
+        let [began, ended] = packet.times;
+        observer.observe(&KeptRecord {
+            chain: &names.chain,
+            core: packet.core,
+            verdict,
+            reason,
+            times: [packet.arrival, began, ended].map(|time| names.origin + time),
+            length: packet.length,
+            frame: packet.captured(),
+        });
     }
 }
 
@@ -187,13 +220,7 @@ fn number_of(name: &str) -> Option<u64> {
 
 /// Reason and timing of a packet, in the names of reports.
 fn comment(packet: &KeptPacket, names: &Names) -> String {
-    let reason = match packet.why {
-        Why::Late(cause) => format!("late: {}", cause.name()),
-        Why::TooLate(cause) => format!("lost: too-late, {}", cause.name()),
-        Why::Dropped(by, number) => dropped(by, number, names),
-        Why::Before { same_flow: true } => "before it: same flow".to_owned(),
-        Why::Before { same_flow: false } => "before it: same core".to_owned(),
-    };
+    let reason = reason(packet, names);
     let [began, ended] = packet.times.map(|time| time.saturating_sub(packet.arrival));
     let skipped = match packet.skipped {
         0 => String::new(),
@@ -204,6 +231,17 @@ fn comment(packet: &KeptPacket, names: &Names) -> String {
         "{reason}; core {core}, event {event}; chain began {began} and ended {ended} after the arrival, objective \
          {slo}{skipped}"
     )
+}
+
+/// Verdict and reason of a packet.
+fn reason(packet: &KeptPacket, names: &Names) -> String {
+    match packet.why {
+        Why::Late(cause) => format!("late: {}", cause.name()),
+        Why::TooLate(cause) => format!("lost: too-late, {}", cause.name()),
+        Why::Dropped(by, number) => dropped(by, number, names),
+        Why::Before { same_flow: true } => "before it: same flow".to_owned(),
+        Why::Before { same_flow: false } => "before it: same core".to_owned(),
+    }
 }
 
 fn dropped(by: DroppedBy, number: u8, names: &Names) -> String {
@@ -272,9 +310,34 @@ mod tests {
     }
 
     #[test]
+    fn observers_get_packets_that_mattered() {
+        let seen = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+        let into = std::sync::Arc::clone(&seen);
+        let observer = KeptObserver::new(move |record: &KeptRecord<'_>| {
+            let times = record.times.map(|time| time.saturating_sub(names().origin));
+            into.lock()
+                .unwrap()
+                .push((format!("{} {}", record.verdict, record.reason), times));
+        });
+        for why in [
+            Why::Before { same_flow: true },
+            Why::Late(Cause::Service),
+            Why::Dropped(DroppedBy::Function(0), 0),
+        ] {
+            tell(&observer, &packet(why), &names());
+        }
+        let times = [5, 6, 7].map(Nanos::from_millis);
+        let expected = ["late service", "dropped acl/denied"].map(|text| (text.to_owned(), times));
+        assert_eq!(*seen.lock().unwrap(), expected);
+    }
+
+    #[test]
     fn old_files_are_removed_and_others_stay() {
         let directory = std::env::temp_dir().join(format!("tailwater-kept-{}", std::process::id()));
-        let config = KeptConfig { directory };
+        let config = KeptConfig {
+            directory,
+            observer: None,
+        };
         let sizes: Vec<usize> = (0..MAX_FILES + 2)
             .map(|_| {
                 let files = KeptFiles::create(&config, names()).unwrap();

@@ -6,10 +6,12 @@
 
 mod files;
 mod keeper;
+mod observer;
 
 pub use files::{KeptConfig, MAX_FILE_BYTES, MAX_FILES};
 pub(crate) use files::{KeptFiles, Names};
 pub(crate) use keeper::PacketKeeper;
+pub use observer::{KeptObserver, KeptRecord};
 
 use crate::attribution::Cause;
 use tailwater_chain::batch::DroppedBy;

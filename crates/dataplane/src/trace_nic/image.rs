@@ -52,10 +52,12 @@ pub(super) struct Image {
     /// Time from a lap's first packet to the next lap's.
     lap: Nanos,
     renumber: Renumber,
+    /// Low bits of addresses that change, at most 16.
+    pub(super) renumber_bits: u8,
 }
 
 impl Image {
-    pub(super) fn new(trace: Trace, rss: RssHasher, renumber: Renumber) -> Image {
+    pub(super) fn new(trace: Trace, rss: RssHasher, (renumber, bits): (Renumber, u8)) -> Image {
         let descriptors = (0..trace.len())
             .map(|i| {
                 let headers = parse(trace.packet(i)).ok();
@@ -82,6 +84,7 @@ impl Image {
             descriptors,
             rss,
             renumber,
+            renumber_bits: bits.min(16),
         }
     }
 
@@ -139,7 +142,7 @@ impl Image {
     }
 }
 
-/// Pass through the trace. After 65,536 passes the same flows come again.
+/// Pass through the trace. After 65,536 passes, or fewer if fewer bits change, the same flows come again.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lap {
     pub(super) number: u32,
@@ -155,7 +158,9 @@ impl Lap {
         // The lap's number with reversed bits: neighbouring hosts stay neighbours.
         let mask = match image.renumber {
             Renumber::None => 0,
-            _ => (number as u16).reverse_bits(),
+            _ => (number as u16)
+                .reverse_bits()
+                .unbounded_shr(16 - u32::from(image.renumber_bits)),
         };
         Lap {
             number,

@@ -17,6 +17,7 @@ pub(super) fn identity(image: &Image, queues: u16) -> TrafficIdentity {
         bytes: trace.bytes(),
         duration: trace.duration().0,
         queues,
+        renumber_bits: image.renumber_bits,
     }
 }
 

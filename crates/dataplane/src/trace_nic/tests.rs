@@ -1,7 +1,7 @@
 use super::*;
 use crate::port::round_robin;
 use std::collections::BTreeSet;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::LazyLock;
 use tailwater_net::builder::FrameBuilder;
 use tailwater_net::checksum::{Checksum, verify_transport};
@@ -254,6 +254,34 @@ fn laps_bring_new_flows_of_those_that_are_to_change() {
     let of = |port| keys.iter().filter(|(of, _)| *of == port).count();
     assert_eq!([of(0), of(1), of(2)], [1, 10, 1]);
     rig.batch.release(&mut rig.pool);
+}
+
+#[test]
+fn with_fewer_bits_longer_prefixes_stay_and_flows_come_again() {
+    for (bits, expected) in [(0, 1), (2, 4), (16, 5)] {
+        let config = TraceNicConfig {
+            duration: Some(Nanos(1_000)),
+            renumber_bits: bits,
+            ..TraceNicConfig::default()
+        };
+        let mut rig = Rig::new(trace(&[0, 100]), 1, config);
+        rig.queues[0].receive(Nanos(100_000), &mut rig.pool, &mut rig.batch);
+        let keys = (0..rig.batch.len()).map(|i| parse(rig.batch.frame(i)).unwrap().key);
+        let keys: Vec<_> = keys.filter(|key| key.source_port() == 0).collect();
+        let IpAddr::V4(first) = keys[0].source() else {
+            panic!("{}", keys[0]);
+        };
+        let mut sources = BTreeSet::new();
+        for key in &keys {
+            let IpAddr::V4(source) = key.source() else {
+                panic!("{key}");
+            };
+            assert!((source.to_bits() ^ first.to_bits()) < 1 << bits, "{source}");
+            sources.insert(source);
+        }
+        assert_eq!((keys.len(), sources.len()), (5, expected), "{bits}: {sources:?}");
+        rig.batch.release(&mut rig.pool);
+    }
 }
 
 #[test]

@@ -37,12 +37,12 @@ use reading::{ChainReader, cores_of};
 use running::RunningChain;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tailwater_api::IsolationMode;
 use tailwater_dataplane::IsolationConfig;
 use tailwater_dataplane::core_host::{CoreHost, HostError};
+use tailwater_dataplane::kept_packets::KeptConfig;
 use tailwater_dataplane::port::Port;
 use tailwater_dataplane::shared_port::{SharedPort, SharedPortConfig};
 use tailwater_files::regular_only;
@@ -94,7 +94,7 @@ pub struct LiveMachine {
     reader: ChainReader,
     profiler: Option<Box<dyn Profiler>>,
     /// Folder to keep late, lost and dropped packets in.
-    keep_packets: Option<PathBuf>,
+    keep_packets: Option<KeptConfig>,
     figures: Figures,
     /// Wall-clock time at which the host's clock was 0.
     origin: Nanos,

@@ -3,7 +3,7 @@
 use super::reading::ChainReader;
 use super::{LiveMachine, Profiler, ReadIsolated};
 use std::path::PathBuf;
-use tailwater_dataplane::kept_packets::KeptConfig;
+use tailwater_dataplane::kept_packets::{KeptConfig, KeptObserver};
 use tailwater_functions::spec::ChainSpec;
 
 impl LiveMachine {
@@ -23,21 +23,22 @@ impl LiveMachine {
     }
 
     /// Keeps late, lost and dropped packets of chains in `directory`, if there is one: each chain's in a folder of its
-    /// own.
+    /// own. `observer` gets them as well.
     #[must_use]
-    pub fn keeping_packets(mut self, directory: Option<PathBuf>) -> LiveMachine {
-        self.keep_packets = directory;
+    pub fn keeping_packets(mut self, directory: Option<PathBuf>, observer: Option<KeptObserver>) -> LiveMachine {
+        self.keep_packets = directory.map(|directory| KeptConfig { directory, observer });
         self
     }
 
     /// Where a chain's packets are kept; `None` if they are not, as with external functions.
     pub(super) fn kept(&self, spec: &ChainSpec) -> Option<KeptConfig> {
-        let directory = self
+        let kept = self
             .keep_packets
             .as_ref()
             .filter(|_| spec.externals().next().is_none())?;
         Some(KeptConfig {
-            directory: directory.join(&spec.name),
+            directory: kept.directory.join(&spec.name),
+            observer: kept.observer.clone(),
         })
     }
 }
