@@ -106,8 +106,8 @@ impl IdleTimeouts {
 /// Flow table of a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowsSpec {
-    /// Flows for which there is room if they are spread evenly over the RSS buckets: 512 to 16,777,216. Below 16,384 there
-    /// is room for 16,384.
+    /// Flows for which there is room if they are spread evenly over the RSS buckets: 512 to 16,777,216. Below 16,384
+    /// there is room for 16,384.
     pub capacity: u32,
     /// Idle timeouts of flows.
     pub idle_timeout: IdleTimeouts,

@@ -105,8 +105,8 @@ impl Drop for Folder {
 
 pub fn tailwater() -> Command {
     static INTERRUPTS: Once = Once::new();
-    // Children start with the default of a signal that is handled here, also where a shell had it ignored since the test
-    // runs in the background: many tests end programs by SIGINT. The handler ends the test, as the default would.
+    // Children start with the default of a signal that is handled here, also where a shell had it ignored since the
+    // test runs in the background: many tests end programs by SIGINT. The handler ends the test, as the default would.
     INTERRUPTS.call_once(|| {
         let always = Arc::new(AtomicBool::new(true));
         signal_hook::flag::register_conditional_shutdown(SIGINT, 130, always).unwrap();
