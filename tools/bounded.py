@@ -60,6 +60,8 @@ def describe(process):
 
 
 def main():
+    # Tests end programs by SIGINT, which a shell makes those in its background ignore.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     child = subprocess.Popen(sys.argv[1:])
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: child.terminate())

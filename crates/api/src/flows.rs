@@ -14,7 +14,12 @@ const BATCH: RangeInclusive<u64> = 1..=256;
 /// Fields of `flows`.
 pub static FLOWS: Map = Map {
     fields: &[
-        Field::new("capacity", Type::whole(&CAPACITY), "Maximum number of flows.").or("65536"),
+        Field::new(
+            "capacity",
+            Type::whole(&CAPACITY),
+            "Flows for which there is room, spread evenly; below 16384 there is room for 16384.",
+        )
+        .or("65536"),
         Field::new(
             "idleTimeout",
             Type::OneOf(&IDLE_TIMEOUTS),
@@ -101,7 +106,8 @@ impl IdleTimeouts {
 /// Flow table of a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowsSpec {
-    /// Maximum number of flows: 512 to 16,777,216.
+    /// Flows for which there is room if they are spread evenly over the RSS buckets: 512 to 16,777,216. Below 16,384
+    /// there is room for 16,384.
     pub capacity: u32,
     /// Idle timeouts of flows.
     pub idle_timeout: IdleTimeouts,

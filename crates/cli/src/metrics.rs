@@ -1,8 +1,8 @@
 //! Prometheus endpoint of a run, server or ingress: `GET /metrics`, `/healthz` and `/readyz`.
 //!
 //! Runs on its own thread with a single-threaded event loop. Every scrape is rendered from the last progress of the
-//! chains: nothing on the data path is read or waits. Bounds: 16 concurrent connections, one request each, 16 KiB of
-//! headers, ten seconds.
+//! chains: nothing on the data path is read or waits. Bounds: 16 concurrent connections, of which a further one closes
+//! the oldest without a request; one request each, 16 KiB of headers, two seconds for them, ten in all.
 
 mod exemplars;
 mod exposition;
@@ -27,17 +27,20 @@ pub use ingress::IngressPage;
 use protobuf::ChainLatency;
 pub use run::RunPage;
 pub use server::{ServerPage, ServerSources};
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::fmt;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
-use std::thread::JoinHandle;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::Duration;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
 
 const CONNECTIONS: usize = 16;
 const HEADER_BYTES: usize = 16 << 10;
-const TIME_FOR_HEADERS: Duration = Duration::from_secs(5);
+const TIME_FOR_HEADERS: Duration = Duration::from_secs(2);
 const TIME_FOR_ALL: Duration = Duration::from_secs(10);
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -97,7 +100,7 @@ impl Endpoint {
         let page = Arc::new(page);
         let (stop, stopped) = oneshot::channel::<()>();
         let shared = Arc::clone(&page);
-        let thread = std::thread::Builder::new()
+        let thread = thread::Builder::new()
             .name("metrics".to_owned())
             .spawn(move || {
                 runtime.spawn(accept(listener, shared));
@@ -119,7 +122,7 @@ impl Endpoint {
 pub struct Serving<P> {
     page: Arc<P>,
     stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<thread::JoinHandle<()>>,
 }
 
 impl<P> Serving<P> {
@@ -139,17 +142,34 @@ impl<P> Drop for Serving<P> {
     }
 }
 
+/// Connection that is being served.
+struct Connection {
+    task: JoinHandle<()>,
+    /// Set once its request has arrived.
+    is_answered: Arc<AtomicBool>,
+}
+
 async fn accept(listener: tokio::net::TcpListener, page: Arc<impl Page>) {
-    let slots = Arc::new(Semaphore::new(CONNECTIONS));
-    while let Ok(slot) = Arc::clone(&slots).acquire_owned().await {
+    // In the order of their arrival.
+    let mut connections: VecDeque<Connection> = VecDeque::new();
+    loop {
         let Ok((stream, _)) = listener.accept().await else {
             // Possibly a temporary lack of file descriptors.
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
+        connections.retain(|connection| !connection.task.is_finished());
+        if connections.len() >= CONNECTIONS {
+            make_room(&mut connections);
+        }
         let page = Arc::clone(&page);
-        tokio::spawn(async move {
-            let service = service_fn(|request| answer(request, &*page));
+        let is_answered = Arc::<AtomicBool>::default();
+        let arrived = Arc::clone(&is_answered);
+        let task = tokio::spawn(async move {
+            let service = service_fn(|request| {
+                arrived.store(true, Ordering::Relaxed);
+                answer(request, &*page)
+            });
             let connection = hyper::server::conn::http1::Builder::new()
                 .timer(TokioTimer::new())
                 .header_read_timeout(TIME_FOR_HEADERS)
@@ -158,8 +178,20 @@ async fn accept(listener: tokio::net::TcpListener, page: Arc<impl Page>) {
                 .serve_connection(TokioIo::new(stream), service);
             // Errors of a client's connection are ignored.
             let _ = tokio::time::timeout(TIME_FOR_ALL, connection).await;
-            drop(slot);
         });
+        connections.push_back(Connection { task, is_answered });
+        // A request that is there already is answered before the next connection could take its place.
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Closes the oldest connection without a request: clients that never finish their headers do not keep out others. If
+/// all have sent one, the oldest.
+fn make_room(connections: &mut VecDeque<Connection>) {
+    let waits = |connection: &Connection| !connection.is_answered.load(Ordering::Relaxed);
+    let oldest = connections.iter().position(waits).unwrap_or(0);
+    if let Some(connection) = connections.remove(oldest) {
+        connection.task.abort();
     }
 }
 
@@ -200,4 +232,28 @@ async fn answer(request: Request<Incoming>, page: &impl Page) -> Result<Response
         }
         _ => text(StatusCode::NOT_FOUND, "metrics are at /metrics\n"),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_connection_without_a_request_is_closed_first() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let _inside = runtime.enter();
+        let connection = |is_answered: bool| Connection {
+            task: runtime.spawn(std::future::pending()),
+            is_answered: Arc::new(AtomicBool::new(is_answered)),
+        };
+        let mut connections: VecDeque<Connection> = [true, false, true, false].map(connection).into();
+        let mut ids: Vec<_> = connections.iter().map(|connection| connection.task.id()).collect();
+        for closed in [1, 2, 0, 0] {
+            make_room(&mut connections);
+            ids.remove(closed);
+            let left: Vec<_> = connections.iter().map(|connection| connection.task.id()).collect();
+            assert_eq!(left, ids);
+        }
+        make_room(&mut connections);
+    }
 }

@@ -3,6 +3,7 @@
 use crate::error::CliError;
 use crate::text::one_line;
 use clap::ValueEnum;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{self, Write};
 
 /// Output format of a report.
@@ -22,11 +23,30 @@ pub fn complain(kind: &str, text: &str) {
 /// # Errors
 /// The result cannot be written.
 pub fn print(text: &str) -> Result<(), CliError> {
+    print_while_read(text).map(drop)
+}
+
+/// Prints a part of an output without end to standard output. Returns `false` if the pipe is closed: nobody reads on.
+///
+/// # Errors
+/// The text cannot be written.
+pub fn print_while_read(text: &str) -> Result<bool, CliError> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(CliError::Output(error)),
-        _ => Ok(()),
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(CliError::Output(error)),
     }
+}
+
+/// Returns `false` if standard output is a pipe whose reader is gone. Writing would report it, too, but there may be
+/// nothing to write for hours.
+pub fn has_reader() -> bool {
+    let stdout = io::stdout();
+    // Without events to wait for, the kernel reports errors only.
+    let mut polled = [PollFd::new(&stdout, PollFlags::empty())];
+    let _ = poll(&mut polled, Some(&Timespec::default()));
+    !polled[0].revents().contains(PollFlags::ERR)
 }
 
 /// Formats a document as indented JSON.

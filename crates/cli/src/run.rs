@@ -12,22 +12,26 @@ pub use args::{RUN_EXAMPLES, RunArgs};
 
 use crate::error::CliError;
 use crate::input;
+use crate::memory;
 use crate::metrics::{Chain, Endpoint, RunPage};
 use crate::output::complain;
 use crate::progress::Live;
-use crate::signals::{reload_on_signal, stop_on_signals};
+use crate::signals::{reload_on_signal, stop_on_signals, unless_stopped};
 use mappers::Mappers;
-use plan::{Plan, PortPlan, Source, plan};
+use plan::{Mapping, Outputs, Plan, PortPlan, Source, plan};
+use std::path::Path;
 use std::process::ExitCode;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use tailwater_dataplane::clock::Clock;
 use tailwater_dataplane::cores::AvoidCores;
 use tailwater_dataplane::external::Functions;
 use tailwater_dataplane::port::Port;
 use tailwater_dataplane::report::RunReport;
 use tailwater_dataplane::run::Progress;
+use tailwater_dataplane::scaling::record::Recorder;
 use tailwater_dataplane::trace_nic::TraceNic;
 use tailwater_dataplane::{Packets, RunControl, RunError, RunPlan, run as run_chain};
+use tailwater_profile::TrainError;
 use tailwater_traffic::Trace;
 
 /// Runs a chain on traffic or ports and prints the report.
@@ -35,31 +39,92 @@ use tailwater_traffic::Trace;
 /// # Errors
 /// The input is invalid, the run or the recording fails, or the report cannot be written.
 pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
-    execute(plan(args)?)
+    // First, so that a signal at any time ends the command with a line.
+    let stop = stop_on_signals()?;
+    execute(plan(args)?, &stop)
 }
 
-/// Executes a plan: loads or opens the source of packets, makes the mappers, runs the chain, and reports on it.
-fn execute(plan: Plan) -> Result<ExitCode, CliError> {
-    let endpoint = plan.outputs.metrics;
-    let endpoint = endpoint
-        .map(|address| Endpoint::bind("--metrics", address))
-        .transpose()?;
-    let (run, loaded) = load(plan.run, plan.source)?;
-    for function in &run.spec().functions {
-        let notices = function.config.notices();
-        notices.iter().for_each(|notice| complain("notice", notice));
+/// Executes a plan: prepares the run, runs the chain, and reports on it.
+fn execute(plan: Plan, stop: &AtomicBool) -> Result<ExitCode, CliError> {
+    let Plan {
+        chain,
+        run,
+        source,
+        mapping,
+        outputs,
+    } = plan;
+    let prepared = Prepared::new((&chain, run), source, &mapping, &outputs, stop);
+    let Prepared {
+        run,
+        opened,
+        clock,
+        endpoint,
+        recorder,
+    } = unless_ended_early(prepared, stop)?;
+    let ran = run_and_show(&run, opened, clock, endpoint, stop)?;
+    let recorded = recorder.map_or(Ok(()), |recorder| record::finish(&recorder));
+    report::finish(ran, recorded, outputs)
+}
+
+/// Replaces the result of preparing a run that a signal ended: nothing was offered to the chain, so there is nothing to
+/// report. Other errors stay.
+fn unless_ended_early<T>(prepared: Result<T, CliError>, stop: &AtomicBool) -> Result<T, CliError> {
+    let is_stopped = stop.load(Ordering::Relaxed) && !memory::is_short();
+    match prepared {
+        Ok(_) | Err(CliError::Stopped(_) | CliError::Traffic(_) | CliError::Train(TrainError::Stopped))
+            if is_stopped =>
+        {
+            let text = "stopped before the first packet: nothing was offered to the chain, and there is no report";
+            Err(CliError::Stopped(text.to_owned()))
+        }
+        other => other,
     }
-    reload_on_signal()?;
-    let stop = stop_on_signals()?;
-    let clock = Clock::start();
-    // First of the slow steps, since a port may be missing.
-    let opened = Opened::new(loaded, &run, &clock)?;
-    let profile = mappers::profile(&plan.mapping, &plan.chain, &run, opened.trace(), &stop)?;
-    let mappers = Mappers::new(&plan.mapping, &run, &profile, plan.outputs.record.as_deref())?;
-    let run = run.with_mappers(mappers.scaling, mappers.server)?;
-    let ran = run_and_show(&run, opened, clock, endpoint, &stop)?;
-    let recorded = mappers.recorder.map_or(Ok(()), |recorder| record::finish(&recorder));
-    report::finish(ran, recorded, plan.outputs)
+}
+
+/// A run that is ready.
+struct Prepared {
+    run: RunPlan,
+    opened: Opened,
+    /// Clock of opened ports.
+    clock: Clock,
+    /// Where metrics are served.
+    endpoint: Option<Endpoint>,
+    /// Records all decisions.
+    recorder: Option<Recorder>,
+}
+
+impl Prepared {
+    /// Loads or opens the source of packets, and makes the mappers.
+    fn new(
+        (chain, run): (&Path, RunPlan),
+        source: Source,
+        mapping: &Mapping,
+        outputs: &Outputs,
+        stop: &AtomicBool,
+    ) -> Result<Prepared, CliError> {
+        let endpoint = outputs.metrics;
+        let endpoint = endpoint
+            .map(|address| Endpoint::bind("--metrics", address))
+            .transpose()?;
+        let (run, loaded) = load(run, source, stop)?;
+        for function in &run.spec().functions {
+            let notices = function.config.notices();
+            notices.iter().for_each(|notice| complain("notice", notice));
+        }
+        reload_on_signal()?;
+        let clock = Clock::start();
+        // First of the slow steps, since a port may be missing.
+        let opened = Opened::new(loaded, &run, &clock)?;
+        let profile = mappers::profile(mapping, chain, &run, opened.trace(), stop)?;
+        let mappers = Mappers::new(mapping, &run, &profile, outputs.record.as_deref())?;
+        Ok(Prepared {
+            run: run.with_mappers(mappers.scaling, mappers.server)?,
+            opened,
+            clock,
+            endpoint,
+            recorder: mappers.recorder,
+        })
+    }
 }
 
 /// Source of packets, with its traffic in memory.
@@ -69,13 +134,19 @@ enum Loaded {
 }
 
 /// Loads traffic, and adds its figures to the plan.
-fn load(run: RunPlan, source: Source) -> Result<(RunPlan, Loaded), CliError> {
+///
+/// # Errors
+/// The traffic cannot be loaded, or `stop` was set meanwhile.
+fn load(run: RunPlan, source: Source, stop: &AtomicBool) -> Result<(RunPlan, Loaded), CliError> {
     let plan = match source {
         Source::Ports(ports) => return Ok((run, Loaded::Ports(ports))),
         Source::Traffic(plan) => plan,
     };
-    let wanted = &run.spec().match_;
-    let loaded = input::load(plan.traffic, &plan.load, plan.duration, plan.saturate, wanted)?;
+    let wanted = run.spec().match_.clone();
+    // A preset may take seconds until its first packet.
+    let loading = move || input::load(plan.traffic, &plan.load, plan.duration, plan.saturate, &wanted);
+    let stopped = || CliError::Stopped("stopped while traffic was loaded".to_owned());
+    let loaded = unless_stopped(stop, loading).ok_or_else(stopped)??;
     loaded.notices.iter().for_each(|notice| complain("notice", notice));
     let run = run.with_traffic(loaded.duration, loaded.not_matched);
     Ok((run, Loaded::Trace(loaded.trace)))

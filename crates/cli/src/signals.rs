@@ -1,13 +1,19 @@
 //! Signals that end a command, or reload the files of a run.
 
 use crate::error::CliError;
+use crate::memory;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::fs;
 use std::io;
-use std::sync::Arc;
-use std::sync::OnceLock;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 use tailwater_dataplane::reload_watcher;
 use tailwater_files::stop_requested;
+
+/// Interval between checks of the stop flag.
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// Makes SIGHUP request a reload of files.
 ///
@@ -47,7 +53,8 @@ pub fn survive_file_limit() -> Result<(), CliError> {
 }
 
 /// Returns the flag that SIGINT and SIGTERM set, which also [ends](stop_requested) reading and writing of pipes. A
-/// second signal kills the process.
+/// second signal kills the process. A signal that the parent made the process ignore, as shells do with SIGINT for
+/// `command &` in a script, stays ignored.
 ///
 /// # Errors
 /// A signal handler cannot be registered.
@@ -55,7 +62,7 @@ pub fn stop_on_signals() -> Result<Arc<AtomicBool>, CliError> {
     static REGISTERED: OnceLock<()> = OnceLock::new();
     let stop = stop_requested();
     if REGISTERED.set(()).is_ok() {
-        for signal in [SIGINT, SIGTERM] {
+        for signal in [SIGINT, SIGTERM].into_iter().filter(|signal| !is_ignored(*signal)) {
             // In this order, so that the first signal finds the flag unset.
             let registered = signal_hook::flag::register_conditional_default(signal, Arc::clone(stop))
                 .and_then(|_| signal_hook::flag::register(signal, Arc::clone(stop)));
@@ -66,4 +73,36 @@ pub fn stop_on_signals() -> Result<Arc<AtomicBool>, CliError> {
         }
     }
     Ok(Arc::clone(stop))
+}
+
+/// Returns `true` if this process ignores the signal.
+fn is_ignored(signal: i32) -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mut ignored = status.lines().filter_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = ignored
+        .next()
+        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
+}
+
+/// Does work that cannot be stopped, on a thread of its own; `None` once a signal set `stop`. The thread is then
+/// abandoned, and ends with the program.
+pub fn unless_stopped<T: Send + 'static>(stop: &AtomicBool, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    let (sender, done) = channel();
+    let worker = std::thread::spawn(move || {
+        // The receiver may be gone.
+        let _ = sender.send(work());
+    });
+    loop {
+        match done.recv_timeout(PAUSE) {
+            Ok(result) => return Some(result),
+            // Short memory sets the flag, too, so that the command goes on with what it has.
+            Err(RecvTimeoutError::Timeout) if stop.load(Ordering::Relaxed) && !memory::is_short() => return None,
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => match worker.join() {
+                Err(panic) => std::panic::resume_unwind(panic),
+                Ok(()) => unreachable!("it sends its result"),
+            },
+        }
+    }
 }

@@ -2,17 +2,23 @@
 
 use std::fmt::Write as _;
 
-/// Escapes control characters in untrusted text: it stays on its line, and cannot send escape sequences to a terminal.
+/// Escapes control characters in untrusted text: it stays on its line, cannot send escape sequences to a terminal, and
+/// cannot reorder the characters around it, as characters of bidirectional text do.
 pub fn one_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len());
     for c in text.chars() {
-        if c.is_control() || matches!(c, '\u{2028}' | '\u{2029}') {
+        if c.is_control() || matches!(c, '\u{2028}' | '\u{2029}') || is_bidirectional(c) {
             let _ = write!(line, "{}", c.escape_default());
         } else {
             line.push(c);
         }
     }
     line
+}
+
+/// Returns `true` for characters that set the direction of the text around them.
+fn is_bidirectional(c: char) -> bool {
+    matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// Formats `1234567` as `1,234,567`.
@@ -94,6 +100,7 @@ mod tests {
     #[test]
     fn lines_stay_lines() {
         assert_eq!(one_line("a\nb\u{1b}[31m é"), "a\\nb\\u{1b}[31m é");
+        assert_eq!(one_line("lmay.\u{202e}exe\u{2066}"), "lmay.\\u{202e}exe\\u{2066}");
     }
 
     #[test]

@@ -326,3 +326,27 @@ fn changes_and_events_are_followed_until_ctrl_c() {
     drop(rig.serving);
     assert_eq!(events.child.wait().unwrap().code(), Some(1));
 }
+
+#[test]
+fn followers_end_with_their_reader() {
+    let rig = Rig::new("");
+    rig.write("edge.yaml", &edge("1ms"));
+    rig.ok(&["apply", "-f", "edge.yaml"]);
+    rig.wait_for_phase("edge", "Running");
+    // The second and the third may have nothing more to print.
+    for follower in [
+        &["get", "chains", "--watch", "--interval", "50ms"][..],
+        &["get", "chains", "--watch"],
+        &["events", "--watch"],
+    ] {
+        let mut command = rig.command(follower);
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        let mut reader = BufReader::new(child.stdout.take().unwrap());
+        reader.read_line(&mut line).unwrap();
+        assert!(!line.is_empty(), "{follower:?}");
+        drop(reader);
+        let status = wait(|| child.try_wait().unwrap());
+        assert_eq!(status.code(), Some(0), "{follower:?}");
+    }
+}

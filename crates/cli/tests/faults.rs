@@ -102,6 +102,32 @@ fn pipes_that_nobody_writes_to_end_on_a_signal() {
     });
 }
 
+/// The shell makes its child ignore SIGINT, as for `command &` in a script: only the other signal ends it.
+#[test]
+fn a_run_that_is_stopped_before_its_first_packet_says_so() {
+    let folder = Folder::new();
+    let chain = folder.forward();
+    let pipe = pipe(&folder.path("pipe"));
+    for shell in ["exec \"$@\"", "trap '' INT; exec \"$@\""] {
+        let mut command = Command::new("sh");
+        command.args(["-c", shell, "sh", env!("CARGO_BIN_EXE_tailwater"), "run"]);
+        command.args([&chain, Path::new("--traffic"), &pipe]);
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        until("the pipe is not opened", || has_open(&child, &pipe));
+        let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+        let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
+        let is_ignored = u64::from_str_radix(ignored.trim(), 16).unwrap() & 1 << 1 != 0;
+        assert!(is_ignored || !shell.starts_with("trap"), "{ignored}");
+        signal(&child, if is_ignored { "-TERM" } else { "-INT" });
+        let output = end(child);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        assert!(output.stdout.is_empty());
+        let expected =
+            "error: stopped before the first packet: nothing was offered to the chain, and there is no report\n";
+        assert_eq!(text(&output.stderr), expected);
+    }
+}
+
 /// A handler of the signal is in force here, so that an unbounded read would begin again.
 #[test]
 fn a_pipe_that_falls_silent_ends_on_a_signal_and_leaves_no_output() {

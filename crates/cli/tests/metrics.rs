@@ -18,6 +18,14 @@ fn metrics_are_there_while_the_chain_runs() {
     let mut serving = Serving::start(&folder, &traffic, &[]);
     let address = serving.address;
     assert!(address.ip().is_loopback());
+    // Clients that never finish their headers keep out nobody.
+    let slow: Vec<TcpStream> = (0..64).map(|_| TcpStream::connect(address).unwrap()).collect();
+    for mut stream in &slow {
+        // Those that have been closed already refuse it.
+        let _ = stream.write_all(b"GET /metrics HTTP/1.1\r\n");
+    }
+    assert!(get(address, "GET /healthz").starts_with("HTTP/1.1 200"));
+    drop(slow);
     let page = serving.page_with("edge/denied");
     assert!(page.starts_with("HTTP/1.1 200"), "{page}");
     assert!(page.contains("application/openmetrics-text"), "{page}");

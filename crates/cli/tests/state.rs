@@ -183,9 +183,15 @@ fn the_report_says_what_was_done_and_wrong_specs_what_is_wrong() {
     let folder = Folder::new();
     let chain = spec(&folder, &server, &folder.path("flows.csv"));
     let short = traffic(&folder, "short.pcap", 200);
+    server.command(&["config", "set", "maxmemory-policy", "allkeys-lru"]);
     let output = run(&[&"run", &chain, &"--traffic", &short]);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{text}");
+    let notices = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        notices.contains("maxmemory-policy allkeys-lru): expected noeviction"),
+        "{notices}"
+    );
     assert!(text.contains("40 flows requested, 0 found"), "{text}");
     let refused = |arguments: &[&dyn AsRef<std::ffi::OsStr>], expected: &str| {
         let output = run(arguments);

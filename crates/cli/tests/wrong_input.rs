@@ -281,6 +281,7 @@ fn flags() {
         ("--capture-out", name(&folder.0), "cannot write"),
         ("--capture-out", name(&traffic), "would overwrite the input"),
         ("--capture-out", chain, "would overwrite the input"),
+        ("--keep-packets", name(&traffic), "expected a directory, found the file"),
         ("--rate-sacle", "2", "a similar argument exists: '--rate-scale'"),
         ("--saturate", "--rate-scale=2", "cannot be used with"),
     ] {
@@ -295,6 +296,8 @@ fn flags() {
     );
     refused(&["trace", "synth", "burtsy", "-o", "x"], "did you mean \"bursty\"");
     refused(&["trace", "synth", "bursty", "-o", "/nowhere/x.pcap"], "cannot write");
+    refused(&["init", "/nowhere/a.yaml", "--yes"], "cannot write /nowhere/a.yaml");
+    refused(&["run", "la\u{202e}lmay"], "la\\u{202e}lmay: cannot be read");
     // Links are the same file.
     let link = folder.path("link.pcap");
     std::os::unix::fs::symlink(&traffic, &link).unwrap();

@@ -188,6 +188,8 @@ pub(crate) struct DurableRun {
     origin: Nanos,
     health: Arc<Health>,
     shared: Vec<Arc<Shared>>,
+    /// `true` once the warning about the store's settings was given.
+    has_warned: bool,
 }
 
 impl DurableRun {
@@ -219,7 +221,14 @@ impl DurableRun {
             origin,
             health: Arc::new(Health::new()),
             shared: Vec::new(),
+            has_warned: false,
         }))
+    }
+
+    /// Warning about the store's settings, once.
+    pub(crate) fn take_warning(&mut self) -> Option<String> {
+        let is_first = !std::mem::replace(&mut self.has_warned, true);
+        is_first.then(|| self.access.warning()).flatten()
     }
 
     /// Health of the store.

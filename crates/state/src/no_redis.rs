@@ -41,6 +41,11 @@ impl Access {
         match *self {}
     }
 
+    /// Warning about the settings of Redis.
+    pub fn warning(&self) -> Option<String> {
+        match *self {}
+    }
+
     /// Removes the functions' users.
     ///
     /// # Errors

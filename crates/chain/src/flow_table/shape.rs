@@ -16,7 +16,7 @@ pub(super) struct Shape {
 }
 
 impl Shape {
-    /// Shape of a table for `capacity` flows: twice as many slots.
+    /// Shape of a table for `capacity` flows: twice as many slots, in each bucket at least [`STEP`].
     pub(super) fn new(capacity: usize) -> Shape {
         let slots = (2 * capacity).div_ceil(BUCKETS).max(1) as u32;
         Shape::of_slots(slots.next_multiple_of(STEP))
@@ -92,6 +92,15 @@ impl Shape {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// As `spec.flows.capacity` is documented.
+    #[test]
+    fn below_16384_there_is_room_for_16384() {
+        for capacity in [1, 512, 16_384] {
+            assert_eq!(Shape::new(capacity).all_slots(), 2 * 16_384, "{capacity}");
+        }
+        assert!(Shape::new(16_385).all_slots() > 2 * 16_384);
+    }
 
     #[test]
     fn every_slot_is_in_its_bucket() {

@@ -4,9 +4,10 @@ use super::args::{ApplyArgs, DeleteArgs, DescribeArgs, DrainArgs, EventsArgs, Fo
 use super::printed::{self, ChainPrinter, EventPrinter};
 use super::{manifests, socket};
 use crate::error::CliError;
-use crate::output::{complain, print};
+use crate::output::{complain, has_reader, print, print_while_read};
 use crate::signals::stop_on_signals;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tailwater_net::Nanos;
@@ -81,40 +82,43 @@ pub fn get(args: &GetArgs) -> Result<ExitCode, CliError> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints the chains at an interval until a signal comes: all, or the one of this name while it is there.
+/// Prints the chains at an interval: all, or the one of this name while it is there. Ends by a signal or with the
+/// reader.
 fn poll(
     client: &mut Client,
     (name, interval): (&str, Nanos),
     printer: &mut ChainPrinter,
 ) -> Result<ExitCode, CliError> {
-    let stop = stop_on_signals()?;
-    while !is_stopped(&stop) {
+    let mut following = Following::start()?;
+    while following.goes_on() {
         let chains = client.list()?.chains;
         for chain in chains.iter().filter(|chain| name.is_empty() || chain.name == name) {
-            print(&printer.change(chain, false)?)?;
+            if !following.print(&printer.change(chain, false)?)? {
+                return Ok(ExitCode::SUCCESS);
+            }
         }
         let next = Instant::now() + Duration::from_nanos(interval.0);
-        while !is_stopped(&stop) && Instant::now() < next {
+        while following.goes_on() && Instant::now() < next {
             std::thread::sleep(PERIOD.min(next.saturating_duration_since(Instant::now())));
         }
     }
-    ended(&stop)
+    following.ended()
 }
 
-/// Prints changes of chains until a signal comes.
+/// Prints changes of chains until a signal comes or the reader ends.
 fn watch(client: &mut Client, name: &str, printer: &mut ChainPrinter) -> Result<ExitCode, CliError> {
-    let stop = stop_on_signals()?;
-    let mut result = Ok(());
+    let mut following = Following::start()?;
+    let mut result = Ok(true);
     let on_change = |change: Option<message::ChainChange>| {
         if let Some(chain) = change.as_ref().and_then(|change| change.chain.as_ref()) {
             let is_gone = change.as_ref().is_some_and(|change| change.gone);
-            result = printer.change(chain, is_gone).and_then(|text| print(&text));
+            result = printer.change(chain, is_gone).and_then(|text| following.print(&text));
         }
-        result.is_ok() && !is_stopped(&stop)
+        matches!(result, Ok(true)) && following.goes_on()
     };
     client.watch(name, PERIOD, on_change)?;
     result?;
-    ended(&stop)
+    following.ended()
 }
 
 /// Runs `tailwater describe`.
@@ -167,14 +171,14 @@ pub fn drain(args: &DrainArgs) -> Result<ExitCode, CliError> {
 /// There is no server.
 pub fn events(args: &EventsArgs) -> Result<ExitCode, CliError> {
     let mut client = connect(&args.socket)?;
-    let stop = stop_on_signals()?;
+    let mut following = Following::start()?;
     let mut printer = EventPrinter::new(args.output);
-    let mut result = Ok(());
+    let mut result = Ok(true);
     let on_event = |event: Option<message::Event>| {
         if let Some(event) = &event {
-            result = printer.event(event).and_then(|text| print(&text));
+            result = printer.event(event).and_then(|text| following.print(&text));
         }
-        result.is_ok() && !is_stopped(&stop)
+        matches!(result, Ok(true)) && following.goes_on()
     };
     let request = message::EventsRequest {
         follow: args.watch,
@@ -184,7 +188,7 @@ pub fn events(args: &EventsArgs) -> Result<ExitCode, CliError> {
     client.events(request, PERIOD, on_event)?;
     result?;
     match args.watch {
-        true => ended(&stop),
+        true => following.ended(),
         false => Ok(ExitCode::SUCCESS),
     }
 }
@@ -197,15 +201,39 @@ pub fn connect(args: &SocketArgs) -> Result<Client, CliError> {
     Ok(Client::connect(&socket::find(args.socket.as_deref())?)?)
 }
 
-fn is_stopped(stop: &AtomicBool) -> bool {
-    stop.load(Ordering::Relaxed)
+/// Output that follows a server until a signal comes or the reader of standard output ends.
+struct Following {
+    stop: Arc<AtomicBool>,
+    /// `false` once a write found the pipe closed.
+    is_read: bool,
 }
 
-/// Result of following a server, which ends by a signal.
-fn ended(stop: &AtomicBool) -> Result<ExitCode, CliError> {
-    match is_stopped(stop) {
-        true => Ok(ExitCode::SUCCESS),
-        false => Err(ClientError::Connection("the server has ended".to_owned()).into()),
+impl Following {
+    fn start() -> Result<Following, CliError> {
+        Ok(Following {
+            stop: stop_on_signals()?,
+            is_read: true,
+        })
+    }
+
+    /// Prints; returns `false` if the reader is gone.
+    fn print(&mut self, text: &str) -> Result<bool, CliError> {
+        self.is_read = print_while_read(text)?;
+        Ok(self.is_read)
+    }
+
+    /// Returns `false` after a signal, and once nobody reads.
+    fn goes_on(&mut self) -> bool {
+        self.is_read = self.is_read && has_reader();
+        self.is_read && !self.stop.load(Ordering::Relaxed)
+    }
+
+    /// Result of the command: an error if neither a signal nor the reader ended it, but the server.
+    fn ended(&mut self) -> Result<ExitCode, CliError> {
+        match self.goes_on() {
+            false => Ok(ExitCode::SUCCESS),
+            true => Err(ClientError::Connection("the server has ended".to_owned()).into()),
+        }
     }
 }
 

@@ -2,7 +2,9 @@
 
 use crate::error::CliError;
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use tailwater_server::Paths;
 
@@ -48,13 +50,21 @@ fn only(folders: &[PathBuf]) -> Result<PathBuf, CliError> {
     }
 }
 
+/// Returns the sockets in a folder at which a server listens, or may: those of servers that were killed stay behind and
+/// refuse connections.
 fn sockets_in(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let is_socket = |entry: &fs::DirEntry| {
         entry.file_type().is_ok_and(|kind| kind.is_socket())
             && entry.path().extension().is_some_and(|name| name == "sock")
     };
-    entries.filter(is_socket).map(|entry| entry.path()).collect()
+    let sockets = entries.filter(is_socket).map(|entry| entry.path());
+    sockets.filter(|socket| !is_left_behind(socket)).collect()
+}
+
+/// Returns `true` if nobody listens at this socket.
+fn is_left_behind(socket: &Path) -> bool {
+    UnixStream::connect(socket).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
 }
 
 #[cfg(test)]
@@ -78,6 +88,10 @@ mod tests {
         let _one = UnixListener::bind(&one).unwrap();
         let _other = UnixListener::bind(folders[1].join("other")).unwrap();
         assert_eq!(only(&folders).unwrap(), one);
+        // Left behind by a server that was killed.
+        drop(UnixListener::bind(folders[0].join("two.sock")).unwrap());
+        assert_eq!(only(&folders).unwrap(), one);
+        fs::remove_file(folders[0].join("two.sock")).unwrap();
         let _two = UnixListener::bind(folders[0].join("two.sock")).unwrap();
         let error = only(&folders).unwrap_err().to_string();
         assert!(

@@ -8,7 +8,7 @@ use crate::error::CliError;
 use crate::input::Traffic;
 use crate::output::{complain, json, print};
 use crate::progress::Lasting;
-use crate::signals::stop_on_signals;
+use crate::signals::{stop_on_signals, unless_stopped};
 use crate::table;
 use std::ffi::OsStr;
 use std::process::ExitCode;
@@ -38,13 +38,18 @@ pub fn simulate(spec: &RackSpec, args: &SimulateArgs, mut jobs: Vec<Job>) -> Res
         jobs.retain(|job| POLICIES.contains(&job.policy));
     }
     let stop = stop_on_signals()?;
-    let traffic = traffic(spec, args)?;
+    let traffic = traffic(spec, args, &stop)?;
     let duration = args.duration.or(spec.duration).unwrap_or(DEFAULT_DURATION);
     let mut runs = Vec::new();
     let mut largest = 0;
     for (number, job) in jobs.iter().enumerate() {
+        // Statistics that a signal ended are those of no chain.
+        let Some(traffic) = &traffic else {
+            complain("notice", &format!("interrupted: 0 of {} runs are done", jobs.len()));
+            break;
+        };
         let mut chains = Vec::new();
-        for (index, (chain, (name, statistics))) in spec.chains.iter().zip(&traffic).enumerate() {
+        for (index, (chain, (name, statistics))) in spec.chains.iter().zip(traffic).enumerate() {
             let slo = job.slo.unwrap_or(chain.slo);
             let traffic = (name.clone(), statistics.clone());
             chains.push(made(chain, (job.policy, slo), traffic, index as u64)?);
@@ -105,8 +110,11 @@ fn run(
     found.map_err(|error| CliError::Input(error.to_string()))
 }
 
-/// Returns the name and the statistics of each chain's traffic.
-fn traffic(spec: &RackSpec, args: &SimulateArgs) -> Result<Vec<(String, TrafficStatistics)>, CliError> {
+/// Name and statistics of a chain's traffic.
+type NamedStatistics = (String, TrafficStatistics);
+
+/// Returns the name and the statistics of each chain's traffic; `None` once `stop` is set.
+fn traffic(spec: &RackSpec, args: &SimulateArgs, stop: &AtomicBool) -> Result<Option<Vec<NamedStatistics>>, CliError> {
     let mut known: Vec<(String, f64, f64, TrafficStatistics)> = Vec::new();
     let mut all = Vec::new();
     for chain in &spec.chains {
@@ -129,11 +137,15 @@ fn traffic(spec: &RackSpec, args: &SimulateArgs) -> Result<Vec<(String, TrafficS
             );
             return Err(CliError::Input(message));
         };
-        let statistics = TrafficStatistics::of(&preset.scaled(flows)).faster(rate);
+        // Takes a second.
+        let statistics = move || TrafficStatistics::of(&preset.scaled(flows)).faster(rate);
+        let Some(statistics) = unless_stopped(stop, statistics) else {
+            return Ok(None);
+        };
         known.push((text.clone(), flows, rate, statistics.clone()));
         all.push((text, statistics));
     }
-    Ok(all)
+    Ok(Some(all))
 }
 
 /// Makes a chain ready for a policy and an objective.

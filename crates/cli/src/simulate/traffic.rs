@@ -3,13 +3,13 @@
 use crate::error::CliError;
 use crate::input::Traffic;
 use crate::output::complain;
+use crate::signals::unless_stopped;
 use crate::timed::Timed;
 use crate::values::LONGEST;
 use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tailwater_net::Nanos;
@@ -32,7 +32,7 @@ const ENOUGH: u64 = 1 << 30;
 /// Number of packets whose mean length stands for that of all, if not all are in memory.
 const SAMPLE: usize = 1 << 16;
 
-/// Interval between checks of the stop flag.
+/// Interval between checks of the stop flag while waiting for memory.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Source of a chain's packets, which can be opened repeatedly.
@@ -330,24 +330,9 @@ impl PacketCache {
 }
 
 /// Loads packets; `None` once `stop` is set. A preset may take seconds until its first packet, and cannot be stopped
-/// meanwhile. Its thread is then abandoned, and ends with the program.
+/// meanwhile.
 fn load(source: Source, stop: &AtomicBool) -> Result<Option<Packets>, CliError> {
-    let (sender, loaded) = channel();
-    let loading = std::thread::spawn(move || {
-        // The receiver may be gone.
-        let _ = sender.send(Packets::load(source));
-    });
-    loop {
-        match loaded.recv_timeout(PAUSE) {
-            Ok(packets) => return packets.map(Some),
-            Err(RecvTimeoutError::Timeout) if stop.load(Ordering::Relaxed) => return Ok(None),
-            Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => match loading.join() {
-                Err(panic) => std::panic::resume_unwind(panic),
-                Ok(()) => unreachable!("it sends what it has read"),
-            },
-        }
-    }
+    unless_stopped(stop, || Packets::load(source)).transpose()
 }
 
 fn find_packets(held: &[Arc<Set>], key: &str) -> Option<Arc<Packets>> {

@@ -6,11 +6,13 @@ pub mod chain_server;
 pub mod namespaces;
 pub mod serving;
 
+use signal_hook::consts::SIGINT;
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Once};
 use tailwater_net::builder::FrameBuilder;
 use tailwater_net::checksum::{Checksum, verify_network, verify_transport};
 use tailwater_net::parse::parse;
@@ -102,6 +104,13 @@ impl Drop for Folder {
 }
 
 pub fn tailwater() -> Command {
+    static INTERRUPTS: Once = Once::new();
+    // Children start with the default of a signal that is handled here, also where a shell had it ignored since the
+    // test runs in the background: many tests end programs by SIGINT. The handler ends the test, as the default would.
+    INTERRUPTS.call_once(|| {
+        let always = Arc::new(AtomicBool::new(true));
+        signal_hook::flag::register_conditional_shutdown(SIGINT, 130, always).unwrap();
+    });
     Command::new(env!("CARGO_BIN_EXE_tailwater"))
 }
 

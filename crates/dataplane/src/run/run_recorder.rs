@@ -87,6 +87,7 @@ impl RunRecorder<'_> {
         let elapsed = self.clock.now().saturating_sub(self.start);
         let reloaded = std::mem::take(&mut *news.lock().unwrap_or_else(PoisonError::into_inner));
         let mut news: Vec<String> = reloaded.iter().flat_map(Reloaded::notices).collect();
+        news.extend(self.durable.as_mut().and_then(DurableRun::take_warning));
         for Reloaded { outcome, lines } in reloaded {
             self.reloads.add(elapsed, outcome, lines);
         }

@@ -117,7 +117,7 @@ fn whole(message: impl Into<String>) -> DocumentError {
 }
 
 /// Top-level fields by which kinds of documents are told apart.
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 struct Kind {
     chain: Option<IgnoredAny>,
     chains: Option<IgnoredAny>,
@@ -213,7 +213,13 @@ pub fn parse(text: &[u8]) -> Result<Vec<RunFigures>, DocumentError> {
     if text.len() > MAX_BYTES {
         return Err(whole(format!("expected at most {MAX_BYTES} bytes")));
     }
-    let kind: Kind = serde_json::from_slice(text)?;
+    let is_object = text.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{');
+    let kind = match serde_json::from_slice::<Kind>(text) {
+        Err(error) if !error.is_data() => return Err(error.into()),
+        // Lists would be read as the fields in order.
+        Ok(kind) if is_object => kind,
+        _ => Kind::default(),
+    };
     let runs = match kind {
         Kind { chain: Some(_), .. } => vec![serde_json::from_slice::<RunDocument>(text).map_err(version)?],
         Kind { rack: Some(_), .. } => {

@@ -239,6 +239,9 @@ fn equal_runs_differ_as_rarely_as_promised() {
 fn documents_are_told_apart() {
     for (text, expected) in [
         ("{}", "expected the JSON of `tailwater run`"),
+        ("[]", "expected the JSON of `tailwater run`"),
+        (" [1, 2, 3]", "expected the JSON of `tailwater run`"),
+        ("5", "expected the JSON of `tailwater run`"),
         ("{\"rack\": \"r\", \"runs\": []}", "found a simulation"),
         ("{\"server\": \"s\", \"chains\": []}", "expected a chain, found none"),
         (

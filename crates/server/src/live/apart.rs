@@ -1,6 +1,6 @@
 //! Chains that cannot run beside their successor for a moment, since both would use the same interfaces.
 
-use super::external::severity_of;
+use super::external::{is_of_state, severity_of};
 use super::running::{RunningChain, StartFrom};
 use super::{DRAIN_TIMEOUT, LiveMachine};
 use crate::chain::AppliedChain;
@@ -9,13 +9,16 @@ use std::time::Duration;
 use tailwater_dataplane::RunPlan;
 
 impl LiveMachine {
-    /// Notes news of the interfaces of external functions.
+    /// Notes news of the interfaces of external functions, and warnings about the store of flow state.
     pub(super) fn monitor_externals(&mut self) {
         for (name, chain) in &self.chains {
             let news = chain.news().into_iter().map(|message| MachineNote {
                 severity: severity_of(&message),
                 chain: Some(name.clone()),
-                reason: "PortChanged",
+                reason: match is_of_state(&message) {
+                    true => "StateNotSafe",
+                    false => "PortChanged",
+                },
                 message,
             });
             self.notes.extend(news);

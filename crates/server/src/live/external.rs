@@ -80,3 +80,8 @@ pub(super) fn severity_of(line: &str) -> Severity {
         false => Severity::Warning,
     }
 }
+
+/// Returns `true` for a warning about the store of flow state, of a chain's news.
+pub(super) fn is_of_state(line: &str) -> bool {
+    line.starts_with("spec.state")
+}

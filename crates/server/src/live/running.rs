@@ -2,6 +2,7 @@
 
 use super::classes::RecentClasses;
 use super::details;
+use super::external::is_of_state;
 use super::figures::{ChainFigures, Latest};
 use crate::details::TracedChain;
 use crate::machine::{
@@ -112,7 +113,8 @@ impl RunningChain {
     pub(super) fn start(plan: RunPlan, from: StartFrom<'_>) -> Result<RunningChain, Refusal> {
         let (plan, stop) = (Arc::new(plan), Arc::<AtomicBool>::default());
         let (latest, reconfigure) = (Latest::default(), Arc::<ReconfigureCell>::default());
-        let news = plan.spec().externals().next().map(|_| News::default());
+        let has_interfaces = plan.spec().externals().next().is_some();
+        let news = (has_interfaces || plan.spec().state.is_some()).then(News::default);
         let traces = Arc::<PacketTraces>::default();
         let mut port = ChainPort::new(from.port, &plan.spec().match_);
         if let Some((replaced, kept)) = from.replaced {
@@ -144,7 +146,8 @@ impl RunningChain {
             let control = control.with_progress(|progress| {
                 if let Some(news) = news.as_ref().filter(|_| !progress.news.is_empty()) {
                     let mut news = news.lock().unwrap_or_else(PoisonError::into_inner);
-                    news.extend_from_slice(&progress.news);
+                    let lines = progress.news.iter();
+                    news.extend(lines.filter(|line| has_interfaces || is_of_state(line)).cloned());
                 }
                 let progress = Some(Box::new(progress.clone()));
                 *latest.lock().unwrap_or_else(PoisonError::into_inner) = progress;
@@ -252,7 +255,7 @@ impl RunningChain {
         self.weight
     }
 
-    /// News of the interfaces of external functions since the last call.
+    /// News of the interfaces of external functions, and warnings about the store of flow state, since the last call.
     pub(super) fn news(&self) -> Vec<String> {
         std::mem::take(&mut *self.news.lock().unwrap_or_else(PoisonError::into_inner))
     }

@@ -21,7 +21,7 @@ use tailwater_policy::capacity::CapacityProfile;
 use tailwater_traffic::generate::TrafficStatistics;
 
 /// Virtual time between two reports of progress, in nanoseconds.
-const PROGRESS: f64 = 1e9;
+const PROGRESS: f64 = 100e6;
 
 /// One chain of a run at flow level.
 #[derive(Debug)]
@@ -107,6 +107,9 @@ pub fn simulate_flows(
     };
     let mut prepared = Vec::new();
     for ((number, chain), shares) in chains.into_iter().enumerate().zip(shares) {
+        if !progress(Nanos::ZERO) {
+            return Ok(None);
+        }
         prepared.push(Some(prepare(rack, chain, shares, random(options.seed, number as u64))?));
     }
     let jobs = Mutex::new(prepared);

@@ -107,6 +107,8 @@ pub struct Access {
     password: String,
     /// Random number of the run, by which its values are known.
     writer: u64,
+    /// Policy by which Redis forgets flows when its memory is full, if it does.
+    eviction: Option<String>,
     /// Redis run ids seen so far. Their index makes all threads of this run agree on incarnations.
     runs: Mutex<Vec<String>>,
     /// Held while users are created and while a thread logs in, so no thread uses a user before this run is known to be
@@ -148,11 +150,13 @@ impl Access {
             functions: Vec::new(),
             password: random_password().map_err(AccessError::Random)?,
             writer: u64::from_ne_bytes(random().map_err(AccessError::Random)?).max(1),
+            eviction: None,
             runs: Mutex::new(Vec::new()),
             users: Mutex::new(None),
         };
         // A query first: for a wrong credential its error is clear.
         access.run().map_err(refused)?;
+        access.eviction = access.eviction_policy().map_err(refused)?;
         let others = access.admin().and_then(|mut admin| access.stamps(&mut admin));
         let others = others.map_err(refused)?;
         let latest = others.into_iter().map(|(stamp, _)| stamp).max();
@@ -211,6 +215,24 @@ impl Access {
     /// Address of Redis, for messages.
     pub fn address(&self) -> &str {
         &self.address
+    }
+
+    /// Warning about Redis' settings at the start, if there is reason for one.
+    pub fn warning(&self) -> Option<String> {
+        let (policy, address) = (self.eviction.as_ref()?, self.address());
+        Some(format!(
+            "spec.state.redis: {address} forgets flows without notice when its memory is full (maxmemory-policy \
+             {policy}): expected noeviction"
+        ))
+    }
+
+    /// Policy by which Redis evicts keys; `None` if it evicts none, or does not state it.
+    fn eviction_policy(&self) -> RedisResult<Option<String>> {
+        // In place of `CONFIG GET`, which providers of Redis often forbid.
+        let info: String = ::redis::cmd("INFO").arg("memory").query(&mut self.admin()?)?;
+        let mut policies = info.lines().filter_map(|line| line.strip_prefix("maxmemory_policy:"));
+        let policy = policies.next().map(str::trim).filter(|policy| *policy != "noeviction");
+        Ok(policy.map(str::to_owned))
     }
 
     fn admin(&self) -> RedisResult<Connection> {

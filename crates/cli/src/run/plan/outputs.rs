@@ -7,7 +7,7 @@ use crate::output::ReportOutput;
 use crate::run::args::RunArgs;
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use tailwater_functions::spec::ChainSpec;
 
 /// Outputs of a run, apart from the packets that it sends.
@@ -67,6 +67,9 @@ fn check_own(args: &RunArgs, traffic: Option<&Traffic>) -> Result<(), CliError> 
         ("--report", &args.report),
         ("--record", &args.record),
     ];
+    if let Some(folder) = &args.keep_packets {
+        check_folder("--keep-packets", folder)?;
+    }
     let [(_, capture_out), (_, report), (_, record)] = own;
     for (flag, path) in own {
         if let Some(path) = path {
@@ -87,6 +90,25 @@ fn check_own(args: &RunArgs, traffic: Option<&Traffic>) -> Result<(), CliError> 
         }
     }
     Ok(())
+}
+
+/// Checks that a folder is there or can be created, without creating it.
+fn check_folder(flag: &str, folder: &Path) -> Result<(), CliError> {
+    // The first one that is there.
+    let there = std::path::absolute(folder).ok();
+    let there = there
+        .as_deref()
+        .into_iter()
+        .flat_map(Path::ancestors)
+        .find(|path| path.exists());
+    match there {
+        Some(there) if !there.is_dir() => Err(CliError::Input(format!(
+            "{flag}: {}: expected a directory, found the file {}",
+            folder.display(),
+            there.display()
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// Checks the files that functions write.
