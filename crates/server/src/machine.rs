@@ -68,6 +68,16 @@ pub trait Machine {
     /// The chain is wrong, or does not fit: what binds, and what would fit.
     fn check(&self, chain: &AppliedChain, beside: &[&AppliedChain]) -> Result<(), Refusal>;
 
+    /// Begins a change by several steps. Until it is [completed](Self::complete_change), no packet may go to a chain
+    /// that would have it neither before nor after the change. Those of chains that have not started are dropped. With
+    /// `is_first`, no chain has run before.
+    fn begin_change(&mut self, is_first: bool) {
+        let _ = is_first;
+    }
+
+    /// Completes a change, after its steps or after these were undone: all its chains get their packets from now on.
+    fn complete_change(&mut self) {}
+
     /// Starts a chain. One of this name that failed or ended is forgotten; one that is still draining continues with
     /// this specification, or is a reason to refuse.
     ///

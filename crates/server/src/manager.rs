@@ -62,7 +62,9 @@ impl<M: Machine, S: Store> Manager<M, S> {
     }
 
     /// Starts the chains of a stored generation. One that cannot be started has failed, and the others run.
+    /// None gets packets before the others have started.
     pub fn resume(&mut self, stored: StoredGeneration, now: Nanos) {
+        self.machine.begin_change(true);
         self.current.generation = stored.number;
         for chain in stored.chains {
             match AppliedChain::parse(&chain.manifest, &self.server, chain.origin) {
@@ -84,6 +86,7 @@ impl<M: Machine, S: Store> Manager<M, S> {
                 }
             }
         }
+        self.machine.complete_change();
         self.table.publish(self.current.generation);
     }
 
@@ -289,6 +292,19 @@ impl<M: Machine, S: Store> Manager<M, S> {
 
     /// Makes a configuration the current one by these steps, which have been checked.
     fn enter_by(&mut self, next: Configuration, steps: &[Step], now: Nanos) -> Result<(), ControlError> {
+        // One step takes effect at one time.
+        let is_joint = steps.len() > 1;
+        if is_joint {
+            self.machine.begin_change(false);
+        }
+        let entered = self.carry_out_and_store(next, steps, now);
+        if is_joint {
+            self.machine.complete_change();
+        }
+        entered
+    }
+
+    fn carry_out_and_store(&mut self, next: Configuration, steps: &[Step], now: Nanos) -> Result<(), ControlError> {
         let before = self.table.copy();
         self.carry_out(steps, next.generation, now).map_err(|failed| {
             self.table.restore(before.clone());

@@ -231,6 +231,7 @@ impl Poller {
         } = self;
         // First the choices, then the packets: each loop keeps what it needs in registers.
         let (rules, mut to) = (&**rules, 0u64);
+        let ended = rules.ended();
         let (mut chosen, mut place) = ([NOBODY; MAX_BATCH], 0);
         match rules.chain_of_all() {
             Some(slot) => chosen[..self.batch.len()].fill(slot),
@@ -244,6 +245,7 @@ impl Poller {
         if count <= DEFAULT_BATCH
             && chosen[..count].iter().all(|slot| *slot == first)
             && let Some(Some(outlet)) = outlets.get_mut(usize::from(first))
+            && ended >> first & 1 == 0
             && outlet.home.deliver_all(&mut self.batch, spare, pool)
         {
             *fed |= 1 << first;
@@ -254,15 +256,17 @@ impl Poller {
         let mut delivered = self.batch.len() as u64;
         self.batch
             .hand_over(choose, |slot, packet, arrival| match &mut outlets[usize::from(slot)] {
-                Some(outlet) => {
+                Some(outlet) if ended >> slot & 1 == 0 => {
                     to |= 1 << slot;
                     if !outlet.home.deliver(packet, arrival, pool) {
                         add(&counters.lost, 1);
                         delivered -= 1;
                     }
                 }
-                None => {
-                    debug_assert!(false, "rules name only connected chains");
+                _ => {
+                    debug_assert!(ended >> slot & 1 == 1, "rules name only connected chains");
+                    add(&counters.unmatched, 1);
+                    delivered -= 1;
                     pool.give(packet.buffer);
                 }
             });
@@ -285,7 +289,7 @@ impl Poller {
     #[cold]
     fn pass_unmatched(&mut self) {
         add(&self.counters.unmatched, self.batch.len() as u64);
-        if self.unmatched == Unmatched::Forward {
+        if self.unmatched == Unmatched::Forward && !self.rules.drops_unmatched() {
             let unsent = self.queue.transmit(&mut self.batch);
             add(&self.counters.lost, unsent as u64);
         }

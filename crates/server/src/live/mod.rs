@@ -313,6 +313,14 @@ impl Machine for LiveMachine {
         }
     }
 
+    fn begin_change(&mut self, is_first: bool) {
+        self.ports.values().for_each(|port| port.begin_change(is_first));
+    }
+
+    fn complete_change(&mut self) {
+        self.ports.values().for_each(|port| port.end_change());
+    }
+
     fn start(&mut self, chain: &AppliedChain) -> Result<(), Refusal> {
         LiveMachine::start(self, chain)
     }

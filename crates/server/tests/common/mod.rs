@@ -42,6 +42,8 @@ pub struct State {
     pub curves: BTreeMap<String, Arc<Curves>>,
     /// 99th percentile of latency of chains, if it is not 90 us.
     pub p99: BTreeMap<String, Nanos>,
+    /// A change by several steps is under way.
+    pub is_changing: bool,
 }
 
 /// Machine that runs nothing: states advance when it is observed.
@@ -109,6 +111,14 @@ impl Machine for ModelMachine {
         }
     }
 
+    fn begin_change(&mut self, _: bool) {
+        assert!(!std::mem::replace(&mut self.state().is_changing, true));
+    }
+
+    fn complete_change(&mut self) {
+        assert!(std::mem::take(&mut self.state().is_changing));
+    }
+
     fn start(&mut self, chain: &AppliedChain) -> Result<(), Refusal> {
         let mut state = self.state();
         let old = state.chains.get(&chain.name).map(|running| running.state.clone());
@@ -159,6 +169,7 @@ impl Machine for ModelMachine {
 
     fn observe(&mut self) -> Vec<ChainObservation> {
         let mut state = self.state();
+        assert!(!state.is_changing, "a change is not completed");
         let State { chains, p99, .. } = &mut *state;
         let observed = chains.values_mut().map(|running| {
             let p99 = p99.get(&running.chain.name).copied().unwrap_or(Nanos(90_000));
