@@ -291,37 +291,53 @@ impl<M: Machine, S: Store> Manager<M, S> {
     }
 
     /// Makes a configuration the current one by these steps, which have been checked.
+    ///
+    /// The next generation is written before the steps and gets its name after them: a full disk changes nothing.
     fn enter_by(&mut self, next: Configuration, steps: &[Step], now: Nanos) -> Result<(), ControlError> {
+        let before = self.table.copy();
+        let mut stored = StoredGeneration::from(&next);
+        let unreadable = self.unreadable.iter();
+        let unreadable: Vec<StoredChain> = unreadable
+            .filter(|chain| !next.chains.contains_key(&chain.name))
+            .cloned()
+            .collect();
+        stored.chains.extend(unreadable.iter().cloned());
+        stored.chains.sort_by(|one, two| one.name.cmp(&two.name));
         // One step takes effect at one time.
         let is_joint = steps.len() > 1;
-        if is_joint {
-            self.machine.begin_change(false);
-        }
-        let entered = self.carry_out_and_store(next, steps, now);
-        if is_joint {
+        let (machine, table, current) = (&mut self.machine, &mut self.table, self.current.generation);
+        let mut result = None;
+        let written = self.store.store_after(&stored, &mut || {
+            if is_joint {
+                machine.begin_change(false);
+            }
+            let carried_out = carry_out((&mut *machine, &mut *table), steps, (current, next.generation), now);
+            result.insert(carried_out).is_ok()
+        });
+        let is_begun = is_joint && result.is_some();
+        let entered = match (written, result) {
+            (_, Some(Err(failed))) => {
+                self.table.restore(before);
+                Err(self.failed_step(&failed, now))
+            }
+            (Err(error), carried_out) => {
+                let not_undone = match carried_out {
+                    Some(_) => undo(&mut self.machine, steps),
+                    None => Vec::new(),
+                };
+                self.table.restore(before);
+                Err(self.not_stored(&error.to_string(), not_undone, now))
+            }
+            (Ok(()), _) => {
+                self.unreadable = unreadable;
+                self.complete(next, steps, now);
+                Ok(())
+            }
+        };
+        if is_begun {
             self.machine.complete_change();
         }
         entered
-    }
-
-    fn carry_out_and_store(&mut self, next: Configuration, steps: &[Step], now: Nanos) -> Result<(), ControlError> {
-        let before = self.table.copy();
-        self.carry_out(steps, next.generation, now).map_err(|failed| {
-            self.table.restore(before.clone());
-            self.failed_step(&failed, now)
-        })?;
-        let mut stored = StoredGeneration::from(&next);
-        let replaced = |chain: &StoredChain| next.chains.contains_key(&chain.name);
-        self.unreadable.retain(|chain| !replaced(chain));
-        stored.chains.extend(self.unreadable.iter().cloned());
-        stored.chains.sort_by(|one, two| one.name.cmp(&two.name));
-        if let Err(error) = self.store.store(&stored) {
-            let not_undone = undo(&mut self.machine, steps);
-            self.table.restore(before);
-            return Err(self.not_stored(&error.to_string(), not_undone, now));
-        }
-        self.complete(next, steps, now);
-        Ok(())
     }
 
     /// Lets the machine check each chain that a step starts or changes.
@@ -342,24 +358,6 @@ impl<M: Machine, S: Store> Manager<M, S> {
             true => Ok(()),
             false => Err(ControlError::Refused(errors.join("\n"))),
         }
-    }
-
-    fn carry_out(&mut self, steps: &[Step], generation: u64, now: Nanos) -> Result<(), Box<FailedStep>> {
-        for step in steps {
-            if let Step::Add(chain) = step {
-                let status = ChainStatus::new(Arc::clone(chain), Phase::Pending, generation, now);
-                self.table.insert(status);
-            }
-        }
-        let current = self.current.generation;
-        self.table.publish(current);
-        let table = &mut self.table;
-        enact(&mut self.machine, steps, |step| {
-            if let Step::Add(chain) = step {
-                table.enter(&chain.name, Phase::Starting, "", now);
-                table.publish(current);
-            }
-        })
     }
 
     /// Records a step that failed after the steps before it were undone.
@@ -423,4 +421,26 @@ impl<M: Machine, S: Store> Manager<M, S> {
         self.table.refer(&self.current);
         self.table.publish(generation);
     }
+}
+
+/// Carries out the steps from generation `current` to `next`, and shows the chains that start meanwhile.
+fn carry_out(
+    (machine, table): (&mut impl Machine, &mut StatusTable),
+    steps: &[Step],
+    (current, next): (u64, u64),
+    now: Nanos,
+) -> Result<(), Box<FailedStep>> {
+    for step in steps {
+        if let Step::Add(chain) = step {
+            let status = ChainStatus::new(Arc::clone(chain), Phase::Pending, next, now);
+            table.insert(status);
+        }
+    }
+    table.publish(current);
+    enact(machine, steps, |step| {
+        if let Step::Add(chain) = step {
+            table.enter(&chain.name, Phase::Starting, "", now);
+            table.publish(current);
+        }
+    })
 }

@@ -16,12 +16,14 @@ use tailwater_server::{
 struct Memory(Arc<Mutex<(StoredGeneration, bool)>>);
 
 impl Store for Memory {
-    fn store(&mut self, generation: &StoredGeneration) -> io::Result<()> {
+    fn store_after(&mut self, generation: &StoredGeneration, carry_out: &mut dyn FnMut() -> bool) -> io::Result<()> {
         let mut inner = self.0.lock().unwrap();
         if inner.1 {
             return Err(io::ErrorKind::StorageFull.into());
         }
-        inner.0 = generation.clone();
+        if carry_out() {
+            inner.0 = generation.clone();
+        }
         Ok(())
     }
 }
@@ -211,16 +213,35 @@ fn a_failed_step_undoes_the_ones_before_it() {
             "change edge"
         ]
     );
-    // The disk is full.
-    rig.memory.0.lock().unwrap().1 = true;
-    let error = rig.apply(&request).unwrap_err().to_string();
-    assert!(error.contains("the generation cannot be written"), "{error}");
-    assert_eq!(rig.machine.live(), before);
-    rig.memory.0.lock().unwrap().1 = false;
     rig.observe();
     rig.observe();
     let outcomes = [Outcome::Configured, Outcome::Replaced, Outcome::Created];
     assert_eq!(rig.outcomes(&request), outcomes);
+}
+
+/// Chains were restarted, and lost their flows, by a request that was refused.
+#[test]
+fn a_full_disk_is_found_before_anything_is_touched() {
+    let mut rig = Rig::new("");
+    rig.outcomes(&[edge("1ms"), core("[forward: {}]")]);
+    rig.observe();
+    let (before, steps) = (rig.machine.live(), rig.machine.state().log.len());
+    rig.memory.0.lock().unwrap().1 = true;
+    let now = rig.tick();
+    let errors = [
+        rig.apply(&[edge("2ms"), core("[acl: {}]")]).unwrap_err(),
+        rig.manager.delete(&["edge".to_owned()], false, now).unwrap_err(),
+        rig.manager.drain("edge", now).unwrap_err(),
+    ];
+    for error in errors {
+        let text = error.to_string();
+        assert!(text.contains("the generation cannot be written"), "{text}");
+    }
+    assert_eq!((rig.machine.live(), rig.machine.state().log.len()), (before, steps));
+    rig.observe();
+    assert!(rig.manager.snapshot().is_ready());
+    rig.memory.0.lock().unwrap().1 = false;
+    rig.manager.drain("edge", now).unwrap();
 }
 
 #[test]
