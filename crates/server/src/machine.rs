@@ -350,6 +350,17 @@ pub struct LatencyObservation {
     pub objective: Nanos,
     /// Whether the objective was met at its percentile; `None` without a verdict.
     pub met: Option<bool>,
+    /// Packets that missed it, of those that no function dropped.
+    pub missed: MissedShares,
+}
+
+/// Packets that missed an objective, as shares of those that no function dropped: 0 to 1.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct MissedShares {
+    /// Lost packets.
+    pub lost: f64,
+    /// Packets delivered too late.
+    pub late: f64,
 }
 
 /// Cores of a chain.

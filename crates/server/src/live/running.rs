@@ -5,8 +5,8 @@ use super::details;
 use super::figures::{ChainFigures, Latest};
 use crate::details::TracedChain;
 use crate::machine::{
-    ChainLoad, ChainObservation, ChainState, CoreUse, LatencyObservation, PacketCounts, PacketRates, Refusal,
-    WindowWork,
+    ChainLoad, ChainObservation, ChainState, CoreUse, LatencyObservation, MissedShares, PacketCounts, PacketRates,
+    Refusal, WindowWork,
 };
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -420,6 +420,7 @@ fn window_latency(window: &LastWindow, slo: &Slo) -> LatencyObservation {
         p99: is_known.then_some(window.p99),
         objective: slo.budget(),
         met: window.slo_met,
+        missed: missed_shares([window.delivered, window.lost, window.late]),
     }
 }
 
@@ -432,6 +433,16 @@ fn total_latency(progress: &Progress, slo: &Slo, packets: PacketCounts) -> Laten
         p99: is_known.then_some(progress.p99),
         objective: slo.budget(),
         met: is_known.then(|| at() <= slo.budget() && lost_is_within(slo.percentile, packets)),
+        missed: MissedShares::default(),
+    }
+}
+
+/// Shares of the packets that were lost and late.
+fn missed_shares([delivered, lost, late]: [u64; 3]) -> MissedShares {
+    let share = |count: u64| count as f64 / (delivered + lost).max(1) as f64;
+    MissedShares {
+        lost: share(lost),
+        late: share(late),
     }
 }
 

@@ -181,6 +181,7 @@ impl Machine for ModelMachine {
                     p99: Some(p99),
                     objective: running.chain.settings.slo.budget(),
                     met: Some(p99 <= running.chain.settings.slo.budget()),
+                    ..LatencyObservation::default()
                 };
                 observation.total = LatencyObservation {
                     p50: Some(Nanos(10_000)),
