@@ -211,7 +211,7 @@ impl LiveMachine {
     fn tell_end(&mut self, mut chain: RunningChain) {
         let end = chain.join();
         if let Some(mut report) = end.report {
-            ended::add_to_report(&mut report, chain.carried);
+            ended::add_to_report(&mut report, &chain.carried);
             (self.on_end.0)(EndedChain {
                 name: chain.name().to_owned(),
                 cores: chain.cores().to_vec(),

@@ -2,6 +2,7 @@
 
 use super::classes::RecentClasses;
 use super::details;
+use super::ended::CarriedCounts;
 use super::figures::{ChainFigures, Latest};
 use crate::details::TracedChain;
 use crate::machine::{
@@ -52,8 +53,8 @@ pub(super) struct RunningChain {
     thread: Option<JoinHandle<Result<RunReport, RunError>>>,
     end: Option<RunEnd>,
     draining: bool,
-    /// Packets in the process that this one has taken over from.
-    pub(super) carried: PacketCounts,
+    /// Its counts in the process that this one has taken over from.
+    pub(super) carried: CarriedCounts,
     /// Packets of the chains of its name whose place it took, once these have ended. They are in their reports.
     pub(super) earlier: PacketCounts,
     /// Name of the chain that has taken its place.
@@ -168,7 +169,7 @@ impl RunningChain {
             thread: Some(thread),
             end: None,
             draining: false,
-            carried: PacketCounts::default(),
+            carried: CarriedCounts::default(),
             earlier: PacketCounts::default(),
             successor: None,
             news: news.unwrap_or_default(),
@@ -375,7 +376,7 @@ impl RunningChain {
         let report = end.as_ref().and_then(|end| end.report.as_ref());
         let progress = latest.as_ref().map(|progress| &progress.packets);
         let packets = report.map(|report| &report.packets).or(progress);
-        observation.packets = self.carried;
+        observation.packets = self.carried.packets;
         observation.packets += self.earlier;
         observation.packets += packets.map_or(PacketCounts::default(), |packets| PacketCounts {
             offered: packets.offered,

@@ -1,7 +1,7 @@
 //! Take-over of the data plane by another process, and from one.
 
 use super::deferred::reach;
-use super::ended::EndedChain;
+use super::ended::{CarriedCounts, EndedChain};
 use super::running::RunningChain;
 use super::{LiveMachine, ServerPort};
 use crate::chain::AppliedChain;
@@ -293,9 +293,11 @@ impl LiveMachine {
                 dropped: *dropped,
                 lost: *lost,
             };
+            let late = counts.late.get(name).cloned().unwrap_or_default();
+            let carried = CarriedCounts { packets, late };
             match self.chains.get_mut(name) {
-                Some(chain) => chain.carried = packets,
-                None => self.taking_over.carry(name, packets),
+                Some(chain) => chain.carried = carried,
+                None => self.taking_over.carry(name, carried),
             }
         }
         for (name, counts) in &counts.ports {
