@@ -197,8 +197,21 @@ pub struct MachineNote {
 
 /// Reason for which the machine refuses a chain or a step, on one line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct Refusal(String);
+#[error("{reason}")]
+pub struct Refusal {
+    reason: String,
+    kind: RefusalKind,
+}
+
+/// Kind of a refusal.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum RefusalKind {
+    /// The machine does not suffice, or the system refuses.
+    #[default]
+    Machine,
+    /// Repeating the same may help.
+    Temporary,
+}
 
 impl Refusal {
     /// Refusal with this reason. Line breaks become spaces.
@@ -209,7 +222,23 @@ impl Refusal {
             .map(str::trim)
             .filter(|part| !part.is_empty())
             .collect();
-        Refusal(parts.join(" "))
+        Refusal {
+            reason: parts.join(" "),
+            kind: RefusalKind::default(),
+        }
+    }
+
+    /// Same, of something that may succeed if it is repeated.
+    pub fn temporary(reason: impl Into<String>) -> Refusal {
+        Refusal {
+            kind: RefusalKind::Temporary,
+            ..Refusal::new(reason)
+        }
+    }
+
+    /// Returns `true` if repeating the same may help.
+    pub fn is_temporary(&self) -> bool {
+        self.kind == RefusalKind::Temporary
     }
 }
 

@@ -335,7 +335,7 @@ fn export_worker(
     (clock, origin): (&Clock, Nanos),
     until: Instant,
 ) -> Result<(Vec<u8>, u64), Refusal> {
-    let refused = |text: &str| Err(Refusal::new(format!("chain {name}: {text}")));
+    let refused = |text: &str| Err(Refusal::temporary(format!("chain {name}: {text}")));
     loop {
         let clock = clock.clone();
         let left = until.saturating_duration_since(Instant::now());
@@ -372,7 +372,7 @@ fn offer_of(name: &str, chain: &RunningChain) -> Result<ChainOffer, Refusal> {
     let read = |chain: &mut Chain| (chain.transfer_functions(), chain.has_external_state());
     // All workers have the same functions.
     let read = chain.on_worker(0, false, ANSWER_TIMEOUT, read);
-    let (functions, is_external) = read.ok_or_else(|| Refusal::new(format!("chain {name} does not answer")))?;
+    let (functions, is_external) = read.ok_or_else(|| Refusal::temporary(format!("chain {name} does not answer")))?;
     let files = chain
         .spec()
         .functions
