@@ -347,7 +347,7 @@ fn export_worker(
             Some(Err(TransferError::Lent(_))) if Instant::now() < until => {
                 std::thread::sleep(Duration::from_millis(1));
             }
-            Some(Err(error)) => return refused(&error.to_string()),
+            Some(Err(error)) => return Err(Refusal::new(format!("chain {name}: {error}"))),
         }
     }
 }
