@@ -211,6 +211,8 @@ enum RefusalKind {
     Machine,
     /// Repeating the same may help.
     Temporary,
+    /// The chain is wrong.
+    Wrong,
 }
 
 impl Refusal {
@@ -234,6 +236,19 @@ impl Refusal {
             kind: RefusalKind::Temporary,
             ..Refusal::new(reason)
         }
+    }
+
+    /// Same, of a chain that is wrong on any machine.
+    pub fn wrong(reason: impl Into<String>) -> Refusal {
+        Refusal {
+            kind: RefusalKind::Wrong,
+            ..Refusal::new(reason)
+        }
+    }
+
+    /// Returns `true` if the chain is wrong.
+    pub fn is_wrong(&self) -> bool {
+        self.kind == RefusalKind::Wrong
     }
 
     /// Returns `true` if repeating the same may help.

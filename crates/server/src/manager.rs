@@ -342,7 +342,7 @@ impl<M: Machine, S: Store> Manager<M, S> {
 
     /// Lets the machine check each chain that a step starts or changes.
     fn check(&self, next: &Configuration, steps: &[Step]) -> Result<(), ControlError> {
-        let mut errors = Vec::new();
+        let (mut errors, mut is_wrong) = (Vec::new(), false);
         for chain in steps
             .iter()
             .filter(|step| !matches!(step, Step::Remove(_)))
@@ -351,11 +351,13 @@ impl<M: Machine, S: Store> Manager<M, S> {
             let others = next.running().filter(|other| other.name != chain.name);
             let beside: Vec<&AppliedChain> = others.map(|other| &**other).collect();
             if let Err(refusal) = self.machine.check(chain, &beside) {
+                is_wrong |= refusal.is_wrong();
                 errors.push(format!("chain \"{}\": {refusal}", chain.name));
             }
         }
         match errors.is_empty() {
             true => Ok(()),
+            false if is_wrong => Err(ControlError::Invalid(errors.join("\n"))),
             false => Err(ControlError::Refused(errors.join("\n"))),
         }
     }

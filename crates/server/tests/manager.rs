@@ -365,6 +365,20 @@ fn requests_are_checked_as_a_whole() {
     assert_eq!((rig.manager.generation(), rig.machine.live().len()), (generation, 3));
 }
 
+/// It was refused as if it did not fit, which is another exit code.
+#[test]
+fn a_wrong_configuration_of_a_function_is_a_wrong_request() {
+    let mut rig = Rig::new("");
+    rig.machine.state().too_large.insert("edge".to_owned());
+    let wrong = core("[acl: {default: alow}]");
+    let error = rig.apply(std::slice::from_ref(&wrong)).unwrap_err();
+    assert_eq!(error, ControlError::Invalid("chain \"core\": found alow".to_owned()));
+    let error = rig.apply(&[edge("1ms")]).unwrap_err();
+    assert!(matches!(error, ControlError::Refused(_)), "{error}");
+    let both = rig.apply(&[edge("1ms"), wrong]).unwrap_err();
+    assert!(matches!(both, ControlError::Invalid(_)), "{both}");
+}
+
 #[test]
 fn a_chain_that_does_not_fit_runs_only_by_force() {
     let mut rig = Rig::new("");

@@ -105,6 +105,9 @@ impl Machine for ModelMachine {
 
     fn check(&self, chain: &AppliedChain, beside: &[&AppliedChain]) -> Result<(), Refusal> {
         assert!(beside.iter().all(|other| other.name != chain.name && !other.drained));
+        if chain.manifest.yaml.contains("alow") {
+            return Err(Refusal::wrong("found alow"));
+        }
         match self.state().too_large.contains(&chain.name) && !chain.forced {
             true => Err(Refusal::new("needs 2 cores, 1 is left; would fit with 1 core less")),
             false => Ok(()),
