@@ -433,6 +433,7 @@ impl Machine for LiveMachine {
 impl Drop for LiveMachine {
     /// Ends all chains, and the cores' threads.
     fn drop(&mut self) {
+        self.begin_change(true);
         let chains = std::mem::take(&mut self.chains).into_values();
         let mut chains: Vec<_> = chains.chain(std::mem::take(&mut self.leaving)).collect();
         chains.iter_mut().for_each(RunningChain::drain);
