@@ -299,6 +299,10 @@ fn chains_are_applied_at_once_after_a_drain_and_refused_for_their_files() {
         "{acl: {rulesFile: r.rules, matchAction: allow, default: deny}}",
         "r.rules",
     );
+    // A wrong configuration of a function is a mistake of the input.
+    folder.write("two.yaml", &chain("two", "192.0.2.0/24", "{acl: {default: alow}}"));
+    let output = folder.run(&["apply", "-f", "two.yaml", "--socket", "edge.sock"]);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
     let chains = folder.chains();
     assert_eq!(chains["chains"].as_array().unwrap().len(), 1, "{chains}");
     let report = serving.stop();

@@ -331,9 +331,9 @@ fn the_running_server_goes_on_if_the_new_one_dies() {
         generation: generation + 1,
     };
     stream.write_all(&other.encode().unwrap()).unwrap();
-    assert!(matches!(receive(&mut stream), Message::Refused { reason } if reason.contains("has changed")));
+    assert!(matches!(receive(&mut stream), Message::Refused { reason, again: true } if reason.contains("has changed")));
     let refused = hello(&mut connect(&folder), PROTOCOL + 1);
-    assert!(matches!(refused, Message::Refused { reason } if reason.contains("version")));
+    assert!(matches!(refused, Message::Refused { reason, again: false } if reason.contains("version")));
     let mut stream = connect(&folder);
     stream.write_all(&[255; 8]).unwrap();
     assert_eq!(stream.read(&mut [0]).unwrap_or(0), 0, "it is closed or reset");

@@ -18,7 +18,8 @@ pub struct Configuration {
 /// Reason for which a request is not carried out. Each has one line for each problem.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ControlError {
-    /// The request is wrong: a manifest is no valid chain, or two chains contradict each other.
+    /// The request is wrong: a manifest is no valid chain, a function's configuration is wrong, or two chains
+    /// contradict each other.
     #[error("{0}")]
     Invalid(String),
     /// There is no chain of this name.

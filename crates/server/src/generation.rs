@@ -107,11 +107,20 @@ impl From<&Configuration> for StoredGeneration {
 
 /// Store of generations.
 pub trait Store {
+    /// Writes a generation, then calls `carry_out`, and puts the generation in place of the one before if that returns
+    /// `true`. So a full disk is found before anything is carried out.
+    ///
+    /// # Errors
+    /// It cannot be stored; the one before stays. If `carry_out` was called, only the last step failed.
+    fn store_after(&mut self, generation: &StoredGeneration, carry_out: &mut dyn FnMut() -> bool) -> io::Result<()>;
+
     /// Stores a generation in place of the one before.
     ///
     /// # Errors
     /// It cannot be stored; the one before stays.
-    fn store(&mut self, generation: &StoredGeneration) -> io::Result<()>;
+    fn store(&mut self, generation: &StoredGeneration) -> io::Result<()> {
+        self.store_after(generation, &mut || true)
+    }
 }
 
 /// Folder with the current generation of one server, locked against other processes.
@@ -201,18 +210,23 @@ impl StateFolder {
         generation: &StoredGeneration,
         mut before: impl FnMut(WriteStep) -> io::Result<()>,
     ) -> io::Result<()> {
+        let temporary = self.write(generation, &mut before)?;
+        self.put_in_place(&temporary, &mut before)
+    }
+
+    /// Writes a generation to the disk. Returns its temporary file.
+    fn write(
+        &mut self,
+        generation: &StoredGeneration,
+        before: &mut impl FnMut(WriteStep) -> io::Result<()>,
+    ) -> io::Result<PathBuf> {
         let text = encode(generation)?;
         before(WriteStep::Create)?;
         self.written += 1;
         let temporary = self
             .folder
             .join(format!("{TEMPORARY}{}-{}", std::process::id(), self.written));
-        let cleaning = |result: io::Result<()>| {
-            if result.is_err() {
-                let _ = fs::remove_file(&temporary);
-            }
-            result
-        };
+        let cleaning = |result: io::Result<()>| cleaning(&temporary, result);
         let mut file = OpenOptions::new()
             .write(true)
             .create_new(true)
@@ -224,8 +238,17 @@ impl StateFolder {
         }
         before(WriteStep::Sync)?;
         cleaning(file.sync_all())?;
+        Ok(temporary)
+    }
+
+    /// Gives a file that [was written](Self::write) its name.
+    fn put_in_place(
+        &mut self,
+        temporary: &Path,
+        before: &mut impl FnMut(WriteStep) -> io::Result<()>,
+    ) -> io::Result<()> {
         before(WriteStep::Rename)?;
-        cleaning(fs::rename(&temporary, self.folder.join(FILE)))?;
+        cleaning(temporary, fs::rename(temporary, self.folder.join(FILE)))?;
         before(WriteStep::SyncFolder)?;
         // The new generation has taken its place: after an error now, a power failure may bring back the old one.
         let _ = self.handle.sync_all();
@@ -233,15 +256,27 @@ impl StateFolder {
     }
 }
 
+/// Removes a temporary file after an error.
+fn cleaning(temporary: &Path, result: io::Result<()>) -> io::Result<()> {
+    if result.is_err() {
+        let _ = fs::remove_file(temporary);
+    }
+    result
+}
+
 impl<S: Store> Store for &mut S {
-    fn store(&mut self, generation: &StoredGeneration) -> io::Result<()> {
-        S::store(self, generation)
+    fn store_after(&mut self, generation: &StoredGeneration, carry_out: &mut dyn FnMut() -> bool) -> io::Result<()> {
+        S::store_after(self, generation, carry_out)
     }
 }
 
 impl Store for StateFolder {
-    fn store(&mut self, generation: &StoredGeneration) -> io::Result<()> {
-        self.store_interruptibly(generation, |_| Ok(()))
+    fn store_after(&mut self, generation: &StoredGeneration, carry_out: &mut dyn FnMut() -> bool) -> io::Result<()> {
+        let temporary = self.write(generation, &mut |_| Ok(()))?;
+        match carry_out() {
+            true => self.put_in_place(&temporary, &mut |_| Ok(())),
+            false => fs::remove_file(&temporary),
+        }
     }
 }
 

@@ -40,8 +40,8 @@ pub use configuration::{Configuration, ControlError};
 pub use error::ServeError;
 pub use events::{Event, Severity};
 pub use machine::{
-    ChainObservation, ChainState, CoreUse, LatencyObservation, Machine, MachineNote, PacketCounts, PacketRates,
-    Refusal, WindowWork,
+    ChainObservation, ChainState, CoreUse, LatencyObservation, Machine, MachineNote, MissedShares, PacketCounts,
+    PacketRates, Refusal, WindowWork,
 };
 pub use manager::Manager;
 pub use request::{Applied, ApplyRequest, Outcome};

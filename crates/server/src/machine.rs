@@ -68,6 +68,16 @@ pub trait Machine {
     /// The chain is wrong, or does not fit: what binds, and what would fit.
     fn check(&self, chain: &AppliedChain, beside: &[&AppliedChain]) -> Result<(), Refusal>;
 
+    /// Begins a change by several steps. Until it is [completed](Self::complete_change), no packet may go to a chain
+    /// that would have it neither before nor after the change. Those of chains that have not started are dropped. With
+    /// `is_first`, no chain has run before.
+    fn begin_change(&mut self, is_first: bool) {
+        let _ = is_first;
+    }
+
+    /// Completes a change, after its steps or after these were undone: all its chains get their packets from now on.
+    fn complete_change(&mut self) {}
+
     /// Starts a chain. One of this name that failed or ended is forgotten; one that is still draining continues with
     /// this specification, or is a reason to refuse.
     ///
@@ -187,8 +197,23 @@ pub struct MachineNote {
 
 /// Reason for which the machine refuses a chain or a step, on one line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct Refusal(String);
+#[error("{reason}")]
+pub struct Refusal {
+    reason: String,
+    kind: RefusalKind,
+}
+
+/// Kind of a refusal.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum RefusalKind {
+    /// The machine does not suffice, or the system refuses.
+    #[default]
+    Machine,
+    /// Repeating the same may help.
+    Temporary,
+    /// The chain is wrong.
+    Wrong,
+}
 
 impl Refusal {
     /// Refusal with this reason. Line breaks become spaces.
@@ -199,7 +224,36 @@ impl Refusal {
             .map(str::trim)
             .filter(|part| !part.is_empty())
             .collect();
-        Refusal(parts.join(" "))
+        Refusal {
+            reason: parts.join(" "),
+            kind: RefusalKind::default(),
+        }
+    }
+
+    /// Same, of something that may succeed if it is repeated.
+    pub fn temporary(reason: impl Into<String>) -> Refusal {
+        Refusal {
+            kind: RefusalKind::Temporary,
+            ..Refusal::new(reason)
+        }
+    }
+
+    /// Same, of a chain that is wrong on any machine.
+    pub fn wrong(reason: impl Into<String>) -> Refusal {
+        Refusal {
+            kind: RefusalKind::Wrong,
+            ..Refusal::new(reason)
+        }
+    }
+
+    /// Returns `true` if the chain is wrong.
+    pub fn is_wrong(&self) -> bool {
+        self.kind == RefusalKind::Wrong
+    }
+
+    /// Returns `true` if repeating the same may help.
+    pub fn is_temporary(&self) -> bool {
+        self.kind == RefusalKind::Temporary
     }
 }
 
@@ -343,6 +397,17 @@ pub struct LatencyObservation {
     pub objective: Nanos,
     /// Whether the objective was met at its percentile; `None` without a verdict.
     pub met: Option<bool>,
+    /// Packets that missed it, of those that no function dropped.
+    pub missed: MissedShares,
+}
+
+/// Packets that missed an objective, as shares of those that no function dropped: 0 to 1.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct MissedShares {
+    /// Lost packets.
+    pub lost: f64,
+    /// Packets delivered too late.
+    pub late: f64,
 }
 
 /// Cores of a chain.

@@ -62,7 +62,9 @@ impl<M: Machine, S: Store> Manager<M, S> {
     }
 
     /// Starts the chains of a stored generation. One that cannot be started has failed, and the others run.
+    /// None gets packets before the others have started.
     pub fn resume(&mut self, stored: StoredGeneration, now: Nanos) {
+        self.machine.begin_change(true);
         self.current.generation = stored.number;
         for chain in stored.chains {
             match AppliedChain::parse(&chain.manifest, &self.server, chain.origin) {
@@ -84,6 +86,7 @@ impl<M: Machine, S: Store> Manager<M, S> {
                 }
             }
         }
+        self.machine.complete_change();
         self.table.publish(self.current.generation);
     }
 
@@ -288,29 +291,58 @@ impl<M: Machine, S: Store> Manager<M, S> {
     }
 
     /// Makes a configuration the current one by these steps, which have been checked.
+    ///
+    /// The next generation is written before the steps and gets its name after them: a full disk changes nothing.
     fn enter_by(&mut self, next: Configuration, steps: &[Step], now: Nanos) -> Result<(), ControlError> {
         let before = self.table.copy();
-        self.carry_out(steps, next.generation, now).map_err(|failed| {
-            self.table.restore(before.clone());
-            self.failed_step(&failed, now)
-        })?;
         let mut stored = StoredGeneration::from(&next);
-        let replaced = |chain: &StoredChain| next.chains.contains_key(&chain.name);
-        self.unreadable.retain(|chain| !replaced(chain));
-        stored.chains.extend(self.unreadable.iter().cloned());
+        let unreadable = self.unreadable.iter();
+        let unreadable: Vec<StoredChain> = unreadable
+            .filter(|chain| !next.chains.contains_key(&chain.name))
+            .cloned()
+            .collect();
+        stored.chains.extend(unreadable.iter().cloned());
         stored.chains.sort_by(|one, two| one.name.cmp(&two.name));
-        if let Err(error) = self.store.store(&stored) {
-            let not_undone = undo(&mut self.machine, steps);
-            self.table.restore(before);
-            return Err(self.not_stored(&error.to_string(), not_undone, now));
+        // One step takes effect at one time.
+        let is_joint = steps.len() > 1;
+        let (machine, table, current) = (&mut self.machine, &mut self.table, self.current.generation);
+        let mut result = None;
+        let written = self.store.store_after(&stored, &mut || {
+            if is_joint {
+                machine.begin_change(false);
+            }
+            let carried_out = carry_out((&mut *machine, &mut *table), steps, (current, next.generation), now);
+            result.insert(carried_out).is_ok()
+        });
+        let is_begun = is_joint && result.is_some();
+        let entered = match (written, result) {
+            (_, Some(Err(failed))) => {
+                self.table.restore(before);
+                Err(self.failed_step(&failed, now))
+            }
+            (Err(error), carried_out) => {
+                let not_undone = match carried_out {
+                    Some(_) => undo(&mut self.machine, steps),
+                    None => Vec::new(),
+                };
+                self.table.restore(before);
+                Err(self.not_stored(&error.to_string(), not_undone, now))
+            }
+            (Ok(()), _) => {
+                self.unreadable = unreadable;
+                self.complete(next, steps, now);
+                Ok(())
+            }
+        };
+        if is_begun {
+            self.machine.complete_change();
         }
-        self.complete(next, steps, now);
-        Ok(())
+        entered
     }
 
     /// Lets the machine check each chain that a step starts or changes.
     fn check(&self, next: &Configuration, steps: &[Step]) -> Result<(), ControlError> {
-        let mut errors = Vec::new();
+        let (mut errors, mut is_wrong) = (Vec::new(), false);
         for chain in steps
             .iter()
             .filter(|step| !matches!(step, Step::Remove(_)))
@@ -319,31 +351,15 @@ impl<M: Machine, S: Store> Manager<M, S> {
             let others = next.running().filter(|other| other.name != chain.name);
             let beside: Vec<&AppliedChain> = others.map(|other| &**other).collect();
             if let Err(refusal) = self.machine.check(chain, &beside) {
+                is_wrong |= refusal.is_wrong();
                 errors.push(format!("chain \"{}\": {refusal}", chain.name));
             }
         }
         match errors.is_empty() {
             true => Ok(()),
+            false if is_wrong => Err(ControlError::Invalid(errors.join("\n"))),
             false => Err(ControlError::Refused(errors.join("\n"))),
         }
-    }
-
-    fn carry_out(&mut self, steps: &[Step], generation: u64, now: Nanos) -> Result<(), Box<FailedStep>> {
-        for step in steps {
-            if let Step::Add(chain) = step {
-                let status = ChainStatus::new(Arc::clone(chain), Phase::Pending, generation, now);
-                self.table.insert(status);
-            }
-        }
-        let current = self.current.generation;
-        self.table.publish(current);
-        let table = &mut self.table;
-        enact(&mut self.machine, steps, |step| {
-            if let Step::Add(chain) = step {
-                table.enter(&chain.name, Phase::Starting, "", now);
-                table.publish(current);
-            }
-        })
     }
 
     /// Records a step that failed after the steps before it were undone.
@@ -413,4 +429,26 @@ impl<M: Machine, S: Store> Manager<M, S> {
         self.table.refer(&self.current);
         self.table.publish(generation);
     }
+}
+
+/// Carries out the steps from generation `current` to `next`, and shows the chains that start meanwhile.
+fn carry_out(
+    (machine, table): (&mut impl Machine, &mut StatusTable),
+    steps: &[Step],
+    (current, next): (u64, u64),
+    now: Nanos,
+) -> Result<(), Box<FailedStep>> {
+    for step in steps {
+        if let Step::Add(chain) = step {
+            let status = ChainStatus::new(Arc::clone(chain), Phase::Pending, next, now);
+            table.insert(status);
+        }
+    }
+    table.publish(current);
+    enact(machine, steps, |step| {
+        if let Step::Add(chain) = step {
+            table.enter(&chain.name, Phase::Starting, "", now);
+            table.publish(current);
+        }
+    })
 }

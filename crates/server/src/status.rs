@@ -95,7 +95,7 @@ impl ChainStatus {
             generation,
             conditions: [
                 ready(phase, "", now),
-                objective(&LatencyObservation::default(), now),
+                objective(&LatencyObservation::default(), 100.0, now),
                 promise(None, false, now),
             ],
             broken: None,
@@ -151,7 +151,7 @@ impl ChainStatus {
         let is_promised = self.phase == Phase::Running && self.chain.placement.promise == Promise::Promised;
         let new = [
             ready(self.phase, &self.reason, now),
-            objective(&latency, now),
+            objective(&latency, self.chain.settings.slo.percentile, now),
             promise(broken, is_promised, now),
         ];
         for (old, mut new) in self.conditions.iter_mut().zip(new) {
@@ -183,14 +183,23 @@ fn ready(phase: Phase, reason: &str, since: Nanos) -> Condition {
     }
 }
 
-fn objective(latency: &LatencyObservation, since: Nanos) -> Condition {
+/// Condition for an objective that this percentage of the packets has to meet.
+fn objective(latency: &LatencyObservation, percentile: f64, since: Nanos) -> Condition {
     let (status, reason) = match latency.met {
         Some(true) => (ConditionStatus::True, "Met"),
         Some(false) => (ConditionStatus::False, "Missed"),
         None => (ConditionStatus::Unknown, "NoVerdict"),
     };
     let message = match (latency.met, latency.p99) {
-        (Some(_), Some(p99)) => format!("p99 {p99}, objective {}", latency.objective),
+        (Some(met), p99) => {
+            let p99 = p99.map_or("no packet delivered".to_owned(), |p99| format!("p99 {p99}"));
+            let missed = if met {
+                String::new()
+            } else {
+                missed(latency, percentile)
+            };
+            format!("{p99}, objective {}{missed}", latency.objective)
+        }
         _ => String::new(),
     };
     Condition {
@@ -199,6 +208,24 @@ fn objective(latency: &LatencyObservation, since: Nanos) -> Condition {
         reason,
         message,
         since,
+    }
+}
+
+/// Packets that missed an objective: the 99th percentile shows neither lost packets nor other percentiles.
+fn missed(latency: &LatencyObservation, percentile: f64) -> String {
+    let shares = [(latency.missed.lost, "lost"), (latency.missed.late, "late")];
+    let shares = shares.into_iter().filter(|(share, _)| *share > 0.0);
+    let parts: Vec<String> = shares
+        .map(|(share, word)| format!("{:.2} % {word}", 100.0 * share))
+        .collect();
+    match parts.is_empty() {
+        true => String::new(),
+        // Rounded: 100 - 99.9 is not 0.1.
+        false => format!(
+            ": {}, permitted {} %",
+            parts.join(" and "),
+            (1e6 * (100.0 - percentile)).round() / 1e6
+        ),
     }
 }
 
@@ -258,5 +285,42 @@ impl Snapshot {
         let waits = |phase| matches!(phase, Phase::Pending | Phase::Starting | Phase::Failed);
         // Without a name, nothing has been published yet.
         !self.server.is_empty() && !self.chains.values().any(|chain| waits(chain.phase))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::MissedShares;
+
+    /// It read `p99 4.62ms, objective 5ms`.
+    #[test]
+    fn a_missed_objective_names_the_packets_that_missed_it() {
+        let message = |p99: Option<u64>, lost: f64, late: f64, percentile: f64| {
+            let latency = LatencyObservation {
+                p99: p99.map(Nanos),
+                objective: Nanos(5_000_000),
+                met: Some(false),
+                missed: MissedShares { lost, late },
+                ..LatencyObservation::default()
+            };
+            objective(&latency, percentile, Nanos::ZERO).message
+        };
+        assert_eq!(
+            message(Some(4_620_000), 0.0125, 0.0, 99.0),
+            "p99 4.62ms, objective 5ms: 1.25 % lost, permitted 1 %"
+        );
+        assert_eq!(
+            message(Some(4_620_000), 0.0, 0.005, 99.9),
+            "p99 4.62ms, objective 5ms: 0.50 % late, permitted 0.1 %"
+        );
+        assert_eq!(
+            message(Some(7_000_000), 0.5, 0.25, 99.0),
+            "p99 7ms, objective 5ms: 50.00 % lost and 25.00 % late, permitted 1 %"
+        );
+        assert_eq!(
+            message(None, 1.0, 0.0, 99.0),
+            "no packet delivered, objective 5ms: 100.00 % lost, permitted 1 %"
+        );
     }
 }

@@ -38,7 +38,8 @@ const CACHE: Cache = Cache {
 struct Forgetful;
 
 impl Store for Forgetful {
-    fn store(&mut self, _: &StoredGeneration) -> io::Result<()> {
+    fn store_after(&mut self, _: &StoredGeneration, carry_out: &mut dyn FnMut() -> bool) -> io::Result<()> {
+        carry_out();
         Ok(())
     }
 }

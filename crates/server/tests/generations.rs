@@ -100,6 +100,30 @@ fn a_kill_at_any_step_leaves_the_old_generation_or_the_new_one() {
     );
 }
 
+/// The file is complete before the steps, and has its name after them.
+#[test]
+fn steps_that_fail_leave_the_generation_of_before() {
+    let folder = Folder::new("steps");
+    let (mut state, _) = folder.open();
+    state.store(&generation(1, 10)).unwrap();
+    let mut seen = Vec::new();
+    for (number, succeeds) in [(2, false), (3, true)] {
+        let mut carry_out = || {
+            seen.push((folder.files().len(), fs::read(folder.0.join("generation")).unwrap()));
+            succeeds
+        };
+        state.store_after(&generation(number, 10), &mut carry_out).unwrap();
+        assert_eq!(folder.files(), ["generation"]);
+        let expected = if succeeds { 3 } else { 1 };
+        assert_eq!(state.load().unwrap(), generation(expected, 10));
+    }
+    let whole: Vec<_> = seen
+        .iter()
+        .map(|(files, old)| (*files, decode(old).unwrap().number))
+        .collect();
+    assert_eq!(whole, [(2, 1), (2, 1)]);
+}
+
 #[test]
 fn a_damaged_file_is_found() {
     let folder = Folder::new("damage");

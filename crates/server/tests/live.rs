@@ -75,12 +75,14 @@ fn text(chain: usize, version: usize) -> String {
 struct Memory(Arc<Mutex<(StoredGeneration, bool)>>);
 
 impl Store for Memory {
-    fn store(&mut self, generation: &StoredGeneration) -> io::Result<()> {
+    fn store_after(&mut self, generation: &StoredGeneration, carry_out: &mut dyn FnMut() -> bool) -> io::Result<()> {
         let mut inner = self.0.lock().unwrap();
         if inner.1 {
             return Err(io::ErrorKind::StorageFull.into());
         }
-        inner.0 = generation.clone();
+        if carry_out() {
+            inner.0 = generation.clone();
+        }
         Ok(())
     }
 }

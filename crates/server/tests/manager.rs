@@ -19,12 +19,14 @@ use tailwater_server::{
 struct Memory(Arc<Mutex<(StoredGeneration, bool)>>);
 
 impl Store for Memory {
-    fn store(&mut self, generation: &StoredGeneration) -> io::Result<()> {
+    fn store_after(&mut self, generation: &StoredGeneration, carry_out: &mut dyn FnMut() -> bool) -> io::Result<()> {
         let mut inner = self.0.lock().unwrap();
         if inner.1 {
             return Err(io::ErrorKind::StorageFull.into());
         }
-        inner.0 = generation.clone();
+        if carry_out() {
+            inner.0 = generation.clone();
+        }
         Ok(())
     }
 }
@@ -214,16 +216,35 @@ fn a_failed_step_undoes_the_ones_before_it() {
             "change edge"
         ]
     );
-    // The disk is full.
-    rig.memory.0.lock().unwrap().1 = true;
-    let error = rig.apply(&request).unwrap_err().to_string();
-    assert!(error.contains("the generation cannot be written"), "{error}");
-    assert_eq!(rig.machine.live(), before);
-    rig.memory.0.lock().unwrap().1 = false;
     rig.observe();
     rig.observe();
     let outcomes = [Outcome::Configured, Outcome::Replaced, Outcome::Created];
     assert_eq!(rig.outcomes(&request), outcomes);
+}
+
+/// Chains were restarted, and lost their flows, by a request that was refused.
+#[test]
+fn a_full_disk_is_found_before_anything_is_touched() {
+    let mut rig = Rig::new("");
+    rig.outcomes(&[edge("1ms"), core("[forward: {}]")]);
+    rig.observe();
+    let (before, steps) = (rig.machine.live(), rig.machine.state().log.len());
+    rig.memory.0.lock().unwrap().1 = true;
+    let now = rig.tick();
+    let errors = [
+        rig.apply(&[edge("2ms"), core("[acl: {}]")]).unwrap_err(),
+        rig.manager.delete(&["edge".to_owned()], false, now).unwrap_err(),
+        rig.manager.drain("edge", now).unwrap_err(),
+    ];
+    for error in errors {
+        let text = error.to_string();
+        assert!(text.contains("the generation cannot be written"), "{text}");
+    }
+    assert_eq!((rig.machine.live(), rig.machine.state().log.len()), (before, steps));
+    rig.observe();
+    assert!(rig.manager.snapshot().is_ready());
+    rig.memory.0.lock().unwrap().1 = false;
+    rig.manager.drain("edge", now).unwrap();
 }
 
 #[test]
@@ -345,6 +366,20 @@ fn requests_are_checked_as_a_whole() {
     assert_eq!(missing, Err(ControlError::NotFound("chain \"none\" not found".into())));
     assert!(matches!(rig.manager.drain("none", now), Err(ControlError::NotFound(_))));
     assert_eq!((rig.manager.generation(), rig.machine.live().len()), (generation, 3));
+}
+
+/// It was refused as if it did not fit, which is another exit code.
+#[test]
+fn a_wrong_configuration_of_a_function_is_a_wrong_request() {
+    let mut rig = Rig::new("");
+    rig.machine.state().too_large.insert("edge".to_owned());
+    let wrong = core("[acl: {default: alow}]");
+    let error = rig.apply(std::slice::from_ref(&wrong)).unwrap_err();
+    assert_eq!(error, ControlError::Invalid("chain \"core\": found alow".to_owned()));
+    let error = rig.apply(&[edge("1ms")]).unwrap_err();
+    assert!(matches!(error, ControlError::Refused(_)), "{error}");
+    let both = rig.apply(&[edge("1ms"), wrong]).unwrap_err();
+    assert!(matches!(both, ControlError::Invalid(_)), "{both}");
 }
 
 #[test]

@@ -15,12 +15,14 @@ use tailwater_server::{ApplyRequest, ChainState, ControlError, Manager, Outcome,
 struct Memory(Arc<Mutex<(StoredGeneration, bool)>>);
 
 impl Store for Memory {
-    fn store(&mut self, generation: &StoredGeneration) -> io::Result<()> {
+    fn store_after(&mut self, generation: &StoredGeneration, carry_out: &mut dyn FnMut() -> bool) -> io::Result<()> {
         let mut inner = self.0.lock().unwrap();
         if inner.1 {
             return Err(io::ErrorKind::StorageFull.into());
         }
-        inner.0 = generation.clone();
+        if carry_out() {
+            inner.0 = generation.clone();
+        }
         Ok(())
     }
 }

@@ -21,9 +21,9 @@ use tailwater_handover::park::Mode;
 use tailwater_net::Nanos;
 use tailwater_net::toeplitz::RssHasher;
 use tailwater_policy::broker::{BrokerConfig, LeastSlackBroker};
-use tailwater_server::generation::{Store, StoredGeneration};
+use tailwater_server::generation::{Store, StoredChain, StoredGeneration};
 use tailwater_server::live::{EndedChain, LiveMachine, ServerPort};
-use tailwater_server::{ApplyRequest, Machine, Manager, PacketCounts};
+use tailwater_server::{ApplyRequest, Machine, Manager, Origin, PacketCounts};
 
 /// Slow enough that nothing is lost while other programs have a core for a tenth of a second.
 const LOAD: Load = Load {
@@ -38,7 +38,8 @@ const FLOWS: u64 = 40;
 struct Forgets;
 
 impl Store for Forgets {
-    fn store(&mut self, _: &StoredGeneration) -> io::Result<()> {
+    fn store_after(&mut self, _: &StoredGeneration, carry_out: &mut dyn FnMut() -> bool) -> io::Result<()> {
+        carry_out();
         Ok(())
     }
 }
@@ -54,6 +55,10 @@ struct World {
 impl World {
     /// `None` on a machine with one core.
     fn new() -> Option<World> {
+        World::playing(LOAD)
+    }
+
+    fn playing(load: Load) -> Option<World> {
         let cores: Vec<usize> = cores::available().iter().rev().copied().take(2).collect();
         if cores.len() < 2 {
             println!("skipped: it needs two cores");
@@ -74,8 +79,8 @@ impl World {
             ring: 1 << 14,
             ..TraceNicConfig::default()
         };
-        let nic = TraceNic::new(LOAD.trace(), rss.clone(), 2, &round_robin(2), config, clock).unwrap();
-        let (port, sent) = CheckedPort::new(Box::new(nic), LOAD);
+        let nic = TraceNic::new(load.trace(), rss.clone(), 2, &round_robin(2), config, clock).unwrap();
+        let (port, sent) = CheckedPort::new(Box::new(nic), load);
         let config = SharedPortConfig {
             name: "north".to_owned(),
             pollers: 2,
@@ -216,4 +221,62 @@ fn state_that_cannot_pass_is_refused_before_anything_stops() {
     world.apply(2, stateless).unwrap();
     world.apply(1, stateless).unwrap();
     assert_eq!(world.cores(), 1);
+}
+
+/// The first one to start got all packets until the second one had started.
+#[test]
+fn chains_of_a_stored_generation_get_packets_together() {
+    // Longer than the steps take on a busy machine.
+    let load = Load {
+        spacing: Nanos(2_000_000),
+        ..LOAD
+    };
+    let Some(mut world) = World::playing(load) else { return };
+    let chain = |name: &str, destinations: &str| StoredChain {
+        name: name.to_owned(),
+        manifest: manifest(&format!(
+            "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {{name: {name}}}\nspec:\n  port: north\n  \
+             match: {{destinations: [{destinations}]}}\n  slo: {{latency: 250ms}}\n  functions: [{{forward: {{}}}}]\n"
+        )),
+        forced: false,
+        drained: false,
+        origin: Origin::Applied,
+        cores: Vec::new(),
+    };
+    let stored = StoredGeneration {
+        number: 7,
+        chains: vec![chain("a-wide", "0.0.0.0/0"), chain("b-narrow", "10.0.0.0/16")],
+    };
+    // Packets arrive before the chains have started.
+    world.await_received(10);
+    world.manager.resume(stored, Nanos(2));
+    let before = world.port.counts().received;
+    world.await_received(before + 20);
+    // In one apply, the narrow chain gets another match, and one with its packets is added.
+    let other = |name: &str, destinations: &str| chain(name, destinations).manifest;
+    let request = ApplyRequest {
+        manifests: vec![other("b-narrow", "10.9.0.0/16"), other("c-narrow", "10.0.0.0/16")],
+        ..ApplyRequest::default()
+    };
+    world.manager.apply(&request, Nanos(3)).unwrap();
+    let before = world.port.counts().received;
+    world.await_received(before + 20);
+    let World {
+        manager, port, ended, ..
+    } = world;
+    drop(manager);
+    let (port, ended) = (port.counts(), ended.lock().unwrap());
+    let offered = |name: &str| -> u64 {
+        let runs = ended.iter().filter(|chain| chain.name == name);
+        runs.map(|chain| chain.report.packets.offered).sum()
+    };
+    assert_eq!(offered("a-wide"), 0, "{port:?}");
+    assert!(offered("b-narrow") >= 10 && offered("c-narrow") >= 10, "{port:?}");
+    assert!(port.unmatched >= 10, "{port:?}");
+    let sum = offered("b-narrow") + offered("c-narrow");
+    assert_eq!(
+        port.received,
+        sum + port.unmatched + port.lost + port.damaged,
+        "{port:?}"
+    );
 }

@@ -167,6 +167,7 @@ impl Collector {
             delivered: sum.delivered,
             dropped: sum.dropped + sum.dropped_damaged,
             lost: sum.lost(),
+            late: sum.late_or_lost() - sum.lost(),
             busy: sum.busy,
             batches: sum.batches,
             processed: sum.processed,

@@ -75,6 +75,8 @@ pub struct LastWindow {
     pub dropped: u64,
     /// Packets lost.
     pub lost: u64,
+    /// Delivered packets that exceeded the objective.
+    pub late: u64,
     /// Time spent on packets.
     pub busy: Nanos,
     /// Batches on which this time was spent.

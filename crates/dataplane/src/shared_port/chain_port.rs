@@ -93,7 +93,8 @@ impl Withdrawal {
         self.slot.get().copied()
     }
 
-    /// Returns `true` once packets have been delivered to the chain's workers, or could have been.
+    /// Returns `true` once packets have been delivered to the chain's workers, or could have been. In a
+    /// [change](SharedPort::begin_change) of several chains, they come at its end.
     pub fn is_live(&self) -> bool {
         self.live.load(Ordering::Acquire)
     }

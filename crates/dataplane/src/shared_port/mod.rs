@@ -23,6 +23,7 @@ mod requests;
 pub mod rules;
 pub(crate) mod succession;
 mod take_over;
+mod together;
 
 pub(crate) use chain_port::Slot;
 pub use chain_port::{ChainPort, Withdrawal};
@@ -36,13 +37,12 @@ use crate::clock::Clock;
 use crate::device::Sender;
 use crate::port::{OpenError, Port, PortRequirements, PortSender};
 use crate::report::PortReport;
-use crate::worker::flags::WorkerFlags;
 use flow_samples::{FlowSamples, flow_samples};
 use inbox::Progress;
 use poller::PollerCounters;
-use rules::{ChainRules, MAX_CHAINS};
+use rules::MAX_CHAINS;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use tailwater_api::chain::Match;
 use tailwater_chain::batch::Batch;
@@ -50,6 +50,7 @@ use tailwater_chain::buffer::{BufferMemory, BufferPool};
 use tailwater_chain::parcel::PacketStore;
 use tailwater_net::Nanos;
 use tailwater_net::toeplitz::RssKey;
+use together::JointChange;
 
 /// Maximum number of buffers of a port: packets in flight have 16-bit numbers.
 pub const MOST_BUFFERS: u32 = crate::scaling::MOST_BUFFERS;
@@ -136,6 +137,17 @@ struct Chains {
     live: u64,
     /// Buffers and senders reserved for chains.
     reserved: Reserved,
+    /// Change of several chains that is under way.
+    joint: Option<JointChange>,
+}
+
+impl Chains {
+    fn empty() -> Chains {
+        Chains {
+            matches: vec![None; MAX_CHAINS],
+            ..Chains::default()
+        }
+    }
 }
 
 /// Buffers and senders of a chain.
@@ -327,10 +339,7 @@ impl SharedPort {
             progress,
             counters,
             samples: Mutex::new(samples),
-            chains: Mutex::new(Chains {
-                matches: vec![None; MAX_CHAINS],
-                ..Chains::default()
-            }),
+            chains: Mutex::new(Chains::empty()),
             senders: Arc::default(),
             control,
             before: Mutex::default(),
@@ -402,8 +411,10 @@ impl SharedPort {
     ) -> Result<(usize, Reserved, usize), SharedPortError> {
         let mut chains = self.lock_chains();
         let port = || self.config.name.clone();
-        let slot = chains.matches.iter().position(Option::is_none);
-        let slot = slot.ok_or_else(|| SharedPortError::Full { port: port() })?;
+        let full = || SharedPortError::Full { port: port() };
+        if chains.matches.iter().all(Option::is_some) {
+            return Err(full());
+        }
         // All packets of all chains may come from one poller.
         let all = self.share.saturating_sub(OF_POLLER);
         let left = all.saturating_sub(chains.reserved.buffers);
@@ -429,6 +440,7 @@ impl SharedPort {
                 all: self.config.senders,
             });
         }
+        let slot = chains.free_slot().ok_or_else(full)?;
         chains.reserved.buffers += required.buffers;
         chains.reserved.senders += required.senders;
         chains.matches[slot] = Some(wanted.clone());
@@ -438,34 +450,6 @@ impl SharedPort {
     /// Store for packets on their way to auxiliary cores, created when the first chain needs it.
     fn packet_store(&self) -> PacketStore {
         self.store.get_or_init(|| PacketStore::of_memory(&self.memory)).clone()
-    }
-
-    /// Lets chains get packets, or none any more, all at one time. Returns once all pollers have the new rules. Ends
-    /// the run of workers with these flags as soon as that is so.
-    fn set_live(&self, changes: &[(usize, bool)], over: Option<&Arc<WorkerFlags>>) {
-        let mut chains = self.lock_chains();
-        let before = chains.live;
-        for (slot, live) in changes {
-            chains.live = chains.live & !(1 << slot) | u64::from(*live) << slot;
-        }
-        if chains.live == before {
-            return;
-        }
-        let matches = chains.matches.iter().enumerate();
-        let matches = matches.filter(|(slot, _)| chains.live >> slot & 1 == 1);
-        let matches = matches.filter_map(|(slot, wanted)| Some((slot, wanted.as_ref()?)));
-        let rules = Arc::new(ChainRules::new(matches));
-        let (left, over) = (AtomicUsize::new(self.progress.len()), over.cloned());
-        // Under the lock, so that the last change is the last that pollers get.
-        self.control.on_pollers(Arc::new(move |_, poller| {
-            poller.set_rules(Arc::clone(&rules));
-            // Release and acquire: the last poller's thread has seen the others' deliveries.
-            if left.fetch_sub(1, Ordering::AcqRel) == 1
-                && let Some(over) = &over
-            {
-                over.stop.store(true, Ordering::Release);
-            }
-        }));
     }
 
     /// Frees the slot and the buffers of a chain that is gone.

@@ -228,17 +228,26 @@ impl Poller {
         let mut choices = Choices::new();
         rules.choose(&mut self.batch, &mut choices);
         sampler.note(&self.batch, &choices.chosen);
+        let ended = rules.ended();
         if let Some(only) = choices.only(count)
             && let Some(Some(outlet)) = outlets.get_mut(usize::from(only))
+            && ended >> only & 1 == 0
             && outlet.home.deliver_all(&mut self.batch, pool)
         {
             *fed |= 1 << only;
             add(&counters.delivered, count as u64);
             return;
         }
-        let (mut delivered, mut lost) = (0, 0);
+        let (mut delivered, mut lost, mut unmatched) = (0, 0, 0);
         let order = choices.sort(count);
         order.for_each(|slot, places| {
+            if ended >> slot & 1 == 1 {
+                places
+                    .iter()
+                    .for_each(|place| pool.give(self.batch.move_out(*place).0.buffer));
+                unmatched += places.len();
+                return;
+            }
             let Some(Some(outlet)) = outlets.get_mut(slot) else {
                 debug_assert!(false, "rules name only connected chains");
                 return;
@@ -251,7 +260,8 @@ impl Poller {
         });
         add(&counters.delivered, delivered as u64);
         add(&counters.lost, lost as u64);
-        self.batch.remove_moved(delivered + lost);
+        add(&counters.unmatched, unmatched as u64);
+        self.batch.remove_moved(delivered + lost + unmatched);
         if !self.batch.is_empty() {
             self.pass_unmatched();
             self.batch.release(&mut self.pool);
@@ -262,7 +272,7 @@ impl Poller {
     #[cold]
     fn pass_unmatched(&mut self) {
         add(&self.counters.unmatched, self.batch.len() as u64);
-        if self.unmatched == Unmatched::Forward {
+        if self.unmatched == Unmatched::Forward && !self.rules.drops_unmatched() {
             let unsent = self.queue.transmit(&mut self.batch);
             add(&self.counters.lost, unsent as u64);
         }

@@ -52,6 +52,10 @@ pub struct ChainRules {
     lists_others: bool,
     /// The only chain, if it restricts no field.
     of_all: Option<u8>,
+    /// Chains that have ended, whose packets go to no other one yet.
+    ended: Chains,
+    /// Packets that no chain matches are dropped, whatever the port does with such packets otherwise.
+    drops_unmatched: bool,
 }
 
 /// Chains of the packets of a batch.
@@ -197,7 +201,29 @@ impl ChainRules {
                 [(slot, wanted)] if **wanted == Match::default() => Some(*slot as u8),
                 _ => None,
             },
+            ended: 0,
+            drops_unmatched: false,
         }
+    }
+
+    /// Rules while chains change: those in the slots `ended` get no packets, and no other chain gets theirs.
+    pub(super) fn during_change(self, ended: Chains, drops_unmatched: bool) -> ChainRules {
+        ChainRules {
+            ended,
+            drops_unmatched,
+            ..self
+        }
+    }
+
+    /// Chains that have ended, as a set of slots.
+    #[inline]
+    pub(super) fn ended(&self) -> Chains {
+        self.ended
+    }
+
+    /// Returns `true` if packets that no chain matches are dropped in any case.
+    pub(super) fn drops_unmatched(&self) -> bool {
+        self.drops_unmatched
     }
 
     /// Returns `true` if there is only one chain.

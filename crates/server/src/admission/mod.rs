@@ -58,11 +58,14 @@ pub(crate) fn admit(
         .filter_map(occupant)
         .collect();
     let new: Vec<Arc<AppliedChain>> = next.running().filter(|chain| !stays(chain)).cloned().collect();
-    let mut errors = Vec::new();
+    let (mut errors, mut is_wrong) = (Vec::new(), false);
     for chain in new {
         let before = current.chains.get(&chain.name).filter(|before| !before.drained);
         match admission.place(&chain, before.map(|before| &**before), &occupants) {
-            Err(reason) => errors.push(format!("chain \"{}\": {reason}", chain.name)),
+            Err(reason) => {
+                is_wrong |= machine.curves(&chain).is_err_and(|refusal| refusal.is_wrong());
+                errors.push(format!("chain \"{}\": {reason}", chain.name));
+            }
             Ok(placement) => {
                 let placed = Arc::new(AppliedChain {
                     placement,
@@ -72,6 +75,9 @@ pub(crate) fn admit(
                 next.chains.insert(chain.name.clone(), placed);
             }
         }
+    }
+    if is_wrong {
+        return Err(ControlError::Invalid(errors.join("\n")));
     }
     if !errors.is_empty() {
         return Err(ControlError::Refused(errors.join("\n")));

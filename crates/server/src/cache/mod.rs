@@ -179,6 +179,14 @@ impl<M: Machine, A: CachePartitioner> Machine for DividedMachine<M, A> {
         self.machine.check(chain, beside)
     }
 
+    fn begin_change(&mut self, is_first: bool) {
+        self.machine.begin_change(is_first);
+    }
+
+    fn complete_change(&mut self) {
+        self.machine.complete_change();
+    }
+
     fn start(&mut self, chain: &AppliedChain) -> Result<(), Refusal> {
         self.place(None, chain, |machine| machine.start(chain))
     }

@@ -2,9 +2,11 @@
 
 use super::generated as message;
 use super::generated::control_client::ControlClient;
+use super::limits::Limits;
 use hyper::body::Incoming;
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use prost::Message;
 use std::io::{self, ErrorKind};
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
@@ -69,6 +71,23 @@ impl From<Status> for ClientError {
             _ => ClientError::Connection(message),
         }
     }
+}
+
+/// Reason for which a server with this limit would not read a request; it would not know the files' names.
+fn too_large(request: &message::ApplyRequest, most: usize) -> Option<String> {
+    let bytes = request.encoded_len();
+    if bytes <= most {
+        return None;
+    }
+    let largest = request.manifests.iter().max_by_key(|manifest| manifest.yaml.len())?;
+    let others = match request.manifests.len() {
+        1 => String::new(),
+        chains => format!(", the largest of {chains} files"),
+    };
+    Some(format!(
+        "{}{others}: expected at most {most} bytes in one apply, found {bytes}",
+        largest.source
+    ))
 }
 
 /// Runtime of a client's calls. Unlike others it may be dropped in a task of another runtime.
@@ -136,8 +155,11 @@ impl Client {
     /// Applies manifests.
     ///
     /// # Errors
-    /// The request is refused, or the connection fails.
+    /// The request is refused or too large, or the connection fails.
     pub fn apply(&mut self, request: message::ApplyRequest) -> Result<message::ApplyResponse, ClientError> {
+        if let Some(reason) = too_large(&request, Limits::default().message_bytes) {
+            return Err(ClientError::Invalid(reason));
+        }
         let call = self.inner.apply(request);
         within(&self.runtime, CHANGE, call)
     }
@@ -343,5 +365,32 @@ impl tonic::codegen::Service<http::Request<tonic::body::Body>> for Connection {
 
     fn call(&mut self, request: http::Request<tonic::body::Body>) -> Self::Future {
         Box::pin(self.0.send_request(request))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The server's answer was "decoded message length too large", without a file.
+    #[test]
+    fn a_request_that_is_too_large_names_the_file() {
+        let manifest = |source: &str, bytes: usize| message::Manifest {
+            source: source.to_owned(),
+            yaml: "x".repeat(bytes),
+            ..message::Manifest::default()
+        };
+        let mut request = message::ApplyRequest {
+            manifests: vec![manifest("small.yaml", 10), manifest("large.yaml", 100)],
+            ..message::ApplyRequest::default()
+        };
+        let bytes = request.encoded_len();
+        assert_eq!(too_large(&request, bytes), None);
+        let expected =
+            format!("large.yaml, the largest of 2 files: expected at most 50 bytes in one apply, found {bytes}");
+        assert_eq!(too_large(&request, 50), Some(expected));
+        request.manifests.remove(0);
+        let reason = too_large(&request, 50).unwrap();
+        assert!(reason.starts_with("large.yaml: expected at most 50 bytes"), "{reason}");
     }
 }

@@ -1,8 +1,9 @@
 //! Chains that start only at the end of a take-over: their state in Redis has one owner, which is the running server
 //! until then.
 
+use super::ended::CarriedCounts;
 use crate::chain::AppliedChain;
-use crate::machine::{ChainObservation, ChainState, PacketCounts, Refusal};
+use crate::machine::{ChainObservation, ChainState, Refusal};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{TcpStream, ToSocketAddrs};
@@ -28,8 +29,8 @@ pub(super) struct TakingOver {
 #[derive(Debug)]
 struct FailedChain {
     reason: String,
-    /// Packets in the process that this one has taken over from.
-    carried: PacketCounts,
+    /// Its counts in the process that this one has taken over from.
+    carried: CarriedCounts,
 }
 
 impl TakingOver {
@@ -56,11 +57,11 @@ impl TakingOver {
         self.chains.contains_key(name)
     }
 
-    /// Forgets a chain that could not start. Returns its packets in the process that this one has taken over from.
-    pub(super) fn forget(&mut self, name: &str) -> PacketCounts {
+    /// Forgets a chain that could not start. Returns its counts in the process that this one has taken over from.
+    pub(super) fn forget(&mut self, name: &str) -> CarriedCounts {
         self.failed
             .remove(name)
-            .map_or(PacketCounts::default(), |failed| failed.carried)
+            .map_or(CarriedCounts::default(), |failed| failed.carried)
     }
 
     /// Lets a chain wait.
@@ -75,7 +76,7 @@ impl TakingOver {
 
     /// Notes the reason for which a chain could not start.
     pub(super) fn fail(&mut self, name: String, reason: String) {
-        let carried = PacketCounts::default();
+        let carried = CarriedCounts::default();
         self.failed.insert(name, FailedChain { reason, carried });
     }
 
@@ -86,10 +87,10 @@ impl TakingOver {
         }
     }
 
-    /// Notes the packets of a chain in the process that this one has taken over from, if it could not start.
-    pub(super) fn carry(&mut self, name: &str, packets: PacketCounts) {
+    /// Notes the counts of a chain in the process that this one has taken over from, if it could not start.
+    pub(super) fn carry(&mut self, name: &str, carried: CarriedCounts) {
         if let Some(failed) = self.failed.get_mut(name) {
-            failed.carried = packets;
+            failed.carried = carried;
         }
     }
 
@@ -99,7 +100,7 @@ impl TakingOver {
         let waiting = waiting.map(|name| ChainObservation::new(name, ChainState::Starting));
         let failed = self.failed.iter().map(|(name, failed)| {
             let mut observation = ChainObservation::new(name, ChainState::Failed(failed.reason.clone()));
-            observation.packets = failed.carried;
+            observation.packets = failed.carried.packets;
             observation
         });
         waiting.chain(failed)
@@ -126,6 +127,7 @@ pub(super) fn reach(state: &StateSpec) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::machine::PacketCounts;
 
     /// They were 0 until the chain ran again.
     #[test]
@@ -138,15 +140,19 @@ mod tests {
         };
         let mut taking_over = TakingOver::new(true);
         taking_over.fail("edge".to_owned(), "no Redis".to_owned());
-        taking_over.carry("edge", packets);
-        taking_over.carry("other", packets);
+        let carried = CarriedCounts {
+            packets,
+            ..CarriedCounts::default()
+        };
+        taking_over.carry("edge", carried.clone());
+        taking_over.carry("other", carried.clone());
         taking_over.fail_again("edge", &Refusal::new("still no Redis"));
         let observed: Vec<_> = taking_over.observations().collect();
         assert_eq!(observed.len(), 1);
         assert_eq!(observed[0].packets, packets);
         assert!(matches!(&observed[0].state, ChainState::Failed(reason) if reason == "still no Redis"));
         // They go on in the chain once it starts.
-        assert_eq!(taking_over.forget("edge"), packets);
-        assert_eq!(taking_over.forget("edge"), PacketCounts::default());
+        assert_eq!(taking_over.forget("edge"), carried);
+        assert_eq!(taking_over.forget("edge"), CarriedCounts::default());
     }
 }

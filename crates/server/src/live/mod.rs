@@ -211,7 +211,7 @@ impl LiveMachine {
     fn tell_end(&mut self, mut chain: RunningChain) {
         let end = chain.join();
         if let Some(mut report) = end.report {
-            ended::add_to_report(&mut report, chain.carried);
+            ended::add_to_report(&mut report, &chain.carried);
             (self.on_end.0)(EndedChain {
                 name: chain.name().to_owned(),
                 cores: chain.cores().to_vec(),
@@ -311,6 +311,14 @@ impl Machine for LiveMachine {
             Some(running) if external::share_interfaces(running, plan.spec(), cores) => Ok(()),
             _ => external::try_out(plan.spec(), cores),
         }
+    }
+
+    fn begin_change(&mut self, is_first: bool) {
+        self.ports.values().for_each(|port| port.begin_change(is_first));
+    }
+
+    fn complete_change(&mut self) {
+        self.ports.values().for_each(|port| port.end_change());
     }
 
     fn start(&mut self, chain: &AppliedChain) -> Result<(), Refusal> {
@@ -425,6 +433,7 @@ impl Machine for LiveMachine {
 impl Drop for LiveMachine {
     /// Ends all chains, and the cores' threads.
     fn drop(&mut self) {
+        self.begin_change(true);
         let chains = std::mem::take(&mut self.chains).into_values();
         let mut chains: Vec<_> = chains.chain(std::mem::take(&mut self.leaving)).collect();
         chains.iter_mut().for_each(RunningChain::drain);

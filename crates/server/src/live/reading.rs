@@ -11,7 +11,7 @@ use tailwater_functions::spec::ChainSpec;
 
 /// Reads a chain whose functions run in processes of their own, and finds their programs. None of their code is run in
 /// this process.
-pub type ReadIsolated = Box<dyn Fn(&AppliedChain) -> Result<(ChainSpec, IsolationConfig), String> + Send>;
+pub type ReadIsolated = Box<dyn Fn(&AppliedChain) -> Result<(ChainSpec, IsolationConfig), Refusal> + Send>;
 
 /// Reader of chains.
 #[derive(Default)]
@@ -97,11 +97,11 @@ impl ChainReader {
             let Some(read) = &self.isolated else {
                 return Err(Refusal::new("spec.isolation: this server isolates no functions"));
             };
-            let (spec, isolation) = regular_only(|| read(chain)).map_err(Refusal::new)?;
+            let (spec, isolation) = regular_only(|| read(chain))?;
             return Ok((spec, Some(isolation)));
         }
         let spec = regular_only(|| ChainSpec::parse(&manifest.yaml, &manifest.source, manifest.base_dir()));
-        let spec = spec.map_err(|error| Refusal::new(error.to_string()))?;
+        let spec = spec.map_err(|error| Refusal::wrong(error.to_string()))?;
         self.joining(spec)
     }
 }

@@ -2,12 +2,13 @@
 
 use super::classes::RecentClasses;
 use super::details;
+use super::ended::CarriedCounts;
 use super::external::is_of_state;
 use super::figures::{ChainFigures, Latest};
 use crate::details::TracedChain;
 use crate::machine::{
-    ChainLoad, ChainObservation, ChainState, CoreUse, LatencyObservation, PacketCounts, PacketRates, Refusal,
-    WindowWork,
+    ChainLoad, ChainObservation, ChainState, CoreUse, LatencyObservation, MissedShares, PacketCounts, PacketRates,
+    Refusal, WindowWork,
 };
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -53,8 +54,8 @@ pub(super) struct RunningChain {
     thread: Option<JoinHandle<Result<RunReport, RunError>>>,
     end: Option<RunEnd>,
     draining: bool,
-    /// Packets in the process that this one has taken over from.
-    pub(super) carried: PacketCounts,
+    /// Its counts in the process that this one has taken over from.
+    pub(super) carried: CarriedCounts,
     /// Packets of the chains of its name whose place it took, once these have ended. They are in their reports.
     pub(super) earlier: PacketCounts,
     /// Name of the chain that has taken its place.
@@ -171,7 +172,7 @@ impl RunningChain {
             thread: Some(thread),
             end: None,
             draining: false,
-            carried: PacketCounts::default(),
+            carried: CarriedCounts::default(),
             earlier: PacketCounts::default(),
             successor: None,
             news: news.unwrap_or_default(),
@@ -380,7 +381,7 @@ impl RunningChain {
         let report = end.as_ref().and_then(|end| end.report.as_ref());
         let progress = latest.as_ref().map(|progress| &progress.packets);
         let packets = report.map(|report| &report.packets).or(progress);
-        observation.packets = self.carried;
+        observation.packets = self.carried.packets;
         observation.packets += self.earlier;
         observation.packets += packets.map_or(PacketCounts::default(), |packets| PacketCounts {
             offered: packets.offered,
@@ -425,6 +426,7 @@ fn window_latency(window: &LastWindow, slo: &Slo) -> LatencyObservation {
         p99: is_known.then_some(window.p99),
         objective: slo.budget(),
         met: window.slo_met,
+        missed: missed_shares([window.delivered, window.lost, window.late]),
     }
 }
 
@@ -437,6 +439,16 @@ fn total_latency(progress: &Progress, slo: &Slo, packets: PacketCounts) -> Laten
         p99: is_known.then_some(progress.p99),
         objective: slo.budget(),
         met: is_known.then(|| at() <= slo.budget() && lost_is_within(slo.percentile, packets)),
+        missed: MissedShares::default(),
+    }
+}
+
+/// Shares of the packets that were lost and late.
+fn missed_shares([delivered, lost, late]: [u64; 3]) -> MissedShares {
+    let share = |count: u64| count as f64 / (delivered + lost).max(1) as f64;
+    MissedShares {
+        lost: share(lost),
+        late: share(late),
     }
 }
 

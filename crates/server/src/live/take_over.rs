@@ -1,7 +1,7 @@
 //! Take-over of the data plane by another process, and from one.
 
 use super::deferred::reach;
-use super::ended::EndedChain;
+use super::ended::{CarriedCounts, EndedChain};
 use super::running::RunningChain;
 use super::{LiveMachine, ServerPort};
 use crate::chain::AppliedChain;
@@ -293,9 +293,11 @@ impl LiveMachine {
                 dropped: *dropped,
                 lost: *lost,
             };
+            let late = counts.late.get(name).cloned().unwrap_or_default();
+            let carried = CarriedCounts { packets, late };
             match self.chains.get_mut(name) {
-                Some(chain) => chain.carried = packets,
-                None => self.taking_over.carry(name, packets),
+                Some(chain) => chain.carried = carried,
+                None => self.taking_over.carry(name, carried),
             }
         }
         for (name, counts) in &counts.ports {
@@ -333,7 +335,7 @@ fn export_worker(
     (clock, origin): (&Clock, Nanos),
     until: Instant,
 ) -> Result<(Vec<u8>, u64), Refusal> {
-    let refused = |text: &str| Err(Refusal::new(format!("chain {name}: {text}")));
+    let refused = |text: &str| Err(Refusal::temporary(format!("chain {name}: {text}")));
     loop {
         let clock = clock.clone();
         let left = until.saturating_duration_since(Instant::now());
@@ -345,7 +347,7 @@ fn export_worker(
             Some(Err(TransferError::Lent(_))) if Instant::now() < until => {
                 std::thread::sleep(Duration::from_millis(1));
             }
-            Some(Err(error)) => return refused(&error.to_string()),
+            Some(Err(error)) => return Err(Refusal::new(format!("chain {name}: {error}"))),
         }
     }
 }
@@ -370,7 +372,7 @@ fn offer_of(name: &str, chain: &RunningChain) -> Result<ChainOffer, Refusal> {
     let read = |chain: &mut Chain| (chain.transfer_functions(), chain.has_external_state());
     // All workers have the same functions.
     let read = chain.on_worker(0, false, ANSWER_TIMEOUT, read);
-    let (functions, is_external) = read.ok_or_else(|| Refusal::new(format!("chain {name} does not answer")))?;
+    let (functions, is_external) = read.ok_or_else(|| Refusal::temporary(format!("chain {name} does not answer")))?;
     let files = chain
         .spec()
         .functions

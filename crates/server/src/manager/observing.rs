@@ -47,6 +47,8 @@ impl<M: Machine, S: Store> Manager<M, S> {
     /// [`is_idle`](Self::is_idle) holds.
     pub fn shut_down(&mut self, now: Nanos) {
         let names: Vec<String> = self.current.running().map(|chain| chain.name.clone()).collect();
+        // The first one's packets go to no chain that ends later.
+        self.machine.begin_change(true);
         for name in names {
             match self.machine.drain(&name) {
                 Ok(()) => self.table.enter(&name, Phase::Draining, "", now),
@@ -57,6 +59,7 @@ impl<M: Machine, S: Store> Manager<M, S> {
                 }
             }
         }
+        self.machine.complete_change();
         self.table.publish(self.current.generation);
     }
 

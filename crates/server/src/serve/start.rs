@@ -43,9 +43,9 @@ pub struct Served {
 pub(super) struct LateStore(Rc<RefCell<Option<StateFolder>>>);
 
 impl Store for LateStore {
-    fn store(&mut self, generation: &StoredGeneration) -> io::Result<()> {
+    fn store_after(&mut self, generation: &StoredGeneration, carry_out: &mut dyn FnMut() -> bool) -> io::Result<()> {
         match &mut *self.0.borrow_mut() {
-            Some(folder) => folder.store(generation),
+            Some(folder) => folder.store_after(generation, carry_out),
             None => Err(ErrorKind::WouldBlock.into()),
         }
     }

@@ -17,6 +17,9 @@ pub enum TakeOverError {
     /// One of both refuses.
     #[error("take-over refused, the running server goes on: {0}")]
     Refused(String),
+    /// The running server refuses for now: repeating the same may help.
+    #[error("take-over refused, the running server goes on: {0}")]
+    RefusedForNow(String),
     /// It did not succeed.
     #[error("take-over failed, the running server goes on: {0}")]
     Failed(String),

@@ -115,6 +115,9 @@ pub struct TakenOver {
 pub struct FinalCounts {
     /// Packets of each chain: offered, delivered, dropped, lost.
     pub chains: BTreeMap<String, [u64; 4]>,
+    /// Late and lost packets of each chain by cause, without those that are 0. Older versions send none.
+    #[serde(default)]
+    pub late: BTreeMap<String, BTreeMap<String, u64>>,
     /// Counts of each port, as the data plane writes them.
     pub ports: BTreeMap<String, Value>,
 }

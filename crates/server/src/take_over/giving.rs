@@ -7,7 +7,7 @@ use crate::control::SocketFile;
 use crate::error::ServeError;
 use crate::events::Severity;
 use crate::generation::Store;
-use crate::machine::Machine;
+use crate::machine::{Machine, Refusal};
 use crate::manager::Manager;
 use crate::state::Paths;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -117,7 +117,7 @@ impl TakeOverSocket {
                 None => self.connected = Some((stream, Instant::now())),
                 Some((other, _)) => {
                     let process = socket_peercred(other).map_or(0, |peer| peer.pid.as_raw_nonzero().get());
-                    refuse(&stream, &format!("process {process} is taking over"));
+                    refuse(&stream, &format!("process {process} is taking over"), true);
                 }
             }
         }
@@ -136,10 +136,11 @@ fn is_readable(stream: &UnixStream) -> bool {
     poll(&mut polled, Some(&Timespec::default())).map_or(true, |ready| ready > 0)
 }
 
-fn refuse(stream: &UnixStream, reason: &str) {
+/// Refuses a take-over: `again` if repeating the same may help.
+fn refuse(stream: &UnixStream, reason: &str, again: bool) {
     let reason = reason.to_owned();
     // It may be gone.
-    let _ = send(stream, &Message::Refused { reason }, MESSAGE_TIMEOUT);
+    let _ = send(stream, &Message::Refused { reason, again }, MESSAGE_TIMEOUT);
 }
 
 /// Answers the first message. Returns the stream if it was an offer.
@@ -154,6 +155,7 @@ fn greet<M: Machine, S: Store>(
         refuse(
             &stream,
             "permission denied: expected root or the user of the running server",
+            false,
         );
         return Ok(None);
     }
@@ -169,16 +171,15 @@ fn greet<M: Machine, S: Store>(
         (true, true) => None,
     };
     let offered = match reason {
-        Some(reason) => Err(reason),
+        Some(reason) => Err(Refusal::new(reason)),
         None => {
             let machine = manager.machine();
-            let offered = machine.offer().and_then(|offer| Ok((offer, machine.descriptors()?)));
-            offered.map_err(|refusal| refusal.to_string())
+            machine.offer().and_then(|offer| Ok((offer, machine.descriptors()?)))
         }
     };
     match offered {
-        Err(reason) => {
-            refuse(&stream, &reason);
+        Err(refusal) => {
+            refuse(&stream, &refusal.to_string(), refusal.is_temporary());
             Ok(None)
         }
         Ok((machine, descriptors)) => {
@@ -209,6 +210,7 @@ fn commit<M: Machine, S: Store>(manager: &mut Manager<M, S>, stream: UnixStream,
         refuse(
             &stream,
             "the configuration has changed meanwhile: start the take-over again",
+            true,
         );
         return None;
     }
@@ -216,7 +218,7 @@ fn commit<M: Machine, S: Store>(manager: &mut Manager<M, S>, stream: UnixStream,
     let (handed, flows) = match handed {
         Ok(handed) => handed,
         Err(refusal) => {
-            refuse(&stream, &refusal.to_string());
+            refuse(&stream, &refusal.to_string(), refusal.is_temporary());
             failed(manager, &refusal.to_string(), now);
             return None;
         }

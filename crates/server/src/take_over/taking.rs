@@ -144,10 +144,13 @@ impl Predecessor {
         stop: &AtomicBool,
     ) -> Result<Completed, TakeOverError> {
         let go_on = || match stop.load(Ordering::Relaxed) {
-            true => Err(TakeOverError::Refused("this process was interrupted".to_owned())),
+            true => Err(TakeOverError::RefusedForNow("this process was interrupted".to_owned())),
             false => Ok(()),
         };
-        let refused = |refusal: crate::Refusal| TakeOverError::Refused(refusal.to_string());
+        let refused = |refusal: crate::Refusal| match refusal.is_temporary() {
+            true => TakeOverError::RefusedForNow(refusal.to_string()),
+            false => TakeOverError::Refused(refusal.to_string()),
+        };
         let own = manager.machine().offer().map_err(refused)?;
         let mut lines = differences(&self.machine, &own, self.lose_state);
         if !lines.is_empty() {
@@ -188,7 +191,8 @@ impl Predecessor {
 
 fn unexpected(message: Message) -> TakeOverError {
     match message {
-        Message::Refused { reason } => TakeOverError::Refused(reason),
+        Message::Refused { reason, again: false } => TakeOverError::Refused(reason),
+        Message::Refused { reason, again: true } => TakeOverError::RefusedForNow(reason),
         _ => TakeOverError::Failed("the running server sent an unexpected message".to_owned()),
     }
 }

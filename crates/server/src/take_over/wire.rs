@@ -59,6 +59,9 @@ pub enum Message {
     Refused {
         /// Reason in one line.
         reason: String,
+        /// The same may succeed if it is repeated. Older versions do not say so.
+        #[serde(default)]
+        again: bool,
     },
     /// The new server is prepared for this generation.
     Commit {

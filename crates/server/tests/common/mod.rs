@@ -42,6 +42,8 @@ pub struct State {
     pub curves: BTreeMap<String, Arc<Curves>>,
     /// 99th percentile of latency of chains, if it is not 90 us.
     pub p99: BTreeMap<String, Nanos>,
+    /// A change by several steps is under way.
+    pub is_changing: bool,
 }
 
 /// Machine that runs nothing: states advance when it is observed.
@@ -103,10 +105,21 @@ impl Machine for ModelMachine {
 
     fn check(&self, chain: &AppliedChain, beside: &[&AppliedChain]) -> Result<(), Refusal> {
         assert!(beside.iter().all(|other| other.name != chain.name && !other.drained));
+        if chain.manifest.yaml.contains("alow") {
+            return Err(Refusal::wrong("found alow"));
+        }
         match self.state().too_large.contains(&chain.name) && !chain.forced {
             true => Err(Refusal::new("needs 2 cores, 1 is left; would fit with 1 core less")),
             false => Ok(()),
         }
+    }
+
+    fn begin_change(&mut self, _: bool) {
+        assert!(!std::mem::replace(&mut self.state().is_changing, true));
+    }
+
+    fn complete_change(&mut self) {
+        assert!(std::mem::take(&mut self.state().is_changing));
     }
 
     fn start(&mut self, chain: &AppliedChain) -> Result<(), Refusal> {
@@ -159,6 +172,7 @@ impl Machine for ModelMachine {
 
     fn observe(&mut self) -> Vec<ChainObservation> {
         let mut state = self.state();
+        assert!(!state.is_changing, "a change is not completed");
         let State { chains, p99, .. } = &mut *state;
         let observed = chains.values_mut().map(|running| {
             let p99 = p99.get(&running.chain.name).copied().unwrap_or(Nanos(90_000));
@@ -170,6 +184,7 @@ impl Machine for ModelMachine {
                     p99: Some(p99),
                     objective: running.chain.settings.slo.budget(),
                     met: Some(p99 <= running.chain.settings.slo.budget()),
+                    ..LatencyObservation::default()
                 };
                 observation.total = LatencyObservation {
                     p50: Some(Nanos(10_000)),
