@@ -111,20 +111,29 @@ impl Batch {
     /// them. [Leave them out](Batch::remove_moved) before anything else uses the batch. All frames must be complete.
     ///
     /// # Panics
-    /// If the list is for packets of another pool, or a packet has been moved already.
+    /// If the list is for packets of another pool, a packet has been moved already, or there is no such place.
     #[inline]
     pub fn append_to(&mut self, list: &mut Packets, places: &[u8]) {
-        let pool = list.pool;
         debug_assert!(places.len() <= list.room(), "a list without room");
+        let (before, last) = (list.packets.len(), places.iter().copied().fold(0, u8::max));
+        let is_inside = places.is_empty() || usize::from(last) < self.packets.len();
+        assert!(is_inside, "a place beyond the batch");
         list.packets.extend(places.iter().map(|place| {
-            let Slot { packet, buffer } = &mut self.packets[usize::from(*place)];
-            assert!(buffer.is_of(pool), "a buffer of another pool");
-            debug_assert!(packet.rest == 0, "an incomplete frame");
-            Slot {
-                packet: *packet,
-                buffer: buffer.lend(),
-            }
+            let slot = &self.packets[usize::from(*place)];
+            // Nothing panics before the end of the loop that follows.
+            // SAFETY: the reference is valid for reads, and a slot has no destructor. The handle of the buffer that is
+            // left in the batch becomes one that reaches no memory, below.
+            unsafe { std::ptr::read(slot) }
         }));
+        // After the copies: the compiler would copy each by way of the stack otherwise.
+        let moved = places.iter().all(|place| {
+            let buffer = self.packets[usize::from(*place)].buffer.lend();
+            buffer.is_of(list.pool)
+        });
+        if !moved {
+            list.packets.truncate(before);
+            panic!("a buffer of another pool");
+        }
     }
 
     /// Same for one packet. Returns it with its arrival time.
