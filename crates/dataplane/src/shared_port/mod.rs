@@ -37,12 +37,13 @@ use crate::clock::Clock;
 use crate::device::Sender;
 use crate::port::{OpenError, Port, PortRequirements, PortSender};
 use crate::report::PortReport;
+use crate::worker::flags::WorkerFlags;
 use flow_samples::{FlowSamples, flow_samples};
 use inbox::Progress;
 use poller::PollerCounters;
 use rules::MAX_CHAINS;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use tailwater_api::chain::Match;
 use tailwater_chain::batch::Batch;
@@ -50,7 +51,7 @@ use tailwater_chain::buffer::{BufferMemory, BufferPool};
 use tailwater_chain::parcel::PacketStore;
 use tailwater_net::Nanos;
 use tailwater_net::toeplitz::RssKey;
-use together::JointChange;
+use together::{Chains, Reserved};
 
 /// Maximum number of buffers of a port: packets in flight have 16-bit numbers.
 pub const MOST_BUFFERS: u32 = crate::scaling::MOST_BUFFERS;
@@ -126,35 +127,6 @@ pub struct SharedPort {
     control: Box<dyn PollerControl>,
     /// Counts of the process that this one has taken over from.
     before: Mutex<SharedPortCounts>,
-}
-
-/// Chains of a shared port.
-#[derive(Debug, Default)]
-struct Chains {
-    /// Match of each connected chain, by slot.
-    matches: Vec<Option<Match>>,
-    /// Slots whose chains get packets.
-    live: u64,
-    /// Buffers and senders reserved for chains.
-    reserved: Reserved,
-    /// Change of several chains that is under way.
-    joint: Option<JointChange>,
-}
-
-impl Chains {
-    fn empty() -> Chains {
-        Chains {
-            matches: vec![None; MAX_CHAINS],
-            ..Chains::default()
-        }
-    }
-}
-
-/// Buffers and senders of a chain.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Reserved {
-    buffers: u32,
-    senders: u16,
 }
 
 /// Senders that nobody uses.
@@ -450,6 +422,54 @@ impl SharedPort {
     /// Store for packets on their way to auxiliary cores, created when the first chain needs it.
     fn packet_store(&self) -> PacketStore {
         self.store.get_or_init(|| PacketStore::of_memory(&self.memory)).clone()
+    }
+
+    /// Begins a change of several chains: those that start get packets together, when it [ends](Self::end_change).
+    /// Until then, packets of chains that end count as unmatched, a chain that takes the place of another one gets the
+    /// packets of that one's match, and all others get what they got before. With `drops_unmatched`, packets that no
+    /// chain matches are dropped meanwhile, although the port forwards such packets otherwise.
+    pub fn begin_change(&self, drops_unmatched: bool) {
+        let mut chains = self.lock_chains();
+        chains.begin_joint_change(drops_unmatched);
+        if drops_unmatched {
+            self.install_rules(&chains, None);
+        }
+    }
+
+    /// Ends a change, if one is under way. Returns once all pollers have the new rules.
+    pub fn end_change(&self) {
+        let mut chains = self.lock_chains();
+        if chains.end_joint_change() {
+            self.install_rules(&chains, None);
+        }
+    }
+
+    /// Lets chains get packets, or none any more, all at one time. Returns once all pollers have the new rules. Ends
+    /// the run of workers with these flags as soon as that is so. In a [change](Self::begin_change), chains that take
+    /// no other's place get packets later.
+    pub(super) fn set_live(&self, changes: &[(usize, bool)], over: Option<&Arc<WorkerFlags>>) {
+        let mut chains = self.lock_chains();
+        if chains.set_live(changes) {
+            self.install_rules(&chains, over.cloned());
+        } else if let Some(over) = over {
+            // Those workers get no packets already.
+            over.stop.store(true, Ordering::Release);
+        }
+    }
+
+    /// Gives the pollers the chains' rules: under their lock, so that the last change is the last that pollers get.
+    fn install_rules(&self, chains: &Chains, over: Option<Arc<WorkerFlags>>) {
+        let rules = Arc::new(chains.rules());
+        let left = AtomicUsize::new(self.progress.len());
+        self.control.on_pollers(Arc::new(move |_, poller| {
+            poller.set_rules(Arc::clone(&rules));
+            // Release and acquire: the last poller's thread has seen the others' deliveries.
+            if left.fetch_sub(1, Ordering::AcqRel) == 1
+                && let Some(over) = &over
+            {
+                over.stop.store(true, Ordering::Release);
+            }
+        }));
     }
 
     /// Frees the slot and the buffers of a chain that is gone.

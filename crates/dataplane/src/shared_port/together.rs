@@ -1,20 +1,45 @@
-//! Changes of several chains of a port whose matches take effect together.
+//! Chains of a port, and changes of several whose matches take effect together.
 //!
 //! Chains of a generation start one by one, which may take seconds. Without a common time, a chain with a wide match
 //! would get the packets of a narrow one that is still being built. Until the end of such a change, each packet goes to
 //! the chain that had it before the change, to the one that took this chain's place, or to none.
 
 use super::rules::{ChainRules, MAX_CHAINS};
-use super::{Chains, SharedPort};
-use crate::worker::flags::WorkerFlags;
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use tailwater_api::chain::Match;
+
+/// Chains of a shared port.
+#[derive(Debug, Default)]
+pub(super) struct Chains {
+    /// Match of each connected chain, by slot.
+    pub(super) matches: Vec<Option<Match>>,
+    /// Slots whose chains get packets.
+    pub(super) live: u64,
+    /// Buffers and senders reserved for chains.
+    pub(super) reserved: Reserved,
+    /// Change of several chains that is under way.
+    joint: Option<JointChange>,
+}
+
+impl Chains {
+    pub(super) fn empty() -> Chains {
+        Chains {
+            matches: vec![None; MAX_CHAINS],
+            ..Chains::default()
+        }
+    }
+}
+
+/// Buffers and senders of a chain.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Reserved {
+    pub(super) buffers: u32,
+    pub(super) senders: u16,
+}
 
 /// Change of several chains that is under way.
 #[derive(Debug, Default)]
-pub(super) struct JointChange {
+struct JointChange {
     /// Slots of chains that have started, and get packets from the end of the change on.
     started: u64,
     /// Slots of chains that have ended. Their packets count as unmatched until the end of the change.
@@ -41,7 +66,7 @@ impl Chains {
 
     /// Lets chains get packets, or none any more: at once, or as the change under way permits. Returns `true` if the
     /// rules differ.
-    fn set_live(&mut self, changes: &[(usize, bool)]) -> bool {
+    pub(super) fn set_live(&mut self, changes: &[(usize, bool)]) -> bool {
         let slots = |live: bool| {
             let chosen = changes.iter().filter(|(_, of)| *of == live);
             chosen.fold(0u64, |set, (slot, _)| set | 1 << slot)
@@ -68,8 +93,13 @@ impl Chains {
         self.live != before
     }
 
+    /// Begins a change of several chains, if none is under way.
+    pub(super) fn begin_joint_change(&mut self, drops_unmatched: bool) {
+        self.joint.get_or_insert_default().drops_unmatched |= drops_unmatched;
+    }
+
     /// Ends the change under way. Returns `false` if there is none.
-    fn end_joint_change(&mut self) -> bool {
+    pub(super) fn end_joint_change(&mut self) -> bool {
         let Some(joint) = self.joint.take() else {
             return false;
         };
@@ -78,7 +108,7 @@ impl Chains {
     }
 
     /// Rules that apply now.
-    fn rules(&self) -> ChainRules {
+    pub(super) fn rules(&self) -> ChainRules {
         let joint = self.joint.as_ref();
         let ended = joint.map_or(0, |joint| joint.ended);
         let slots = (0..MAX_CHAINS).filter(|slot| (self.live | ended) >> slot & 1 == 1);
@@ -87,56 +117,6 @@ impl Chains {
             Some((slot, before.or(self.matches[slot].as_ref())?))
         });
         ChainRules::new(matches).during_change(ended, joint.is_some_and(|joint| joint.drops_unmatched))
-    }
-}
-
-impl SharedPort {
-    /// Begins a change of several chains: those that start get packets together, when it [ends](Self::end_change).
-    /// Until then, packets of chains that end count as unmatched, a chain that takes the place of another one gets the
-    /// packets of that one's match, and all others get what they got before. With `drops_unmatched`, packets that no
-    /// chain matches are dropped meanwhile, although the port forwards such packets otherwise.
-    pub fn begin_change(&self, drops_unmatched: bool) {
-        let mut chains = self.lock_chains();
-        chains.joint.get_or_insert_default().drops_unmatched |= drops_unmatched;
-        if drops_unmatched {
-            self.install_rules(&chains, None);
-        }
-    }
-
-    /// Ends a change, if one is under way. Returns once all pollers have the new rules.
-    pub fn end_change(&self) {
-        let mut chains = self.lock_chains();
-        if chains.end_joint_change() {
-            self.install_rules(&chains, None);
-        }
-    }
-
-    /// Lets chains get packets, or none any more, all at one time. Returns once all pollers have the new rules. Ends
-    /// the run of workers with these flags as soon as that is so. In a [change](Self::begin_change), chains that take
-    /// no other's place get packets later.
-    pub(super) fn set_live(&self, changes: &[(usize, bool)], over: Option<&Arc<WorkerFlags>>) {
-        let mut chains = self.lock_chains();
-        if chains.set_live(changes) {
-            self.install_rules(&chains, over.cloned());
-        } else if let Some(over) = over {
-            // Those workers get no packets already.
-            over.stop.store(true, Ordering::Release);
-        }
-    }
-
-    /// Gives the pollers the chains' rules: under their lock, so that the last change is the last that pollers get.
-    fn install_rules(&self, chains: &Chains, over: Option<Arc<WorkerFlags>>) {
-        let rules = Arc::new(chains.rules());
-        let left = AtomicUsize::new(self.progress.len());
-        self.control.on_pollers(Arc::new(move |_, poller| {
-            poller.set_rules(Arc::clone(&rules));
-            // Release and acquire: the last poller's thread has seen the others' deliveries.
-            if left.fetch_sub(1, Ordering::AcqRel) == 1
-                && let Some(over) = &over
-            {
-                over.stop.store(true, Ordering::Release);
-            }
-        }));
     }
 }
 

@@ -1,6 +1,6 @@
 //! Chains that cannot run beside their successor for a moment, since both would use the same interfaces.
 
-use super::external::{is_of_state, severity_of};
+use super::news::{is_of_state, severity_of};
 use super::running::{RunningChain, StartFrom};
 use super::{DRAIN_TIMEOUT, LiveMachine};
 use crate::chain::AppliedChain;

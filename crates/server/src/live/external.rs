@@ -1,7 +1,6 @@
 //! Chains with external functions, whose interfaces one chain at a time can use.
 
 use super::running::RunningChain;
-use crate::events::Severity;
 use crate::machine::Refusal;
 use tailwater_dataplane::external::kernel::KernelPorts;
 use tailwater_functions::external::ExternalConfig;
@@ -71,17 +70,4 @@ pub(super) fn try_out(spec: &ChainSpec, cores: usize) -> Result<(), Refusal> {
     found
         .map(drop)
         .map_err(|error| Refusal::new(format!("function {name}: {error}")))
-}
-
-/// Severity of a port's news.
-pub(super) fn severity_of(line: &str) -> Severity {
-    match line.ends_with("link up") {
-        true => Severity::Normal,
-        false => Severity::Warning,
-    }
-}
-
-/// Returns `true` for a warning about the store of flow state, of a chain's news.
-pub(super) fn is_of_state(line: &str) -> bool {
-    line.starts_with("spec.state")
 }

@@ -10,6 +10,7 @@ mod details;
 mod ended;
 mod external;
 mod figures;
+mod news;
 mod offloading;
 mod options;
 mod outputs;
@@ -232,7 +233,7 @@ impl LiveMachine {
         for (name, port) in &self.ports {
             port.monitor(&mut |line| {
                 self.notes.push(MachineNote {
-                    severity: external::severity_of(&line),
+                    severity: news::severity_of(&line),
                     chain: None,
                     reason: "PortChanged",
                     message: format!("port {name}: {line}"),

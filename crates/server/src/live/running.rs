@@ -3,8 +3,8 @@
 use super::classes::RecentClasses;
 use super::details;
 use super::ended::CarriedCounts;
-use super::external::is_of_state;
 use super::figures::{ChainFigures, Latest};
+use super::news::is_of_state;
 use crate::details::TracedChain;
 use crate::machine::{
     ChainLoad, ChainObservation, ChainState, CoreUse, LatencyObservation, MissedShares, PacketCounts, PacketRates,
