@@ -41,6 +41,10 @@ pub fn print_while_read(text: &str) -> Result<bool, CliError> {
 
 /// Returns `false` if standard output is a pipe whose reader is gone. Writing would report it, too, but there may be
 /// nothing to write for hours.
+#[cfg_attr(
+    not(feature = "control"),
+    allow(dead_code, reason = "only clients of servers follow")
+)]
 pub fn has_reader() -> bool {
     let stdout = io::stdout();
     // Without events to wait for, the kernel reports errors only.

@@ -425,8 +425,8 @@ impl SharedPort {
     }
 
     /// Begins a change of several chains: those that start get packets together, when it [ends](Self::end_change).
-    /// Until then, packets of chains that end count as unmatched, a chain that takes the place of another one gets the
-    /// packets of that one's match, and all others get what they got before. With `drops_unmatched`, packets that no
+    /// Until then, packets of chains that end count as unmatched, also if one with another match takes the place of such
+    /// a chain, and all others get what they got before. With `drops_unmatched`, packets that no
     /// chain matches are dropped meanwhile, although the port forwards such packets otherwise.
     pub fn begin_change(&self, drops_unmatched: bool) {
         let mut chains = self.lock_chains();

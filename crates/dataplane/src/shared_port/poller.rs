@@ -227,8 +227,10 @@ impl Poller {
         let count = self.batch.len();
         let mut choices = Choices::new();
         rules.choose(&mut self.batch, &mut choices);
-        sampler.note(&self.batch, &choices.chosen);
         let ended = rules.ended();
+        if ended == 0 {
+            sampler.note(&self.batch, &choices.chosen);
+        }
         if let Some(only) = choices.only(count)
             && let Some(Some(outlet)) = outlets.get_mut(usize::from(only))
             && ended >> only & 1 == 0

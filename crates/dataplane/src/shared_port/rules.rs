@@ -52,7 +52,7 @@ pub struct ChainRules {
     lists_others: bool,
     /// The only chain, if it restricts no field.
     of_all: Option<u8>,
-    /// Chains that have ended, whose packets go to no other one yet.
+    /// Chains that get no packets, and whose packets go to no other one yet.
     ended: Chains,
     /// Packets that no chain matches are dropped, whatever the port does with such packets otherwise.
     drops_unmatched: bool,
@@ -215,7 +215,7 @@ impl ChainRules {
         }
     }
 
-    /// Chains that have ended, as a set of slots.
+    /// Chains that get no packets, as a set of slots.
     #[inline]
     pub(super) fn ended(&self) -> Chains {
         self.ended

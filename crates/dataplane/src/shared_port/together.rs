@@ -2,7 +2,7 @@
 //!
 //! Chains of a generation start one by one, which may take seconds. Without a common time, a chain with a wide match
 //! would get the packets of a narrow one that is still being built. Until the end of such a change, each packet goes to
-//! the chain that had it before the change, to the one that took this chain's place, or to none.
+//! the chain that had it before the change, to one that took this chain's place with the same match, or to none.
 
 use super::rules::{ChainRules, MAX_CHAINS};
 use std::collections::BTreeMap;
@@ -42,7 +42,8 @@ pub(super) struct Reserved {
 struct JointChange {
     /// Slots of chains that have started, and get packets from the end of the change on.
     started: u64,
-    /// Slots of chains that have ended. Their packets count as unmatched until the end of the change.
+    /// Slots of chains that have ended, or taken the place of one with another match. Packets of the match before count
+    /// as unmatched until the end of the change.
     ended: u64,
     /// Matches of before the change, by the slots of chains that have ended or taken the place of others.
     before: BTreeMap<usize, Match>,
@@ -84,9 +85,11 @@ impl Chains {
         }
         for (slot, _) in changes.iter().filter(|(slot, _)| gone >> slot & 1 == 1) {
             let earlier = joint.before.remove(slot).or_else(|| self.matches[*slot].clone());
-            // The successor gets the packets of its predecessor's match; those of a removed chain get lost.
+            joint.ended &= !(1 << slot);
             let heir = if on != 0 { on.trailing_zeros() as usize } else { *slot };
-            joint.ended |= if on != 0 { 0 } else { 1 << slot };
+            // A successor with the same match goes on; with another one it gets packets later.
+            let goes_on = on != 0 && self.matches[heir] == earlier;
+            joint.ended |= if goes_on { 0 } else { 1 << heir };
             joint.before.extend(earlier.map(|earlier| (heir, earlier)));
         }
         self.live = before & !off | on;
@@ -192,14 +195,20 @@ mod tests {
         assert_eq!(successor, 3);
         assert!(chains.set_live(&[(successor, true), (2, false)]));
         chains.matches[2] = None;
-        assert_eq!(chains.slots(), [None, Some(3)]);
+        assert_eq!(chains.slots(), [None, None]);
         // And back again, since a later step has failed.
         let back = chains.connect(&to("10.2.0.0/16"));
         assert!(chains.set_live(&[(back, true), (successor, false)]));
         chains.matches[successor] = None;
         assert_eq!(chains.slots(), [None, Some(back as u8)]);
+        // One with the same match goes on.
+        let same = chains.connect(&to("10.2.0.0/16"));
+        assert!(chains.set_live(&[(same, true), (back, false)]));
+        assert_eq!(chains.slots(), [None, Some(same as u8)]);
+        let other = chains.connect(&to("10.1.0.0/16"));
+        assert!(chains.set_live(&[(other, true), (same, false)]));
         assert!(chains.end_joint_change());
-        assert_eq!(chains.slots(), [Some(0), Some(back as u8)]);
+        assert_eq!(chains.slots(), [Some(other as u8), Some(0)]);
     }
 
     #[test]

@@ -390,11 +390,10 @@ fn rows_are_adopted_by_the_next_ingress_and_written_again_after_a_restart_of_the
 
 /// Limits of the switch, as last reported.
 fn limits(rig: &Rig) -> Option<SwitchLimits> {
-    let limits = rig.outputs.iter().rev().find_map(|output| match output {
+    rig.outputs.iter().rev().find_map(|output| match output {
         Output::Limits(limits) => Some(limits.clone()),
         _ => None,
-    });
-    limits
+    })
 }
 
 #[test]
