@@ -109,8 +109,8 @@ fn frames_change_where_the_function_says_so() {
     let mut changed = frame.clone();
     // A header needs TW_REWRITTEN to change; the payload does not.
     changed[42] = b'F';
-    assert_eq!(rig('f', false).run(&[frame.clone()], NOW), [changed]);
-    assert_eq!(rig('f', true).run(&[frame.clone()], NOW), [frame]);
+    assert_eq!(rig('f', false).run(std::slice::from_ref(&frame), NOW), [changed]);
+    assert_eq!(rig('f', true).run(std::slice::from_ref(&frame), NOW), [frame]);
     let frame = udp(1, "tagged");
     let tagged = [&frame[..12], b"\x81\0\0\x07", &frame[12..]].concat();
     let mut rig = rig('t', false);
