@@ -213,7 +213,9 @@ pub fn serve_with(args: &ServeArgs, companion: impl FnOnce(Serving<'_>) + Send) 
     let ended = std::mem::take(&mut *ended.lock().unwrap_or_else(PoisonError::into_inner));
     take_over::tell(&served, &ended, &ports);
     // Waits for its last requests: a successor does not.
-    drop(exporter);
+    if let Some(exporter) = exporter {
+        exporter.stop();
+    }
     print_all(&config.spec.metadata.name, &ended, &ports, args.output)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -57,6 +57,11 @@ pub struct Exporter {
 }
 
 impl Exporter {
+    /// Sends what is left, and ends the thread.
+    pub fn stop(self) {
+        drop(self);
+    }
+
     /// Starts the thread. Counts go to `counts`.
     ///
     /// # Errors
