@@ -117,6 +117,8 @@ impl LiveMachine {
         let started = self.launch(chain, None);
         let mut started = started.inspect_err(|refusal| self.taking_over.fail_again(&chain.name, refusal))?;
         started.carried = self.taking_over.forget(&chain.name);
+        // The chain that had its slot before may have left samples.
+        self.read_flow_samples();
         if let Some(ended) = self.chains.insert(chain.name.clone(), started) {
             self.tell_end(ended);
         }
@@ -139,6 +141,7 @@ impl LiveMachine {
             old.successor = Some(chain.name.clone());
             self.leaving.push(old);
         }
+        self.read_flow_samples();
         self.chains.insert(chain.name.clone(), started);
         self.show();
         Ok(())
