@@ -3,15 +3,15 @@
 use crate::common::mappers::{random_buckets, random_leases};
 use crate::server::RedisServer;
 use crate::{
-    ALONE, Done, FLOWS, NAT, PATIENT, TROUBLES, allocations, bursts, counted, go_lending, key, load, packets, plan,
-    replies_to, trace,
+    ALONE, Done, FLOWS, NAT, PATIENT, TROUBLES, allocations, bursts, counted, go_lending, packets, plan, replies_to,
+    trace,
 };
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tailwater_chain::batch::Batch;
 use tailwater_chain::function::{FlowStates, NetworkFunction};
-use tailwater_dataplane::{RunControl, RunPlan, cores, run};
+use tailwater_dataplane::{RunControl, RunPlan, run};
 use tailwater_functions::own::OwnFunction;
 use tailwater_functions::spec::FunctionSpec;
 use tailwater_handover::park::Mode;
