@@ -416,7 +416,7 @@ fn a_third_party_program_runs_on_a_server() {
     // The program itself refuses.
     of_program("many");
     let output = folder.run(&["apply", "-f", "apart.yaml", "--socket", "edge.sock"]);
-    assert_refused(&output, "config.burst: expected a whole number");
+    assert_refused(&output, 2, "config.burst: expected a whole number");
     wait("the end of the program", || below(&serving).is_empty());
     assert_eq!(state_of(&folder), ["generation"]);
     of_program("64");
@@ -440,10 +440,10 @@ fn a_third_party_program_runs_on_a_server() {
     assert_ne!(number(&function["turns"]), 0, "{report:#}");
 }
 
-/// Asserts that the server refuses, in one line with this text.
-fn assert_refused(output: &Output, expected: &str) {
+/// Asserts that the server refuses with this exit code, in one line with this text.
+fn assert_refused(output: &Output, code: i32, expected: &str) {
     let told = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{told}");
+    assert_eq!(output.status.code(), Some(code), "{told}");
     assert_eq!(told.lines().count(), 1, "{told}");
     assert!(told.contains(expected), "{told}");
 }
@@ -455,21 +455,23 @@ fn what_cannot_be_isolated_is_refused() {
     folder.server("");
     folder.chain("plain", "10.0.0.0/17", "{forward: }");
     folder.write("apart.yaml", &apart("{accounting: }", PROCESS));
-    let refused = |text: &str, expected: &str| {
+    let refused = |text: &str, code: i32, expected: &str| {
         folder.write("wrong.yaml", text);
         for more in [&["--dry-run=server"][..], &[]] {
             let arguments = ["apply", "-f", "wrong.yaml", "--socket", "edge.sock"];
-            assert_refused(&folder.run(&[&arguments, more].concat()), expected);
+            assert_refused(&folder.run(&[&arguments, more].concat()), code, expected);
         }
     };
     if rustix::process::geteuid().is_root() {
         let mut serving = Serving::start(&folder);
         refused(
             &apart("{mirror: {to: {file: copies.pcap}}}", PROCESS),
+            1,
             "trust the function with spec.isolation.except mirror",
         );
         refused(
             &apart("{accounting: }", "  isolation: {mode: process, except: [nat]}\n"),
+            2,
             "wrong.yaml:8:39: spec.isolation.except[0]: expected a function of the chain, found nat",
         );
         serving.kill();
@@ -482,6 +484,7 @@ fn what_cannot_be_isolated_is_refused() {
         let serving = Serving::start_again(&folder);
         refused(
             &apart("{accounting: }", PROCESS),
+            1,
             "expected a core of this machine that is not in spec.cores",
         );
         serving.stop();
@@ -510,7 +513,11 @@ fn what_cannot_be_isolated_is_refused() {
     wait("the socket", || {
         folder.run(&["get", "chains", "--socket", "edge.sock"]).status.success()
     });
-    refused(&apart("{accounting: }", PROCESS), "confining functions requires root");
+    refused(
+        &apart("{accounting: }", PROCESS),
+        1,
+        "confining functions requires root",
+    );
     // Trusted functions run in processes of their own without root.
     folder.write(
         "trusted.yaml",
