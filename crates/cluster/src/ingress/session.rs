@@ -20,7 +20,8 @@ pub struct SessionConfig {
     pub max_ports: usize,
     /// Time without a message after which the switch is asked for one.
     pub echo_interval: Nanos,
-    /// Time after that until the connection counts as lost.
+    /// Time after that until the connection counts as lost. A switch that applies changes may answer nothing else
+    /// meanwhile: then `reply_timeout` counts.
     pub echo_timeout: Nanos,
     /// Time within which a bundle is applied, or the rules of the switch are read.
     pub reply_timeout: Nanos,
@@ -183,7 +184,7 @@ impl Session {
             milliseconds: time.0 / 1_000_000,
         };
         let quiet = now.saturating_sub(self.heard);
-        if quiet > self.config.echo_interval + self.config.echo_timeout {
+        if self.write.is_none() && quiet > self.config.echo_interval + self.config.echo_timeout {
             return Err(silent("an echo request", self.config.echo_timeout));
         }
         let late = |since: Nanos| now.saturating_sub(since) > self.config.reply_timeout;

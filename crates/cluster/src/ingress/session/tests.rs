@@ -240,6 +240,25 @@ fn a_silent_switch_is_given_up() {
     );
 }
 
+/// A switch that took more than two seconds for a bundle used to lose its connection, and the bundle was written again.
+#[test]
+fn a_switch_that_applies_changes_for_seconds_is_not_given_up() {
+    let config = SessionConfig::default();
+    let mut switch = ScriptedSwitch::new(true, 100);
+    switch.run(64);
+    let change = FlowMod {
+        command: FlowCommand::Add,
+        rule: rule(),
+    };
+    switch.session.command(SwitchCommand::Write {
+        id: 1,
+        bundles: vec![vec![change]],
+    });
+    switch.session.tick(config.reply_timeout).unwrap();
+    let error = switch.session.tick(config.reply_timeout + Nanos(1)).unwrap_err();
+    assert_eq!(error.to_string(), "no answer to a change of rules within 20000 ms");
+}
+
 #[test]
 fn floods_end_the_connection() {
     let config = SessionConfig {
