@@ -14,6 +14,7 @@ mod diff;
 mod doctor;
 mod error;
 mod explain;
+mod export_sources;
 mod files;
 mod function_process;
 mod headings;

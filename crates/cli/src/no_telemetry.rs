@@ -2,11 +2,10 @@
 //! `spec.telemetry.otlp` are refused.
 
 use crate::error::CliError;
+pub use crate::export_sources::ExportSources;
+use std::sync::Arc;
 use std::sync::mpsc::Receiver;
-use std::sync::{Arc, Mutex};
-use tailwater_dataplane::clock::Clock;
 use tailwater_dataplane::kept_packets::KeptObserver;
-use tailwater_server::Snapshot;
 
 /// Configuration of the export: no value of this type exists.
 #[derive(Debug)]
@@ -29,22 +28,6 @@ impl ExportConfig {
     pub fn observe_kept(&self, _: &Arc<Counts>) -> (Option<KeptObserver>, Option<Receiver<String>>) {
         match *self {}
     }
-}
-
-/// Sources of what would be exported.
-#[derive(Debug)]
-#[allow(dead_code, reason = "nobody reads it without an export")]
-pub struct ExportSources {
-    /// Name of the server.
-    pub server: String,
-    /// Latest state of the server.
-    pub snapshot: Arc<Mutex<Snapshot>>,
-    /// Clock of the chains.
-    pub clock: Clock,
-    /// Packets of each chain that would be traced in a second.
-    pub traced_packets: u32,
-    /// Spans of kept packets, if packets are kept.
-    pub kept: Option<Receiver<String>>,
 }
 
 /// Counts of records, which do not exist.

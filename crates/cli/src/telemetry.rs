@@ -14,6 +14,7 @@ mod sampler;
 mod sender;
 
 use crate::error::CliError;
+pub use crate::export_sources::ExportSources;
 pub use endpoint::ExportConfig;
 pub use queue::{Counts, DROP_REASONS, SIGNALS};
 use queue::{LOGS, Queue, SPANS};
@@ -21,11 +22,9 @@ use records::{Resource, log_record};
 use sampler::Sampler;
 use sender::Sender;
 use std::sync::mpsc::Receiver;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use tailwater_dataplane::clock::Clock;
-use tailwater_server::Snapshot;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
@@ -33,21 +32,6 @@ use tokio::time::timeout;
 const PERIOD: Duration = Duration::from_millis(50);
 /// Longest time to send what is left at the end.
 const LAST: Duration = Duration::from_secs(2);
-
-/// Sources of what is exported.
-#[derive(Debug)]
-pub struct ExportSources {
-    /// Name of the server.
-    pub server: String,
-    /// Latest state of the server: its events, and its chains with their traces.
-    pub snapshot: Arc<Mutex<Snapshot>>,
-    /// Clock of the chains.
-    pub clock: Clock,
-    /// Packets of each chain that are traced in a second.
-    pub traced_packets: u32,
-    /// Spans of kept packets, if packets are kept.
-    pub kept: Option<Receiver<String>>,
-}
 
 /// Running export. Sends what is left, for at most two seconds, and ends its thread when dropped.
 #[derive(Debug)]

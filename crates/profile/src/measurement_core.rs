@@ -315,8 +315,8 @@ pub(crate) fn core_rate(packets: u64, gap_us: f64) -> Option<f64> {
 }
 
 /// Returns the packets per second, while the worker had its core, of all saturated windows, given as packets and
-/// microseconds of gaps, if none of them has several batches. Batches then take longer than a window: it has the packets
-/// of a whole one or none, and says nothing by itself.
+/// microseconds of gaps, if none of them has several batches. Batches then take longer than a window: it has the
+/// packets of a whole one or none, and says nothing by itself.
 pub(crate) fn rate_of_few(windows: impl Iterator<Item = (u64, f64)>) -> Option<f64> {
     const SEVERAL: u64 = 4 * 32;
     let (mut packets, mut had_s) = (0, 0.0);

@@ -143,19 +143,8 @@ pub(super) fn packet_spans(
         None => "forwarded",
     };
     let span = |id: &str, parent: &str, name: &str, times: [u64; 2], attributes: Vec<Value>| {
-        let [start, end] = times.map(|time| origin.saturating_add(time).to_string());
-        let span = json!({
-            "traceId": trace,
-            "spanId": id,
-            "parentSpanId": parent,
-            "name": name,
-            "kind": INTERNAL,
-            "startTimeUnixNano": start,
-            "endTimeUnixNano": end,
-            "attributes": attributes,
-            "status": {},
-        });
-        span.to_string()
+        let times = times.map(|time| origin.saturating_add(time));
+        span([&trace, id, parent], name, times, attributes, json!({}))
     };
     let mut attributes = vec![text("tailwater.chain", chain)];
     attributes.extend(of_key(&first.key));
@@ -224,26 +213,29 @@ pub(super) fn kept_spans(record: &KeptRecord<'_>, identifiers: &Identifiers) -> 
         "dropped" => json!({}),
         _ => json!({"code": ERROR, "message": record.reason}),
     };
-    let [arrival, began, ended] = record.times.map(|time| time.0.to_string());
-    let span = |id: &str, parent: &str, name: &str, start: &str, attributes: Vec<Value>, status: Value| {
-        let span = json!({
-            "traceId": trace,
-            "spanId": id,
-            "parentSpanId": parent,
-            "name": name,
-            "kind": INTERNAL,
-            "startTimeUnixNano": start,
-            "endTimeUnixNano": ended,
-            "attributes": attributes,
-            "status": status,
-        });
-        span.to_string()
-    };
-    let spans = [
-        span(&root, "", "packet", &arrival, attributes, status),
-        span(&identifiers.span(), &root, "chain", &began, of_chain, json!({})),
-    ];
-    (trace, spans)
+    let [arrival, began, ended] = record.times.map(|time| time.0);
+    let of_packet = span([&trace, &root, ""], "packet", [arrival, ended], attributes, status);
+    let batch = [trace.as_str(), &identifiers.span(), &root];
+    let of_batch = span(batch, "chain", [began, ended], of_chain, json!({}));
+    (trace, [of_packet, of_batch])
+}
+
+/// Span with the identifiers of its trace, of itself and of its parent, and its times since the Unix epoch, in
+/// nanoseconds.
+fn span([trace, id, parent]: [&str; 3], name: &str, times: [u64; 2], attributes: Vec<Value>, status: Value) -> String {
+    let [start, end] = times.map(|time| time.to_string());
+    let span = json!({
+        "traceId": trace,
+        "spanId": id,
+        "parentSpanId": parent,
+        "name": name,
+        "kind": INTERNAL,
+        "startTimeUnixNano": start,
+        "endTimeUnixNano": end,
+        "attributes": attributes,
+        "status": status,
+    });
+    span.to_string()
 }
 
 /// Attributes of a packet's flow, most in the names of OpenTelemetry's conventions.

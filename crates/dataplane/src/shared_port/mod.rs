@@ -425,9 +425,9 @@ impl SharedPort {
     }
 
     /// Begins a change of several chains: those that start get packets together, when it [ends](Self::end_change).
-    /// Until then, packets of chains that end count as unmatched, also if one with another match takes the place of such
-    /// a chain, and all others get what they got before. With `drops_unmatched`, packets that no
-    /// chain matches are dropped meanwhile, although the port forwards such packets otherwise.
+    /// Until then, packets of chains that end count as unmatched, also if one with another match takes the place of
+    /// such a chain, and all others get what they got before. With `drops_unmatched`, packets that no chain matches are
+    /// dropped meanwhile, although the port forwards such packets otherwise.
     pub fn begin_change(&self, drops_unmatched: bool) {
         let mut chains = self.lock_chains();
         chains.begin_joint_change(drops_unmatched);

@@ -23,6 +23,17 @@ fn offloaded(done: &Done) -> u64 {
     done.report.scaling.expect("dispatchers").packets_offloaded
 }
 
+/// Function of the test's own.
+fn own(name: &str, make: impl Fn() -> Box<dyn NetworkFunction> + Send + Sync + 'static) -> FunctionSpec {
+    FunctionSpec {
+        name: name.to_owned(),
+        config: OwnFunction::new("Own", make).into(),
+        files: Vec::new(),
+        branch: None,
+        on_failure: Default::default(),
+    }
+}
+
 /// RSS buckets are lent to auxiliary cores and taken back at random, as often as possible, by one dispatcher and by two
 /// that exchange buckets. Everything is as on one core, and the next run goes on with it, on auxiliary cores, too.
 #[test]
@@ -103,13 +114,7 @@ fn lent_buckets_with_state_cost_no_allocation() {
             sums: Arc::clone(&of_run),
         })
     };
-    spec.functions.push(FunctionSpec {
-        name: "watches".to_owned(),
-        config: OwnFunction::new("Own", watches).into(),
-        files: Vec::new(),
-        branch: None,
-        on_failure: Default::default(),
-    });
+    spec.functions.push(own("watches", watches));
     let traffic = trace(folder, &packets(8000), Nanos::from_micros(40));
     let _alone = ALONE.lock().unwrap_or_else(|error| error.into_inner());
     let stop = AtomicBool::new(false);
@@ -219,13 +224,7 @@ fn a_panic_among_lent_buckets_ends_the_run_with_its_books_in_order() {
         let lent = random_leases(seed, 1, Mode::Sleep, 0);
         let (mut spec, config) = plan(folder, NAT, PATIENT, (1, None, Some(lent)));
         let dies = || -> Box<dyn NetworkFunction> { Box::new(Dies(300)) };
-        spec.functions.push(FunctionSpec {
-            name: "dies".to_owned(),
-            config: OwnFunction::new("Own", dies).into(),
-            files: Vec::new(),
-            branch: None,
-            on_failure: Default::default(),
-        });
+        spec.functions.push(own("dies", dies));
         let traffic = bursts(folder, &packets(1200), Nanos::from_millis(2));
         let _alone = ALONE.lock().unwrap_or_else(|error| error.into_inner());
         let stop = AtomicBool::new(false);

@@ -94,8 +94,8 @@ impl Wasm {
         u64::from(self.loaded.limits.instructions) * packets as u64
     }
 
-    /// Creates a new instance, once the packets have paid for it: a function that is ended again and again takes at most
-    /// twice the time that its limit allows.
+    /// Creates a new instance, once the packets have paid for it: a function that is ended again and again takes at
+    /// most twice the time that its limit allows.
     #[cold]
     fn renew(&mut self, packets: usize, cost: u64) {
         self.saved += self.budget(packets);

@@ -3,8 +3,8 @@
 //! A module is checked and translated (`program`), described by the same `tailwater_function` as a library
 //! (`description`, `layout`), and run on a memory of its own (`machine`). The host copies packets and flow states into
 //! that memory and the results out of it (`function`, `state_slots`), so a module can reach nothing else. Every call
-//! has a limit of instructions. A call that exceeds it, or accesses memory out of bounds, ends the module's instance, and
-//! a new one takes its place. Flow states stay with the host.
+//! has a limit of instructions. A call that exceeds it, or accesses memory out of bounds, ends the module's instance,
+//! and a new one takes its place. Flow states stay with the host.
 //!
 //! The engine is an interpreter and not a compiler: it adds six crates instead of a code generator, makes no executable
 //! pages, which confined processes may not have, and handles no signals. Its cost is measured in the function's page.

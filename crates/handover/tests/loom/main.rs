@@ -5,8 +5,8 @@
 //!     --target-dir target/loom
 //! ```
 //!
-//! Models of three cores take most of the time: `LOOM_MAX_PREEMPTIONS` bounds them instead of the usual two preemptions,
-//! which `make test` sets to one.
+//! Models of three cores take most of the time: `LOOM_MAX_PREEMPTIONS` bounds them instead of the usual two
+//! preemptions, which `make test` sets to one.
 #![cfg(loom)]
 
 mod helping;
