@@ -65,7 +65,10 @@ esac
 
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
-clippy-driver "$rustc" "${linted[@]}" --emit=metadata --out-dir "$out"
+# The unit tests of a library or program have its code, too, and are compiled apart.
+if [[ -n $tests || $source != *src/@(lib|main).rs ]] || grep -q '^test = false' "$CARGO_MANIFEST_DIR/Cargo.toml"; then
+    clippy-driver "$rustc" "${linted[@]}" --emit=metadata --out-dir "$out"
+fi
 case $tests$source in
 yes*) ;;
 *src/main.rs) rustdoc "${documented[@]}" --document-private-items --out-dir "$out" ;;

@@ -15,16 +15,19 @@ use tailwater_dataplane::shared_port::Unmatched;
 use tailwater_handover::park::Mode;
 use tailwater_net::Nanos;
 
-/// More than a dedicated core can do by itself.
+/// Time between two packets. A core has time to spare, with which processes can start.
 const SPACING: Nanos = Nanos(30_000);
 
-const FUNCTIONS: &str = "{nat: {external: [203.0.113.0/28]}}, {accounting: }, {synthetic: {cycles: 4000}}";
+/// Packets that come at once: more than a dedicated core can process by itself in time.
+const BURST: u32 = 1_000;
+
+const FUNCTIONS: &str = "{nat: {external: [203.0.113.0/28]}}, {accounting: }, {synthetic: {cycles: 12000}}";
 
 /// Server with a dedicated core and an auxiliary one, whose other threads avoid the first.
 fn start(networks: u8) -> (Server, usize, AvoidCores) {
     let auxiliary = cores::available()[0];
     // Repeated traffic would be of other flows each time.
-    let trace = trace(networks, SPACING, PACKETS);
+    let trace = trace_of_bursts(networks, (SPACING, BURST), PACKETS);
     let server = Server::with_auxiliary(trace, 1, vec![auxiliary], (false, Unmatched::Drop));
     let elsewhere = AvoidCores::new(&server.cores);
     (server, auxiliary, elsewhere)

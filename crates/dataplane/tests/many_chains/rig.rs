@@ -30,10 +30,13 @@ use tailwater_traffic::{LoadOptions, Notice, Packet, PacketSource, Trace, Traffi
 /// Longest wait for something that happens soon.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Packets of equal spacing to `10.N.0.0/16`, where N is the remainder of their number, and of 50 flows each.
+/// Packets to `10.N.0.0/16`, where N is the remainder of their number, and of 50 flows each.
 pub struct ToNetworks {
     networks: u8,
+    /// Mean time between two packets.
     spacing: Nanos,
+    /// Number of packets that come at once.
+    burst: u32,
     left: u32,
     number: u32,
     frame: Vec<u8>,
@@ -57,7 +60,7 @@ impl PacketSource for ToNetworks {
             .to_vec()
             .expect("a short frame");
         Ok(Some(Packet {
-            timestamp: Nanos(u64::from(number) * self.spacing.0),
+            timestamp: Nanos(u64::from(number - number % self.burst) * self.spacing.0),
             data: &self.frame,
             wire_length: self.frame.len() as u32,
         }))
@@ -72,10 +75,17 @@ impl PacketSource for ToNetworks {
     }
 }
 
+/// Traffic of equal spacing.
 pub fn trace(networks: u8, spacing: Nanos, packets: u32) -> Trace {
+    trace_of_bursts(networks, (spacing, 1), packets)
+}
+
+/// Traffic with this mean time between packets, of which some come at once.
+pub fn trace_of_bursts(networks: u8, (spacing, burst): (Nanos, u32), packets: u32) -> Trace {
     let mut source = ToNetworks {
         networks,
         spacing,
+        burst,
         left: packets,
         number: 0,
         frame: Vec::new(),
