@@ -104,9 +104,9 @@ def packed(content):
 def fill(root, built):
     program = built / "tailwater"
     put(root, "usr/bin/tailwater", program, 0o755)
-    subprocess.run(["strip", "--strip-debug", root / "usr/bin/tailwater"], check=True)
     put(root, "usr/lib/tailwater/libtailwater_nf.a", built / "libtailwater_nf.a")
-    for header in (ROOT / "crates/sdk/include").iterdir():
+    # What modules need besides comes with `tailwater new-function`.
+    for header in (ROOT / "crates/sdk/include").glob("*.h"):
         put(root, f"usr/include/{header.name}", header)
     with tempfile.TemporaryDirectory() as pages:
         output(program, "man-pages", pages)
@@ -142,6 +142,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         root = pathlib.Path(folder) / "tailwater"
         fill(root, built)
+        subprocess.run(["strip", "--strip-debug", root / "usr/bin/tailwater"], check=True)
         size = sum(path.stat().st_size for path in root.rglob("*") if path.is_file()) // 1024
         values = {"version": version, "machine": machine, "size": size, "depends": depends(program)}
         put(root, "DEBIAN/control", CONTROL.format(**values))

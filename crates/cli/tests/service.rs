@@ -78,3 +78,32 @@ fn a_long_version_tells_the_parts() {
     assert_eq!(short.lines().count(), 1, "{short}");
     assert_eq!(long.lines().next(), short.lines().next());
 }
+
+/// Without its compression, which takes long.
+#[test]
+fn the_package_has_all_its_files() {
+    let folder = Folder::new();
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_tailwater"), folder.path("tailwater")).unwrap();
+    folder.write("libtailwater_nf.a", "");
+    let tools = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tools");
+    let filled = std::process::Command::new("python3")
+        .args([
+            "-B",
+            "-c",
+            "import debian, pathlib, sys; debian.fill(*map(pathlib.Path, sys.argv[1:]))",
+        ])
+        .args([folder.path("package"), folder.0.clone()])
+        .env("PYTHONPATH", tools)
+        .output()
+        .unwrap();
+    assert!(filled.status.success(), "{}", text(&filled.stderr));
+    for file in [
+        "bin/tailwater",
+        "include/tailwater_nf.h",
+        "share/man/man1/tailwater-run.1.gz",
+        "share/doc/tailwater/examples/nat.yaml",
+        "lib/systemd/system/tailwater.service",
+    ] {
+        assert!(folder.path("package/usr").join(file).is_file(), "{file}");
+    }
+}
