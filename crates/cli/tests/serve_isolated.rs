@@ -219,8 +219,8 @@ fn take_over(folder: &Folder, more: &[&str]) -> Serving {
     ))
 }
 
-/// Waits for the end of a server that was taken over. Asserts that it has lost nothing.
-fn assert_taken_over(mut serving: Serving, folder: &Folder) {
+/// Waits for the end of a server that was taken over. Asserts that it has lost nothing. Returns its report.
+fn assert_taken_over(mut serving: Serving, folder: &Folder) -> Value {
     let output = serving.0.take().unwrap().wait_with_output().unwrap();
     let told = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{told}");
@@ -237,6 +237,66 @@ fn assert_taken_over(mut serving: Serving, folder: &Folder) {
         let events = folder.run(&["events", "--socket", "edge.sock"]);
         String::from_utf8_lossy(&events.stdout).contains("TookOver")
     });
+    report
+}
+
+/// Function in C that counts the packets of each flow, and sums those of flows that have ended.
+const BOOKS: &str = r#"
+#include <tailwater_nf.h>
+static int process(void *instance, struct tw_batch *batch) {
+    (void)instance;
+    for (uint32_t i = 0; i < batch->count; i++) {
+        uint64_t *packets = tw_update(&batch->packets[i]);
+        if (batch->packets[i].flags & TW_NEW_FLOW && *packets > 0) batch->counters[0]++;
+        ++*packets;
+    }
+    return 0;
+}
+static void flows_ended(void *instance, const struct tw_ended_flow *flows, uint32_t count, uint64_t *counters) {
+    (void)instance;
+    for (uint32_t i = 0; i < count; i++) counters[1] += *(const uint64_t *)flows[i].state;
+}
+static const char *const names[] = {"returned-flows", "packets-of-ended-flows"};
+const struct tw_function tailwater_function = {
+    TW_FUNCTION_HEAD, .name = "books", .flags = TW_HEADERS_ONLY, .state_bytes = 8, .state_version = 1,
+    .counters = names, .counter_count = 2, .process = process, .flows_ended = flows_ended,
+};
+"#;
+
+/// Builds [`BOOKS`] as a library beside the chains.
+fn build_books(folder: &Folder) {
+    folder.write("books.c", BOOKS);
+    let mut cc = Command::new("cc");
+    cc.args(["-std=c11", "-fPIC", "-shared", "-I"])
+        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../sdk/include"))
+        .args(["-o", "chains/books.so", "books.c"])
+        .current_dir(&folder.0);
+    assert!(cc.status().unwrap().success());
+}
+
+/// Asserts that flows of the chain `apart` were opened once in two processes, found again by the second one, and that
+/// the packets of the flows that it ended are those of both.
+fn assert_flows_passed(first: &Value, second: &Value) {
+    let of = |report: &Value| {
+        let chains = report["chains"].as_array().unwrap();
+        let mut apart = chains.iter().filter(|chain| chain["name"] == "apart");
+        apart.next().unwrap()["report"].clone()
+    };
+    let (first, second) = (of(first), of(second));
+    let opened = [&first, &second].map(|report| number(&report["flows"]["opened"]));
+    assert!(opened[0] > 0, "{first}");
+    assert_eq!(opened[0] + opened[1], number(&second["flows"]["active"]), "{second}");
+    let events = second["packets"]["packet_events"].as_array().unwrap();
+    let count = |name: &str| {
+        let of_name = |event: &&Value| event["reason"] == name;
+        events.iter().find(of_name).map_or(0, |event| number(&event["count"]))
+    };
+    assert!(count("returned-flows") > 0, "{second}");
+    assert_eq!(
+        count("packets-of-ended-flows"),
+        number(&second["packets"]["delivered"]),
+        "{second}"
+    );
 }
 
 /// Both servers have processes on the core at real-time priority for a while, and none of them naps.
@@ -251,32 +311,36 @@ fn isolated_chains_pass_to_a_process_that_takes_over() {
     let text = fs::read_to_string(folder.0.join("server.yaml")).unwrap();
     folder.write("server.yaml", &text.replace("5kpps", "1kpps"));
     folder.chain("plain", "10.0.0.0/17", "{nat: {external: [198.19.255.0/28]}}");
-    folder.write(
-        "chains/apart.yaml",
-        &apart("{count: {counters: [{name: all}]}}, {forward: }", PROCESS),
-    );
+    build_books(&folder);
+    let kept = "{nat: {external: [198.19.254.0/24]}}, {accounting: }, \
+                {policer: {limits: [{per: flow, rate: 1Gbps, burst: 1000000}]}}, {library: {file: ./books.so}}";
+    let flows = "  flows: {idleTimeout: 86400s, capacity: 65536}\n";
+    folder.write("chains/apart.yaml", &(apart(kept, PROCESS) + flows));
     let serving = Serving::start(&folder);
     await_both(&folder);
     let first = below(&serving);
     let next = take_over(&folder, &[]);
-    assert_taken_over(serving, &folder);
+    let before = assert_taken_over(serving, &folder);
     await_both(&folder);
     await_gone(&first);
     let second = below(&next);
     assert!(second.len() >= 4, "{second:?}");
     assert_eq!(state_of(&folder), [".chain.apart-", "generation"]);
-    // State of an isolated function does not pass.
-    let text = apart("{count: {counters: [{name: all}]}}, {accounting: }", PROCESS);
+    // State that only the function's process can read does not pass.
+    let text = apart(
+        "{count: {counters: [{name: all}]}}, {urlFilter: {patterns: [x.example]}}",
+        PROCESS,
+    );
     folder.write("apart.yaml", &text);
     folder.ok(&["apply", "-f", "apart.yaml"]);
     folder.write("chains/apart.yaml", &text);
     let refused = take_over(&folder, &[]).0.take().unwrap().wait_with_output().unwrap();
     let told = String::from_utf8_lossy(&refused.stderr);
-    let expected = "--take-over would lose the state of function accounting of chain apart; add --lose-state to accept";
+    let expected = "--take-over would lose the state of function urlFilter of chain apart; add --lose-state to accept";
     assert!(refused.status.code() == Some(2) && told.contains(expected), "{told}");
     let third = below(&next);
     let last = take_over(&folder, &["--lose-state"]);
-    assert_taken_over(next, &folder);
+    assert_flows_passed(&before, &assert_taken_over(next, &folder));
     await_gone(&third);
     // Processes that replace others find their chain's file, which the old server's end has left.
     let fourth = below(&last);

@@ -2,6 +2,7 @@
 
 use super::error::IsolationError;
 use super::lifetimes::RemoteLifetimes;
+use super::transfer::FlowTransfer;
 use crate::layout::{REQUEST_AREA_BYTES, RESPONSE_AREA_BYTES, RequestArea, ResponseArea};
 use crate::memory::{Memory, file, filled, read_only};
 use crate::message::Description;
@@ -47,6 +48,8 @@ struct FlowsOf {
     snapshots: Option<(Arc<File>, Arc<FlowSnapshots>)>,
     /// Flow lifetimes; only if this function determines them.
     lifetimes: Option<Arc<RemoteLifetimes>>,
+    /// State that can pass to another process of the server; only if it can.
+    transfer: Option<Arc<FlowTransfer>>,
 }
 
 impl FlowsOf {
@@ -68,11 +71,13 @@ impl FlowsOf {
         let lifetimes = requirements.lifetimes.as_ref();
         let lifetimes = lifetimes.map(|(by, bytes)| RemoteLifetimes::open(&flows, config, by, *bytes));
         let lifetimes = lifetimes.transpose()?.map(Arc::new);
+        let transfer = FlowTransfer::open(&flows, config, function, &requirements.transfer)?.map(Arc::new);
         if !durable || function.durable.is_none() || function.piece_bytes == 0 {
             return Ok(FlowsOf {
                 flows: Some(flows),
                 snapshots: None,
                 lifetimes,
+                transfer,
             });
         }
         let piece_bytes = function.piece_bytes as usize;
@@ -84,6 +89,7 @@ impl FlowsOf {
             flows: Some(flows),
             snapshots: Some((file, images)),
             lifetimes,
+            transfer,
         })
     }
 }
@@ -193,6 +199,11 @@ impl Area {
     /// Returns the flow lifetimes of the first function that determines them.
     pub(super) fn lifetimes(&self) -> Option<&Arc<RemoteLifetimes>> {
         self.flows.iter().find_map(|flows| flows.lifetimes.as_ref())
+    }
+
+    /// Returns function `k`'s flow state, if it can pass to another process of the server.
+    pub(super) fn transfer(&self, k: usize) -> Option<&Arc<FlowTransfer>> {
+        self.flows[k].transfer.as_ref()
     }
 
     /// Returns the snapshots of function `k`'s flow state, if it is stored externally.

@@ -31,6 +31,7 @@ mod slot;
 mod standard_error;
 mod starter;
 mod status;
+mod transfer;
 mod turn_watch;
 mod watchdog;
 
