@@ -1,11 +1,14 @@
 //! A server with chains whose functions run in processes of their own, as a user runs it.
 #![cfg(feature = "control")]
 
+#[path = "serve_isolated/books.rs"]
+mod books;
 mod common;
 #[path = "isolation/processes.rs"]
 #[allow(dead_code, reason = "shared with other tests")]
 mod processes;
 
+use books::{assert_books_balance, assert_flows_passed, build_books};
 use common::chain_server::*;
 use processes::{family_of, is_there, places_of, signal};
 use serde_json::Value;
@@ -240,65 +243,6 @@ fn assert_taken_over(mut serving: Serving, folder: &Folder) -> Value {
     report
 }
 
-/// Function in C that counts the packets of each flow, and sums those of flows that have ended.
-const BOOKS: &str = r#"
-#include <tailwater_nf.h>
-static int process(void *instance, struct tw_batch *batch) {
-    (void)instance;
-    for (uint32_t i = 0; i < batch->count; i++) {
-        uint64_t *packets = tw_update(&batch->packets[i]);
-        if (batch->packets[i].flags & TW_NEW_FLOW && *packets > 0) batch->counters[0]++;
-        ++*packets;
-    }
-    return 0;
-}
-static void flows_ended(void *instance, const struct tw_ended_flow *flows, uint32_t count, uint64_t *counters) {
-    (void)instance;
-    for (uint32_t i = 0; i < count; i++) counters[1] += *(const uint64_t *)flows[i].state;
-}
-static const char *const names[] = {"returned-flows", "packets-of-ended-flows"};
-const struct tw_function tailwater_function = {
-    TW_FUNCTION_HEAD, .name = "books", .flags = TW_HEADERS_ONLY, .state_bytes = 8, .state_version = 1,
-    .counters = names, .counter_count = 2, .process = process, .flows_ended = flows_ended,
-};
-"#;
-
-/// Builds [`BOOKS`] as a library beside the chains.
-fn build_books(folder: &Folder) {
-    folder.write("books.c", BOOKS);
-    let mut cc = Command::new("cc");
-    cc.args(["-std=c11", "-fPIC", "-shared", "-I"])
-        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../sdk/include"))
-        .args(["-o", "chains/books.so", "books.c"])
-        .current_dir(&folder.0);
-    assert!(cc.status().unwrap().success());
-}
-
-/// Asserts that flows of the chain `apart` were opened once in two processes, found again by the second one, and that
-/// the packets of the flows that it ended are those of both.
-fn assert_flows_passed(first: &Value, second: &Value) {
-    let of = |report: &Value| {
-        let chains = report["chains"].as_array().unwrap();
-        let mut apart = chains.iter().filter(|chain| chain["name"] == "apart");
-        apart.next().unwrap()["report"].clone()
-    };
-    let (first, second) = (of(first), of(second));
-    let opened = [&first, &second].map(|report| number(&report["flows"]["opened"]));
-    assert!(opened[0] > 0, "{first}");
-    assert_eq!(opened[0] + opened[1], number(&second["flows"]["active"]), "{second}");
-    let events = second["packets"]["packet_events"].as_array().unwrap();
-    let count = |name: &str| {
-        let of_name = |event: &&Value| event["reason"] == name;
-        events.iter().find(of_name).map_or(0, |event| number(&event["count"]))
-    };
-    assert!(count("returned-flows") > 0, "{second}");
-    assert_eq!(
-        count("packets-of-ended-flows"),
-        number(&second["packets"]["delivered"]),
-        "{second}"
-    );
-}
-
 /// Both servers have processes on the core at real-time priority for a while, and none of them naps.
 #[test]
 fn isolated_chains_pass_to_a_process_that_takes_over() {
@@ -310,12 +254,22 @@ fn isolated_chains_pass_to_a_process_that_takes_over() {
     folder.server("");
     let text = fs::read_to_string(folder.0.join("server.yaml")).unwrap();
     folder.write("server.yaml", &text.replace("5kpps", "1kpps"));
-    folder.chain("plain", "10.0.0.0/17", "{nat: {external: [198.19.255.0/28]}}");
+    folder.chain("plain", "10.0.0.0/18", "{nat: {external: [198.19.255.0/28]}}");
     build_books(&folder);
     let kept = "{nat: {external: [198.19.254.0/24]}}, {accounting: }, \
                 {policer: {limits: [{per: flow, rate: 1Gbps, burst: 1000000}]}}, {library: {file: ./books.so}}";
-    let flows = "  flows: {idleTimeout: 86400s, capacity: 65536}\n";
+    let flows = "  flows: {idleTimeout: 86400s, capacity: 8192}\n";
     folder.write("chains/apart.yaml", &(apart(kept, PROCESS) + flows));
+    // No connection ends by itself.
+    let timeouts = "handshake established closing timeWait closed udp udpAnswered icmp other otherAnswered denied";
+    let timeouts = timeouts.replace(' ', ": 86400s, ");
+    let walled = format!(
+        "{{firewall: {{zones: {{all: {{prefixes: any}}}}, rules: [allow], tcp: {{windows: liberal, midstream: allow}}, \
+         timeouts: {{{timeouts}: 86400s}}}}}}, {{loadBalancer: {{services: [{{address: 0.0.0.0/0, port: any, protocol: udp, \
+         backends: [{{address: 192.0.2.1}}, {{address: 192.0.2.2}}]}}]}}}}, {{library: {{file: ./books.so}}}}"
+    );
+    let walled = chain("walled", "10.0.64.0/18", &walled) + PROCESS + flows;
+    folder.write("chains/walled.yaml", &walled);
     let serving = Serving::start(&folder);
     await_both(&folder);
     let first = below(&serving);
@@ -325,7 +279,7 @@ fn isolated_chains_pass_to_a_process_that_takes_over() {
     await_gone(&first);
     let second = below(&next);
     assert!(second.len() >= 4, "{second:?}");
-    assert_eq!(state_of(&folder), [".chain.apart-", "generation"]);
+    assert_eq!(state_of(&folder), [".chain.apart-", ".chain.walled-", "generation"]);
     // State that only the function's process can read does not pass.
     let text = apart(
         "{count: {counters: [{name: all}]}}, {urlFilter: {patterns: [x.example]}}",
@@ -340,7 +294,11 @@ fn isolated_chains_pass_to_a_process_that_takes_over() {
     assert!(refused.status.code() == Some(2) && told.contains(expected), "{told}");
     let third = below(&next);
     let last = take_over(&folder, &["--lose-state"]);
-    assert_flows_passed(&before, &assert_taken_over(next, &folder));
+    let after = assert_taken_over(next, &folder);
+    for name in ["apart", "walled"] {
+        assert_flows_passed(name, [&before, &after]);
+    }
+    assert_books_balance("apart", &after);
     await_gone(&third);
     // Processes that replace others find their chain's file, which the old server's end has left.
     let fourth = below(&last);

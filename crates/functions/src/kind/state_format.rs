@@ -2,7 +2,8 @@
 
 use std::fmt;
 use std::sync::Arc;
-use tailwater_net::Nanos;
+use tailwater_chain::shared_counters::SharedCounters;
+use tailwater_net::{FlowKey, Nanos};
 
 /// Flow state of an isolated function that can pass to another process of the server.
 #[derive(Clone, Debug, Default)]
@@ -22,6 +23,9 @@ pub enum StateTransfer {
 /// process that is not trusted: any are allowed.
 pub type StateConversion = Arc<dyn Fn(&mut [u8], Nanos) + Send + Sync>;
 
+/// Opens what belongs to an imported flow of this key, and may change its state.
+pub type OpenImported = Arc<dyn Fn(&FlowKey, &mut [u8]) + Send + Sync>;
+
 /// Portable form of a function's flow state, the same as the function's own
 /// [`DurableState`](tailwater_chain::function::DurableState) makes.
 #[derive(Clone)]
@@ -34,17 +38,29 @@ pub struct StateFormat {
     pub to_durable: StateConversion,
     /// Conversion from the portable form.
     pub restore_durable: StateConversion,
+    /// Access to tables in the counters that the function's processes share, if its flows have entries there.
+    pub tables: Option<Arc<dyn Fn(&SharedCounters) -> OpenImported + Send + Sync>>,
 }
 
 impl StateFormat {
-    /// State that is portable as it is.
-    pub fn as_it_is(version: u32, bytes: usize) -> StateFormat {
+    /// State of this version and size, with the conversions to and from its portable form.
+    pub fn converted(
+        (version, bytes): (u32, usize),
+        to_durable: impl Fn(&mut [u8], Nanos) + Send + Sync + 'static,
+        restore_durable: impl Fn(&mut [u8], Nanos) + Send + Sync + 'static,
+    ) -> StateFormat {
         StateFormat {
             version,
             bytes,
-            to_durable: Arc::new(|_, _| ()),
-            restore_durable: Arc::new(|_, _| ()),
+            to_durable: Arc::new(to_durable),
+            restore_durable: Arc::new(restore_durable),
+            tables: None,
         }
+    }
+
+    /// State that is portable as it is.
+    pub fn as_it_is(version: u32, bytes: usize) -> StateFormat {
+        StateFormat::converted((version, bytes), |_, _| (), |_, _| ())
     }
 }
 

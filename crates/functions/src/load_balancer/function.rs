@@ -118,12 +118,11 @@ pub(super) fn state_format(config: &LoadBalancerConfig) -> StateFormat {
     });
     let fingerprints = Arc::new(fingerprints);
     let own = Arc::clone(&fingerprints);
-    StateFormat {
-        version: FORMAT_VERSION,
-        bytes: size_of::<DurableTarget>(),
-        to_durable: Arc::new(move |state, _| to_durable(&own, state)),
-        restore_durable: Arc::new(move |state, _| restore_durable(&fingerprints, state)),
-    }
+    StateFormat::converted(
+        (FORMAT_VERSION, size_of::<DurableTarget>()),
+        move |state, _| to_durable(&own, state),
+        move |state, _| restore_durable(&fingerprints, state),
+    )
 }
 
 /// Replaces the target number, which is local to an instance, by the target's fingerprint.

@@ -200,12 +200,7 @@ const FORMAT_VERSION: u32 = 1;
 
 /// Portable form of the state, made without an instance.
 pub(super) fn state_format() -> StateFormat {
-    StateFormat {
-        version: FORMAT_VERSION,
-        bytes: size_of::<FlowState>(),
-        to_durable: Arc::new(to_durable),
-        restore_durable: Arc::new(restore_durable),
-    }
+    StateFormat::converted((FORMAT_VERSION, size_of::<FlowState>()), to_durable, restore_durable)
 }
 
 fn to_durable(state: &mut [u8], origin: Nanos) {

@@ -39,6 +39,9 @@ pub(super) struct Flows {
     pub(super) origin: Option<Nanos>,
 }
 
+/// Function, and the memory of the counters that its processes share, if it has any.
+pub(super) type SharedFunction = (Description, Requirements, Option<Arc<File>>);
+
 /// Flow state of one function.
 #[derive(Clone, Debug, Default)]
 struct FlowsOf {
@@ -54,8 +57,7 @@ struct FlowsOf {
 
 impl FlowsOf {
     fn create(
-        function: &Description,
-        requirements: &Requirements,
+        (function, requirements, counters): &SharedFunction,
         table: TableShape,
         durable: bool,
     ) -> io::Result<FlowsOf> {
@@ -71,7 +73,8 @@ impl FlowsOf {
         let lifetimes = requirements.lifetimes.as_ref();
         let lifetimes = lifetimes.map(|(by, bytes)| RemoteLifetimes::open(&flows, config, by, *bytes));
         let lifetimes = lifetimes.transpose()?.map(Arc::new);
-        let transfer = FlowTransfer::open(&flows, config, function, &requirements.transfer)?.map(Arc::new);
+        let transfer =
+            FlowTransfer::open((&flows, counters.as_deref()), config, function, &requirements.transfer)?.map(Arc::new);
         if !durable || function.durable.is_none() || function.piece_bytes == 0 {
             return Ok(FlowsOf {
                 flows: Some(flows),
@@ -96,20 +99,20 @@ impl FlowsOf {
 
 impl Flows {
     pub(super) fn create(
-        functions: &[(Description, Requirements)],
+        functions: &[SharedFunction],
         table: TableShape,
         origin: Option<Nanos>,
     ) -> Result<Flows, IsolationError> {
-        let mut requirements = functions.iter().map(|(_, requirements)| requirements);
+        let mut requirements = functions.iter().map(|(_, requirements, _)| requirements);
         let table = TableShape {
             connections: table.connections || requirements.any(|of| of.tracks_connections),
             ..table
         };
-        let reads_only = functions.iter().map(|(_, requirements)| requirements.reads_only);
+        let reads_only = functions.iter().map(|(_, requirements, _)| requirements.reads_only);
         let reads_only = reads_only.collect();
         let functions = functions
             .iter()
-            .map(|(function, requirements)| FlowsOf::create(function, requirements, table, origin.is_some()));
+            .map(|function| FlowsOf::create(function, table, origin.is_some()));
         Ok(Flows {
             functions: functions.collect::<io::Result<_>>().map_err(IsolationError::Memory)?,
             reads_only,

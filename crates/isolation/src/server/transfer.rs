@@ -6,23 +6,36 @@
 
 use crate::memory::Memory;
 use crate::message::Description;
+use std::fmt;
 use std::fs::File;
 use std::io;
 use std::time::Duration;
 use tailwater_chain::chain::IsolatedState;
 use tailwater_chain::flow_table::ReplicaConfig;
 use tailwater_chain::function::{RemoteFlow, RemoteTransfer};
-use tailwater_functions::kind::{StateFormat, StateTransfer};
+use tailwater_chain::shared_counters::SharedCounters;
+use tailwater_functions::kind::{OpenImported, StateFormat, StateTransfer};
 use tailwater_net::{FlowKey, Nanos};
 use tailwater_sdk::program::StoredFlows;
 use tailwater_sdk::protocol::layout::FlowSlot;
 
 /// Flow state of one function.
-#[derive(Debug)]
 pub(super) struct FlowTransfer {
     format: StateFormat,
     is_directed: bool,
     flows: SharedFlows,
+    /// Opens what belongs to imported flows.
+    open_imported: Option<OpenImported>,
+}
+
+impl fmt::Debug for FlowTransfer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FlowTransfer")
+            .field("format", &self.format)
+            .field("is_directed", &self.is_directed)
+            .field("flows", &self.flows)
+            .finish_non_exhaustive()
+    }
 }
 
 /// Flows in the memory of a function's processes.
@@ -33,9 +46,10 @@ enum SharedFlows {
 }
 
 impl FlowTransfer {
-    /// Opens the flow state in a file of this shape; `None` if it does not pass.
+    /// Opens the flow state in a file of this shape, and tables in the counters that the function's processes share, if
+    /// there are any; `None` if the state does not pass.
     pub(super) fn open(
-        file: &File,
+        (file, counters): (&File, Option<&File>),
         config: ReplicaConfig,
         function: &Description,
         transfer: &StateTransfer,
@@ -61,7 +75,12 @@ impl FlowTransfer {
                 None => return Ok(None),
             },
         };
+        let open_imported = match (&format.tables, counters) {
+            (Some(tables), Some(counters)) => Some(tables(&SharedCounters::in_file(counters)?)),
+            _ => None,
+        };
         Ok(Some(FlowTransfer {
+            open_imported,
             format,
             is_directed: config.directed,
             flows,
@@ -106,10 +125,107 @@ impl RemoteTransfer for FlowTransfer {
         let (slot, generation) = (self.slot(flow), flow.generation);
         let mut state = from.to_vec();
         (self.format.restore_durable)(&mut state, origin);
+        if let Some(open) = &self.open_imported {
+            open(key, &mut state);
+        }
         // The slot is one of the flow table, and the state has the format's size.
         match &self.flows {
             SharedFlows::BuiltIn(flows, memory) => flows.write(memory, (slot, generation), key, &state),
             SharedFlows::ThirdParty(flows) => flows.write(FlowSlot { flow: slot, generation }, key, &state),
         };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::filled;
+
+    fn description(state_bytes: usize, piece_bytes: usize) -> Description {
+        Description {
+            name: "test".to_owned(),
+            state_bytes: state_bytes as u32,
+            wants_flow_ends: false,
+            opens_companions: false,
+            durable: Some(3),
+            can_restart: false,
+            piece_bytes: piece_bytes as u32,
+            drop_reasons: Vec::new(),
+            counters: Vec::new(),
+        }
+    }
+
+    /// What one server writes, it and the next one read in the same form, each flow and direction its own.
+    #[test]
+    fn state_is_read_as_it_was_written() {
+        const BYTES: usize = 12;
+        let conversion = |by: u8| move |state: &mut [u8], _| state[0] = state[0].wrapping_add(by);
+        let converted = StateFormat::converted((3, BYTES), conversion(1), conversion(255));
+        let key = FlowKey::v4([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 17, 1, 2);
+        for (transfer, state_bytes) in [
+            (StateTransfer::Converted(converted), 64),
+            (StateTransfer::AsItIs, 64),
+            (StateTransfer::ThirdParty, BYTES),
+        ] {
+            for directed in [false, true] {
+                let config = ReplicaConfig {
+                    capacity: 64,
+                    state_bytes,
+                    directed,
+                };
+                let file = filled("test", config.file_bytes()).unwrap();
+                let open = || {
+                    let function = description(state_bytes, BYTES);
+                    FlowTransfer::open((&file, None), config, &function, &transfer)
+                };
+                let flows = open().unwrap().unwrap();
+                assert_eq!((flows.format_version(), flows.bytes()), (3, BYTES));
+                let flow = |slot, generation, is_reversed| RemoteFlow {
+                    slot,
+                    generation,
+                    is_reversed,
+                };
+                let all = [(0, false), (0, true), (5, false), (5, true)];
+                let all = all.into_iter().filter(|(_, is_reversed)| directed || !is_reversed);
+                let state = |slot: u32, is_reversed: bool| [slot as u8 + 100 * u8::from(is_reversed); BYTES];
+                let mut read = [0; BYTES];
+                for (slot, is_reversed) in all.clone() {
+                    let flow = flow(slot, 7, is_reversed);
+                    assert!(!flows.export(flow, Nanos::ZERO, &mut read), "{flow:?}");
+                    flows.import(flow, &key, Nanos::ZERO, &state(slot, is_reversed));
+                }
+                for (slot, is_reversed) in all {
+                    assert!(flows.export(flow(slot, 7, is_reversed), Nanos::ZERO, &mut read));
+                    assert_eq!(read, state(slot, is_reversed), "{transfer:?}");
+                    // Another flow in the slot, and none.
+                    assert!(!flows.export(flow(slot, 8, is_reversed), Nanos::ZERO, &mut read));
+                    assert!(!flows.export(flow(slot, 0, is_reversed), Nanos::ZERO, &mut read));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn other_state_does_not_pass() {
+        let config = ReplicaConfig {
+            capacity: 64,
+            state_bytes: 64,
+            directed: false,
+        };
+        let file = filled("test", config.file_bytes()).unwrap();
+        let without = Description {
+            durable: None,
+            ..description(64, 0)
+        };
+        let large = StateFormat::as_it_is(1, 100);
+        for (function, transfer) in [
+            (&description(64, 12), StateTransfer::None),
+            (&without, StateTransfer::AsItIs),
+            (&without, StateTransfer::ThirdParty),
+            (&description(64, 12), StateTransfer::Converted(large)),
+        ] {
+            let opened = FlowTransfer::open((&file, None), config, function, &transfer).unwrap();
+            assert!(opened.is_none(), "{transfer:?}");
+        }
     }
 }
