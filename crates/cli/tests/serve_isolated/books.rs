@@ -39,27 +39,34 @@ pub fn build_books(folder: &Folder) {
     assert!(cc.status().unwrap().success());
 }
 
-/// Asserts that flows of a chain were opened once in two servers and found again by the second one, by their reports.
-pub fn assert_flows_passed(name: &str, [first, second]: [&Value; 2]) {
-    let of = |report: &Value| {
+/// Asserts that flows of a chain were opened once in several servers and found again by the last one, by their reports.
+pub fn assert_flows_passed(name: &str, reports: &[&Value]) {
+    let of = |report: &&Value| {
         let chains = report["chains"].as_array().unwrap();
         let mut named = chains.iter().filter(|chain| chain["name"] == name);
         named.next().unwrap()["report"].clone()
     };
-    let (first, second) = (of(first), of(second));
-    let opened = [&first, &second].map(|report| number(&report["flows"]["opened"]));
-    assert!(opened[0] > 0, "{first}");
-    assert_eq!(opened[0] + opened[1], number(&second["flows"]["active"]), "{second}");
-    let events = second["packets"]["packet_events"].as_array().unwrap();
+    let reports: Vec<Value> = reports.iter().map(of).collect();
+    let opened: Vec<u64> = reports.iter().map(|it| number(&it["flows"]["opened"])).collect();
+    let last = reports.last().unwrap();
+    assert!(opened[0] > 0, "{opened:?}");
+    assert_eq!(
+        opened.iter().sum::<u64>(),
+        number(&last["flows"]["active"]),
+        "{opened:?}"
+    );
+    let events = last["packets"]["packet_events"].as_array().unwrap();
     let returned = events.iter().find(|event| event["reason"] == "returned-flows");
-    assert!(returned.is_some(), "{second}");
+    assert!(returned.is_some(), "{events:?}");
 }
 
-/// Asserts that the packets of all flows that a chain has ended are those that it delivered in two servers.
+/// Asserts that the packets of all flows that a chain has ended are those that it delivered in two servers, except what
+/// was lost on a busy machine behind the function, or in front of it.
 pub fn assert_books_balance(name: &str, report: &Value) {
     let chains = report["chains"].as_array().unwrap();
     let packets = &chains.iter().find(|chain| chain["name"] == name).unwrap()["report"]["packets"];
     let mut events = packets["packet_events"].as_array().unwrap().iter();
     let ended = events.find(|event| event["reason"] == "packets-of-ended-flows");
-    assert_eq!(ended.unwrap()["count"], packets["delivered"], "{packets}");
+    let [delivered, lost, ended] = [&packets["delivered"], &packets["lost"], &ended.unwrap()["count"]].map(number);
+    assert!((delivered..=delivered + lost).contains(&ended), "{packets}");
 }
