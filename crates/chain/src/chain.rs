@@ -25,7 +25,7 @@ mod transfer;
 pub use build::{state_bytes, state_bytes_with_cuts};
 pub use external_state::{DurableFlow, DurableFunction, PersistState, durable_functions, state_bytes_with_persistence};
 pub use input::InputPolicy;
-pub use isolated::IsolatedChain;
+pub use isolated::{IsolatedChain, IsolatedState};
 pub use offload::ActiveFlow;
 pub use predecessor::FlowShare;
 pub use segment::Cuts;

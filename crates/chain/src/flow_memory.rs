@@ -147,6 +147,11 @@ impl FlowMemory {
         })
     }
 
+    /// Offset in a replica's entry of the flow's key: its words, in the byte order of this machine.
+    pub(crate) fn key_offset() -> usize {
+        offset_of!(Entry, key)
+    }
+
     /// Offsets in a replica's entry of the two halves of the flow's generation, high half first.
     pub(crate) fn generation_offsets() -> [usize; 2] {
         let links = offset_of!(Entry, links);

@@ -9,7 +9,9 @@ mod properties;
 
 use crate::batch::packet::{Packet, Verdict};
 pub use candidates::{CompanionCandidates, MAX_CANDIDATES};
-pub use capabilities::{DurableState, FlowEnds, FlowTimer, PortableState, RemoteFunction, RunEnd};
+pub use capabilities::{
+    DurableState, FlowEnds, FlowTimer, PortableState, RemoteFlow, RemoteFunction, RemoteTransfer, RunEnd,
+};
 pub use explanation::{Explanation, MAX_EXPLANATION, TracedPacket};
 pub use flow_state::{FlowStates, NewFlow};
 pub(crate) use flow_state::{SHOWN_BEFORE, StateSlot, UNSEEN};

@@ -5,10 +5,12 @@ use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 use std::path::Path;
 use tailwater_chain::batch::Batch;
+use tailwater_chain::branches::PathTable;
 use tailwater_chain::buffer::BufferPool;
 use tailwater_chain::chain::{Chain, TransferState};
 use tailwater_functions::build::ChainBuilder;
 use tailwater_functions::firewall::FirewallTable;
+use tailwater_functions::kind::{BuildContext, StateTransfer};
 use tailwater_functions::spec::ChainSpec;
 use tailwater_net::builder::{FrameBuilder, TcpFields};
 use tailwater_net::parse::parse;
@@ -28,6 +30,14 @@ const FUNCTIONS: &str = "
     - accounting:
 ";
 
+/// Chain of these functions.
+fn text(functions: &str) -> String {
+    format!(
+        "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {{name: test}}\nspec:\n  slo: {{latency: \
+         200us}}\n  flows: {{capacity: 4096}}\n  functions: {functions}"
+    )
+}
+
 struct Rig {
     chain: Chain,
     pool: BufferPool,
@@ -37,11 +47,7 @@ struct Rig {
 
 impl Rig {
     fn new(functions: &str) -> Rig {
-        let text = format!(
-            "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {{name: test}}\nspec:\n  slo: {{latency: \
-             200us}}\n  flows: {{capacity: 4096}}\n  functions: {functions}"
-        );
-        let spec = ChainSpec::parse(&text, "test", Path::new(".")).unwrap();
+        let spec = ChainSpec::parse(&text(functions), "test", Path::new(".")).unwrap();
         let rss = spec.rss();
         let mut builder = ChainBuilder::new(&spec, &rss, 1).unwrap();
         let pool = BufferPool::new(64, 2048).unwrap();
@@ -289,4 +295,51 @@ fn each_function_says_what_passes_over() {
     ] {
         assert_eq!(state(functions), [expected], "{functions}");
     }
+}
+
+/// A server converts the state of isolated functions without them: as they would themselves.
+#[test]
+fn state_of_isolated_functions_is_converted_as_they_do() {
+    const OTHERS: &str = "
+    - firewall: {zones: {all: {prefixes: any}}, rules: [allow tcp]}
+    - policer: {limits: [{per: flow, rate: 1Mbps, burst: 1600}]}
+    - flowStats: {export: [{file: /dev/null}]}
+    - synthetic: {newFlowCycles: 1}
+    - urlFilter: {patterns: [a.example]}";
+    let encrypt = format!("\n    - encrypt: {{key: {}}}\n", "5a".repeat(32));
+    let (mut converted, origin) = (0, Nanos::from_secs(1_700_000_000));
+    for functions in [FUNCTIONS, OTHERS, &encrypt] {
+        let spec = ChainSpec::parse(&text(functions), "test", Path::new(".")).unwrap();
+        for function in &spec.functions {
+            let context = BuildContext {
+                name: &function.name,
+                rss: &spec.rss(),
+                capacity: 4096,
+                seed: 7,
+                branches: &[],
+                paths: &PathTable::without_branches(),
+            };
+            let mut instance = function.config.build(&context).unwrap().instance();
+            let StateTransfer::Converted(format) = function.config.requirements(4096).transfer else {
+                continue;
+            };
+            converted += 1;
+            let bytes = instance.state_bytes();
+            let portable = instance.portable().unwrap();
+            assert_eq!((format.version, format.bytes), (portable.format_version(), bytes));
+            // Any bytes, among them numbers of targets that there are.
+            for (first, others) in [(0, 0), (1, 0), (2, 0), (7, 0), (0x40, 0xff), (0xff, 0xff), (0x5a, 0xa5)] {
+                let mut state = vec![others; bytes];
+                state[0] = first;
+                let [mut own, mut theirs] = [state.clone(), state];
+                portable.to_durable(&mut own, origin);
+                (format.to_durable)(&mut theirs, origin);
+                assert_eq!(own, theirs, "{}", function.name);
+                portable.restore_durable(&mut own, origin);
+                (format.restore_durable)(&mut theirs, origin);
+                assert_eq!(own, theirs, "{}", function.name);
+            }
+        }
+    }
+    assert_eq!(converted, 8);
 }

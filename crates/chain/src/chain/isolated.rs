@@ -6,8 +6,8 @@ use super::snapshotter::Snapshotter;
 use crate::batch::{Batch, MAX_BATCH, Packet, Verdict};
 use crate::buffer::{Buffer, BufferMemory};
 use crate::chain::input::InputPolicy;
-use crate::flow_table::{Companions, FlowIndex, FlowTableReplica};
-use crate::function::{CompanionCandidates, FlowStates, NetworkFunction, UNSEEN};
+use crate::flow_table::{Companions, FlowIndex, FlowTableReplica, ReplicaConfig};
+use crate::function::{CompanionCandidates, FlowStates, NetworkFunction, SHOWN_BEFORE, StateSlot, UNSEEN};
 use std::ops::Range;
 use tailwater_api::PacketAction;
 use tailwater_net::parse::{Headers, parse};
@@ -15,6 +15,7 @@ use tailwater_net::{FlowKey, Nanos};
 use tailwater_sdk::host::find_headers;
 use tailwater_sdk::program::{TurnFunction, TurnPacket, TurnVerdict};
 use tailwater_sdk::protocol::layout::FlowSlot;
+use tailwater_sdk::protocol::memory::Memory;
 use tailwater_sdk::protocol::snapshots::FlowSnapshots;
 
 /// Isolated function as a chain of its own.
@@ -109,6 +110,39 @@ impl IsolatedChain {
         if let (Some(snapshotter), Some(table), Some(stage)) = (snapshotter, table, stages.first_mut()) {
             snapshotter.processed(table, self.durable_flows.drain(..), stage);
         }
+    }
+}
+
+/// Location of an isolated function's state in the memory that its processes share.
+#[derive(Clone, Debug)]
+pub struct IsolatedState {
+    config: ReplicaConfig,
+    slot: StateSlot,
+}
+
+impl IsolatedState {
+    /// State of `bytes` bytes in a replica of this configuration; `None` if it has less room, or there is no state.
+    pub fn new(config: ReplicaConfig, bytes: usize) -> Option<IsolatedState> {
+        let named = [(String::new(), Box::new(OfBytes(bytes)) as Box<_>)];
+        let layout = Layout::between_others(&named);
+        let slot = layout.slots.into_iter().flatten().next()?;
+        (layout.bytes <= config.state_bytes).then_some(IsolatedState { config, slot })
+    }
+
+    /// Copies the state of the flow of this index and generation. Returns `false` if the function has not accepted it.
+    pub fn read(&self, memory: &Memory, flow: (u32, u64), to: &mut [u8]) -> bool {
+        let mut version = [0; size_of::<u32>()];
+        let is_there = self.config.read(memory, flow, (self.slot.version, &mut version))
+            && self.config.read(memory, flow, (self.slot.state.start, to));
+        is_there && u32::from_ne_bytes(version) != UNSEEN
+    }
+
+    /// Writes a flow that the function has accepted in another process, and is presented again with its next packet.
+    /// Returns `false` if there is no such index.
+    pub fn write(&self, memory: &Memory, flow: (u32, u64), key: &FlowKey, state: &[u8]) -> bool {
+        let version = SHOWN_BEFORE.to_ne_bytes();
+        let parts = [(self.slot.version, &version[..]), (self.slot.state.start, state)];
+        self.config.write(memory, flow, key, &parts)
     }
 }
 

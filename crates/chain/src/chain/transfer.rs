@@ -1,7 +1,8 @@
 //! Flows of a chain that pass to a chain of another process.
 //!
 //! Functions with [durable] state pass it in its portable form, as they store it in Redis. Other functions either
-//! [decide again] about each flow, or lose their state.
+//! [decide again] about each flow, or lose their state. Isolated functions pass the same form, as far as it can be made
+//! from [their memory](RemoteTransfer) without their processes.
 //!
 //! [durable]: crate::function::NetworkFunction::durable
 //! [decide again]: crate::function::NetworkFunction::can_restart
@@ -19,8 +20,8 @@
 use super::Chain;
 use super::flow_callbacks::report_flow_ends;
 use super::stage::Stage;
-use crate::flow_table::tick_of;
-use crate::function::{SHOWN_BEFORE, UNSEEN};
+use crate::flow_table::{FlowTable, tick_of};
+use crate::function::{RemoteFlow, RemoteFunction, RemoteTransfer, SHOWN_BEFORE, StateSlot, UNSEEN};
 use std::ops::Range;
 use tailwater_net::toeplitz::BUCKETS;
 use tailwater_net::{FlowKey, Nanos};
@@ -96,22 +97,62 @@ const FLOW_BYTES: usize = 5 * size_of::<u64>() + size_of::<u32>();
 /// Part of a row: the state of a function, for one direction.
 struct RowPart {
     stage: usize,
-    version: usize,
-    state: Range<usize>,
-    has_attachments: bool,
+    bytes: usize,
+    location: PartLocation,
+}
+
+/// Location of a part's state.
+enum PartLocation {
+    /// In the flow table.
+    Local {
+        version: usize,
+        state: Range<usize>,
+        has_attachments: bool,
+    },
+    /// In the memory of an isolated function.
+    Remote { is_reversed: bool },
+}
+
+impl RowPart {
+    fn has_attachments(&self) -> bool {
+        matches!(
+            self.location,
+            PartLocation::Local {
+                has_attachments: true,
+                ..
+            }
+        )
+    }
+}
+
+/// State of an isolated function that was read, until its flow has a slot: index among the flows of its group, stage,
+/// direction, and bytes.
+type RemotePart<'b> = (usize, usize, bool, &'b [u8]);
+
+/// Stage that has the generations of flows in its state, if functions are isolated, and that state.
+fn generations(stages: &[Stage]) -> Option<(usize, StateSlot)> {
+    let mut stages = stages.iter().enumerate();
+    stages.find_map(|(i, stage)| Some((i, stage.function.remote().and(stage.slot.clone())?)))
 }
 
 impl Chain {
     /// Functions in chain order, and their state that can pass to another process.
     pub fn transfer_functions(&mut self) -> Vec<TransferFunction> {
-        let passes = !self.branches && self.external_state.is_none() && !self.has_isolated_functions();
+        let passes = !self.branches && self.external_state.is_none();
         let stages = self.stages.iter_mut();
         let functions = stages.map(|Stage { name, function, .. }| {
-            let bytes = function.state_bytes();
-            let version = function.portable().map(|portable| portable.format_version());
+            let (version, bytes) = match function.remote().map(RemoteFunction::transfer) {
+                Some(transfer) => (
+                    transfer.map(RemoteTransfer::format_version),
+                    transfer.map_or(0, RemoteTransfer::bytes),
+                ),
+                None => {
+                    let version = function.portable().map(|portable| portable.format_version());
+                    (version, function.state_bytes())
+                }
+            };
             let state = match version {
                 _ if function.can_restart() => TransferState::None,
-                _ if function.remote().is_some() => TransferState::Local,
                 Some(version) if passes => TransferState::Portable { version, bytes },
                 _ => TransferState::Local,
             };
@@ -133,20 +174,32 @@ impl Chain {
         let functions = self.transfer_functions();
         let mut parts = Vec::new();
         for (stage, (kept, Stage { slot, function, .. })) in functions.iter().zip(&mut self.stages).enumerate() {
-            let (TransferState::Portable { .. }, Some(slot)) = (kept.state, slot) else {
+            let TransferState::Portable { bytes, .. } = kept.state else {
                 continue;
             };
-            let has_attachments = function.portable().is_some_and(|portable| portable.has_attachments());
-            for reversed in [false, true].into_iter().take(if slot.is_directed() { 2 } else { 1 }) {
-                parts.push(RowPart {
+            let directions = |is_directed| [false, true].into_iter().take(if is_directed { 2 } else { 1 });
+            if let Some(transfer) = function.remote().map(RemoteFunction::transfer) {
+                let is_directed = transfer.is_some_and(RemoteTransfer::is_directed);
+                parts.extend(directions(is_directed).map(|is_reversed| RowPart {
                     stage,
+                    bytes,
+                    location: PartLocation::Remote { is_reversed },
+                }));
+                continue;
+            }
+            let Some(slot) = slot else { continue };
+            let has_attachments = function.portable().is_some_and(|portable| portable.has_attachments());
+            parts.extend(directions(slot.is_directed()).map(|reversed| RowPart {
+                stage,
+                bytes,
+                location: PartLocation::Local {
                     version: slot.version_at(reversed),
                     state: slot.state_of(reversed),
                     has_attachments,
-                });
-            }
+                },
+            }));
         }
-        let bytes = parts.iter().map(|part| 1 + part.state.len()).sum();
+        let bytes = parts.iter().map(|part| 1 + part.bytes).sum();
         (parts, bytes)
     }
 
@@ -163,6 +216,7 @@ impl Chain {
         let (Some(table), false) = (&mut self.table, parts.is_empty()) else {
             return Ok((Vec::new(), 0));
         };
+        let opened = generations(&self.stages);
         match table.lent_buckets() {
             0 => {}
             lent => return Err(TransferError::Lent(lent)),
@@ -191,24 +245,50 @@ impl Chain {
                 key.iter().for_each(|word| out.extend_from_slice(&word.to_le_bytes()));
                 let idle = tick_of(now).wrapping_sub(table.last_seen(member)) as i32;
                 out.extend_from_slice(&idle.max(0).to_le_bytes());
+                // Of isolated functions, all have the same.
+                let generation = opened
+                    .as_ref()
+                    .map_or(0, |(_, slot)| generation_in(table.state(member, &slot.state)));
                 for part in &parts {
-                    let RowPart {
-                        stage, version, state, ..
-                    } = part;
-                    let is_seen = *table.word(member, *version) != UNSEEN;
-                    out.push(u8::from(is_seen));
-                    let at = out.len();
-                    out.extend_from_slice(table.state(member, state));
-                    if let (true, Some(portable)) = (is_seen, self.stages[*stage].function.portable()) {
-                        portable.to_durable(&mut out[at..], origin);
-                    }
+                    let at = out.len() + 1;
+                    let is_seen = match &part.location {
+                        PartLocation::Local { version, state, .. } => {
+                            let is_seen = *table.word(member, *version) != UNSEEN;
+                            out.push(u8::from(is_seen));
+                            out.extend_from_slice(table.state(member, state));
+                            if let (true, Some(portable)) = (is_seen, self.stages[part.stage].function.portable()) {
+                                portable.to_durable(&mut out[at..], origin);
+                            }
+                            continue;
+                        }
+                        PartLocation::Remote { is_reversed } => {
+                            let flow = RemoteFlow {
+                                slot: member.index() as u32,
+                                generation,
+                                is_reversed: *is_reversed,
+                            };
+                            out.resize(at + part.bytes, 0);
+                            let remote = self.stages[part.stage].function.remote();
+                            let transfer = remote.and_then(RemoteFunction::transfer);
+                            transfer.is_some_and(|transfer| transfer.export(flow, origin, &mut out[at..]))
+                        }
+                    };
+                    out[at - 1] = u8::from(is_seen);
                 }
-                for part in parts.iter().filter(|part| part.has_attachments) {
+                for part in &parts {
+                    let PartLocation::Local {
+                        version,
+                        state,
+                        has_attachments: true,
+                    } = &part.location
+                    else {
+                        continue;
+                    };
                     let at = out.len();
                     out.extend_from_slice(&0u32.to_le_bytes());
-                    let is_seen = *table.word(member, part.version) != UNSEEN;
+                    let is_seen = *table.word(member, *version) != UNSEEN;
                     if let (true, Some(portable)) = (is_seen, self.stages[part.stage].function.portable()) {
-                        portable.detach(table.state(member, &part.state), now, &mut out);
+                        portable.detach(table.state(member, state), now, &mut out);
                     }
                     let length = (out.len() - at - size_of::<u32>()) as u32;
                     out[at..at + size_of::<u32>()].copy_from_slice(&length.to_le_bytes());
@@ -262,6 +342,8 @@ impl Chain {
         origin: Nanos,
     ) -> Result<ImportedFlows, TransferError> {
         let (parts, row_bytes) = self.row_parts();
+        let opened = generations(&self.stages);
+        let mut remote = Vec::new();
         let Some(table) = &mut self.table else {
             return Ok(ImportedFlows::default());
         };
@@ -286,7 +368,7 @@ impl Chain {
             if !owns(bucket) {
                 for _ in 0..members {
                     reader.take(FLOW_BYTES + row_bytes)?;
-                    for _ in parts.iter().filter(|part| part.has_attachments) {
+                    for _ in parts.iter().filter(|part| part.has_attachments()) {
                         reader.attachment()?;
                     }
                 }
@@ -294,33 +376,46 @@ impl Chain {
             }
             states.clear();
             flows.clear();
+            remote.clear();
             for _ in 0..members {
                 let key = reader.key()?;
                 let idle = u32::from_le_bytes(reader.array()?);
                 let start = states.len();
                 states.resize(start + state_bytes, 0);
                 for part in &parts {
-                    let RowPart {
-                        stage, version, state, ..
-                    } = part;
                     let [is_seen] = reader.array()?;
-                    let bytes = reader.take(state.len())?;
+                    let bytes = reader.take(part.bytes)?;
                     if is_seen == 0 {
                         continue;
                     }
+                    let (version, state) = match &part.location {
+                        PartLocation::Local { version, state, .. } => (*version, state),
+                        PartLocation::Remote { is_reversed } => {
+                            remote.push((flows.len(), part.stage, *is_reversed, bytes));
+                            continue;
+                        }
+                    };
                     let to = &mut states[start + state.start..start + state.end];
                     to.copy_from_slice(bytes);
-                    if let Some(portable) = self.stages[*stage].function.portable() {
+                    if let Some(portable) = self.stages[part.stage].function.portable() {
                         portable.restore_durable(to, origin);
                         portable.open_imported(&key, to);
                     }
                     let version = start + version..start + version + size_of::<u32>();
                     states[version].copy_from_slice(&SHOWN_BEFORE.to_ne_bytes());
                 }
-                for part in parts.iter().filter(|part| part.has_attachments) {
+                for part in &parts {
+                    let PartLocation::Local {
+                        version,
+                        state,
+                        has_attachments: true,
+                    } = &part.location
+                    else {
+                        continue;
+                    };
                     let bytes = reader.attachment()?;
-                    let version = start + part.version..start + part.version + size_of::<u32>();
-                    let state = start + part.state.start..start + part.state.end;
+                    let version = start + version..start + version + size_of::<u32>();
+                    let state = start + state.start..start + state.end;
                     let is_seen = states[version] == SHOWN_BEFORE.to_ne_bytes();
                     if let (true, Some(portable)) = (is_seen, self.stages[part.stage].function.portable()) {
                         portable.attach(&mut states[state], bytes, now);
@@ -335,6 +430,9 @@ impl Chain {
             }
             table.receive_flows(bucket, &flows, &states, now, &mut self.ends);
             report_flow_ends(&mut self.stages, &mut self.ends);
+            if let Some(opened) = &opened {
+                import_remote((&self.stages, opened), table, (bucket, &flows), &remote, origin);
+            }
         }
         let flows = table.flows() - before;
         Ok(ImportedFlows {
@@ -349,15 +447,59 @@ impl Chain {
         self.flows_are_held = are_held;
     }
 
-    /// Removes all flows without reporting their ends: another process continues with them.
+    /// Removes all flows without reporting their ends: another process continues with them. Flows of isolated functions
+    /// none of whose state passes stay, and end here.
     pub fn forget_flows(&mut self) {
         self.claim_all();
+        if self.has_isolated_functions() && self.external_state.is_none() && self.row_parts().0.is_empty() {
+            return;
+        }
         if let Some(table) = &mut self.table {
             for bucket in 0..BUCKETS as u16 {
                 while let Some(flow) = table.first_flow(bucket) {
                     table.take_flow(flow, |_, _, _| ());
                 }
             }
+        }
+    }
+}
+
+/// Generation of a flow in the state of the [stage that has it](generations); 0 if no isolated function has seen it.
+fn generation_in(state: &[u8]) -> u64 {
+    bytemuck::pod_read_unaligned(&state[..size_of::<u64>()])
+}
+
+/// Gives the flows of a group to the isolated functions that have accepted them in another process.
+fn import_remote(
+    (stages, (first, slot)): (&[Stage], &(usize, StateSlot)),
+    table: &mut FlowTable,
+    (bucket, flows): (u16, &[(FlowKey, u32)]),
+    parts: &[RemotePart<'_>],
+    origin: Nanos,
+) {
+    for (member, (key, _)) in flows.iter().enumerate() {
+        let mut own = parts.iter().filter(|(of, ..)| *of == member).peekable();
+        // A flow without a slot has ended.
+        let (Some(_), Some(flow)) = (own.peek(), table.known(key, bucket)) else {
+            continue;
+        };
+        let Some(remote) = stages[*first].function.remote() else {
+            continue;
+        };
+        let index = flow.index() as u32;
+        let generation = remote.generation(table.state(flow, &slot.state), index);
+        // Functions are notified of its end, even if it has no packet here.
+        *table.word(flow, slot.version_at(false)) = SHOWN_BEFORE;
+        for (_, stage, is_reversed, bytes) in own {
+            let transfer = stages[*stage].function.remote().and_then(RemoteFunction::transfer);
+            let Some(transfer) = transfer else { continue };
+            let flow = RemoteFlow {
+                slot: index,
+                generation,
+                is_reversed: *is_reversed,
+            };
+            let key = if *is_reversed { key.reversed() } else { *key };
+            transfer.import(flow, &key, origin, bytes);
         }
     }
 }

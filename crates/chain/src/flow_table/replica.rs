@@ -60,6 +60,36 @@ impl ReplicaConfig {
         true
     }
 
+    /// Writes a flow to a file of this configuration that no function has seen: its key, and the given parts of its
+    /// state, each with its offset; the rest is zero. Returns `false` if there is no such index, or a part is beyond
+    /// the state.
+    pub fn write(
+        &self,
+        memory: &Memory,
+        (index, generation): (u32, u64),
+        key: &FlowKey,
+        parts: &[(usize, &[u8])],
+    ) -> bool {
+        let index = index as usize;
+        let fits = |(at, part): &(usize, &[u8])| at + part.len() <= self.state_bytes;
+        if index >= self.slots() || !parts.iter().all(fits) {
+            return false;
+        }
+        let entry = index * CACHE_LINE;
+        memory.wipe(entry, CACHE_LINE);
+        let words = key.words().map(u64::to_ne_bytes);
+        memory.write(entry + FlowMemory::key_offset(), words.as_flattened());
+        let stride = shared_stride(self.state_bytes);
+        let state = self.slots() * CACHE_LINE + index * stride;
+        memory.wipe(state, stride);
+        parts.iter().for_each(|(at, part)| memory.write(state + at, part));
+        let halves = [(generation >> 32) as u32, generation as u32];
+        for (half, at) in halves.into_iter().zip(FlowMemory::generation_offsets()) {
+            memory.write(entry + at, &half.to_ne_bytes());
+        }
+        true
+    }
+
     fn shape(&self) -> Shape {
         let shape = Shape::new(self.capacity);
         if self.directed { shape.doubled() } else { shape }

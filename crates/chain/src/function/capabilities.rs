@@ -139,7 +139,45 @@ pub trait RemoteFunction {
     /// Snapshots that the function writes of its state, if it is stored externally.
     fn snapshots(&self) -> Option<Arc<FlowSnapshots>>;
 
+    /// Its flow state, if that can pass to another process.
+    fn transfer(&self) -> Option<&dyn RemoteTransfer> {
+        None
+    }
+
     /// Returns the generation of the flow in slot `slot`, which `state` begins with: that of the first function of the
     /// chain with state there. A flow without a generation is given one; it is never 0.
     fn generation(&self, state: &mut [u8], slot: u32) -> u64;
+}
+
+/// Flow state of an isolated function that can pass to another process. It is read and written in the memory that the
+/// function's processes share, while none of them has a turn; the processes take no part in it.
+pub trait RemoteTransfer: Send + Sync {
+    /// Version of the state's portable form.
+    fn format_version(&self) -> u32;
+
+    /// Size of that form in bytes, for each flow, and direction if these have a state of each.
+    fn bytes(&self) -> usize;
+
+    /// Returns `true` if each direction of a connection has its own state.
+    fn is_directed(&self) -> bool;
+
+    /// Copies the portable form of the state of a flow, or of one of its directions, to `to`. Returns `false` if the
+    /// function has not accepted it. `origin` is the wall-clock time at which the run's clock was 0.
+    fn export(&self, flow: RemoteFlow, origin: Nanos, to: &mut [u8]) -> bool;
+
+    /// Writes the state of a flow, which is new here, from its portable form. The function is presented the flow with
+    /// its next packet, and is notified of its end as if it had accepted it.
+    fn import(&self, flow: RemoteFlow, key: &FlowKey, origin: Nanos, from: &[u8]);
+}
+
+/// Flow of an isolated function, or one direction of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RemoteFlow {
+    /// Slot in the flow table.
+    pub slot: u32,
+    /// Generation of the flow.
+    pub generation: u64,
+    /// `true` for packets against the direction of a connection's key. No effect unless the state [is
+    /// directed](RemoteTransfer::is_directed).
+    pub is_reversed: bool,
 }

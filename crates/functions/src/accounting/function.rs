@@ -3,6 +3,7 @@
 use super::counts::{Counts, flags};
 use super::export::{AccountingTable, FlowRecord, FlowRecordFile, Totals};
 use crate::exporter::Sender;
+use crate::kind::StateFormat;
 use std::sync::Arc;
 use tailwater_chain::batch::{Batch, Packet, Verdict};
 use tailwater_chain::function::{
@@ -155,17 +156,33 @@ impl RunEnd for Accounting {
     }
 }
 
+/// Version of the state's portable form.
+const FORMAT_VERSION: u32 = 1;
+
+/// Portable form of the state, made without an instance.
+pub(super) fn state_format() -> StateFormat {
+    StateFormat::converted((FORMAT_VERSION, size_of::<Counts>()), to_durable, restore_durable)
+}
+
+fn to_durable(state: &mut [u8], origin: Nanos) {
+    change(state, |counts| counts.to_durable(origin));
+}
+
+fn restore_durable(state: &mut [u8], origin: Nanos) {
+    change(state, |counts| counts.of_durable(origin));
+}
+
 impl DurableState for Accounting {
     fn format_version(&self) -> u32 {
-        1
+        FORMAT_VERSION
     }
 
     fn to_durable(&self, state: &mut [u8], origin: Nanos) {
-        change(state, |counts| counts.to_durable(origin));
+        to_durable(state, origin);
     }
 
     fn restore_durable(&mut self, state: &mut [u8], origin: Nanos) {
-        change(state, |counts| counts.of_durable(origin));
+        restore_durable(state, origin);
     }
 }
 

@@ -2,7 +2,9 @@
 
 use super::spec::AccountingConfig;
 use super::{Accounting, AccountingTable, ExportError, Exported};
-use crate::kind::{BuildContext, FunctionConfig, FunctionError, FunctionFactory, FunctionKind, SharedTable};
+use crate::kind::{
+    BuildContext, FunctionConfig, FunctionError, FunctionFactory, FunctionKind, SharedTable, StateTransfer,
+};
 use std::path::PathBuf;
 use std::sync::Arc;
 use tailwater_chain::function::NetworkFunction;
@@ -26,6 +28,10 @@ impl FunctionConfig for AccountingConfig {
 
     fn can_be_bypassed(&self) -> bool {
         true
+    }
+
+    fn state_transfer(&self) -> StateTransfer {
+        StateTransfer::Converted(super::function::state_format())
     }
 
     fn build(&self, _context: &BuildContext<'_>) -> Result<Box<dyn FunctionFactory>, FunctionError> {

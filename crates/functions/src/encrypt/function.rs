@@ -119,7 +119,7 @@ impl PacketNumbers {
 /// Cipher state of a flow. It has no `Debug`, because it contains a key.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
-struct FlowCipher {
+pub(super) struct FlowCipher {
     /// The flow's own key; for TCP, the connection's.
     key: Key,
     /// TCP: highest position in the stream so far.

@@ -4,7 +4,7 @@ use super::spec::EncryptConfig;
 use super::{Encrypt, EncryptRules, PacketNumbers};
 use crate::kind::{
     BuildContext, ConfigUpdate, FunctionConfig, FunctionError, FunctionFactory, FunctionKind, IsolationContext,
-    PreparedUpdate, UpdateError,
+    PreparedUpdate, StateTransfer, UpdateError,
 };
 use std::sync::Arc;
 use tailwater_chain::function::NetworkFunction;
@@ -21,6 +21,10 @@ pub static KIND: FunctionKind = FunctionKind {
 impl FunctionConfig for EncryptConfig {
     fn kind(&self) -> &'static str {
         KIND.name
+    }
+
+    fn state_transfer(&self) -> StateTransfer {
+        StateTransfer::Converted(super::transfer::state_format())
     }
 
     fn build(&self, _context: &BuildContext<'_>) -> Result<Box<dyn FunctionFactory>, FunctionError> {

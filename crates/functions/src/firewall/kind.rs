@@ -5,7 +5,7 @@ use super::spec::FirewallConfig;
 use super::{Firewall, FirewallTable};
 use crate::kind::{
     BuildContext, ConfigUpdate, FunctionConfig, FunctionError, FunctionFactory, FunctionKind, IsolationContext,
-    PreparedUpdate, Requirements, SharedTable, UpdateError, count,
+    PreparedUpdate, Requirements, SharedTable, StateTransfer, UpdateError, count,
 };
 use std::sync::Arc;
 use tailwater_chain::function::NetworkFunction;
@@ -68,6 +68,7 @@ impl FunctionConfig for FirewallConfig {
             tracks_connections: true,
             reads_only: self.reads_only(),
             lifetimes: Some((Arc::new(self.options.timeouts), FirewallTable::STATE_BYTES)),
+            transfer: StateTransfer::Converted(super::transfer::state_format(self.options, capacity)),
             ..Requirements::default()
         }
     }

@@ -72,6 +72,37 @@ impl HalfOpenCounters {
     }
 }
 
+/// Tables that all workers of a firewall write, in their processes' shared counters if these are several.
+#[derive(Debug)]
+pub(super) struct SharedTables {
+    pub(super) connections: Connections,
+    datagrams: Datagrams,
+    pub(super) handshakes: HalfOpenCounters,
+}
+
+impl SharedTables {
+    /// Tables of processes that [share](FirewallTable::sharing) these counters, from which none have been taken here.
+    pub(super) fn sharing(options: Options, capacity: usize, shared_counters: &SharedCounters) -> SharedTables {
+        let seed = shared_counters.take_seed();
+        SharedTables::new(options, (capacity, seed), shared_counters)
+    }
+
+    fn new(options: Options, (capacity, seed): (usize, u64), shared_counters: &SharedCounters) -> SharedTables {
+        SharedTables {
+            connections: Connections::new(capacity, seed, shared_counters),
+            datagrams: Datagrams::new(DATAGRAMS, seed, shared_counters),
+            handshakes: HalfOpenCounters {
+                limit: options.half_open.unwrap_or(HalfOpen {
+                    total: capacity as u32 / 2,
+                    per_destination: u32::MAX,
+                }),
+                counts: shared_counters.take(HalfOpenCounters::WORDS),
+                seed,
+            },
+        }
+    }
+}
+
 /// Rules and connections of a firewall, shared by all workers. The rules can be replaced while workers run.
 #[derive(Debug)]
 pub struct FirewallTable {
@@ -97,7 +128,8 @@ impl FirewallTable {
         seed: u64,
     ) -> Result<FirewallTable, RuleSetError> {
         let shared_counters = SharedCounters::of_this_process();
-        FirewallTable::with_shared_counters((zones, rules, default), options, (capacity, seed), &shared_counters)
+        let tables = SharedTables::new(options, (capacity, seed), &shared_counters);
+        FirewallTable::with_tables((zones, rules, default), options, tables)
     }
 
     /// Creates a firewall as [`new`](Self::new) does, for one of several processes. All of them use the same
@@ -112,8 +144,11 @@ impl FirewallTable {
         capacity: usize,
         shared_counters: &SharedCounters,
     ) -> Result<FirewallTable, RuleSetError> {
-        let seed = shared_counters.take_seed();
-        FirewallTable::with_shared_counters(rules, options, (capacity, seed), shared_counters)
+        FirewallTable::with_tables(
+            rules,
+            options,
+            SharedTables::sharing(options, capacity, shared_counters),
+        )
     }
 
     /// Returns the bytes of state shared by processes with `capacity` connections.
@@ -130,25 +165,17 @@ impl FirewallTable {
     /// Bytes of flow state per connection.
     pub const STATE_BYTES: usize = size_of::<Connection>();
 
-    fn with_shared_counters(
+    fn with_tables(
         (zones, rules, default): (&[Zone], &[Rule], Action),
         options: Options,
-        (capacity, seed): (usize, u64),
-        shared_counters: &SharedCounters,
+        tables: SharedTables,
     ) -> Result<FirewallTable, RuleSetError> {
         Ok(FirewallTable {
             rules: Live::new(RuleSet::new(zones, rules, default)?),
             options,
-            connections: Connections::new(capacity, seed, shared_counters),
-            datagrams: Datagrams::new(DATAGRAMS, seed, shared_counters),
-            handshakes: HalfOpenCounters {
-                limit: options.half_open.unwrap_or(HalfOpen {
-                    total: capacity as u32 / 2,
-                    per_destination: u32::MAX,
-                }),
-                counts: shared_counters.take(HalfOpenCounters::WORDS),
-                seed,
-            },
+            connections: tables.connections,
+            datagrams: tables.datagrams,
+            handshakes: tables.handshakes,
             zones: zones.to_vec(),
             default,
         })

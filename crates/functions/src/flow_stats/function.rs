@@ -3,6 +3,7 @@
 use super::record::{EndReason, FlowRecord};
 use super::table::{FlowStatsTable, OutletSender};
 use crate::accounting::{Counts, flags};
+use crate::kind::StateFormat;
 use bytemuck::{Pod, Zeroable};
 use std::sync::Arc;
 use tailwater_chain::batch::{Batch, Packet};
@@ -226,17 +227,33 @@ impl FlowEnds for FlowStats {
 }
 
 /// State passes to a process that takes over from this one.
+/// Version of the state's portable form.
+const FORMAT_VERSION: u32 = 1;
+
+/// Portable form of the state, made without an instance.
+pub(super) fn state_format() -> StateFormat {
+    StateFormat::converted((FORMAT_VERSION, size_of::<FlowState>()), to_durable, restore_durable)
+}
+
+fn to_durable(state: &mut [u8], origin: Nanos) {
+    change(state, |counts| counts.to_durable(origin));
+}
+
+fn restore_durable(state: &mut [u8], origin: Nanos) {
+    change(state, |counts| counts.of_durable(origin));
+}
+
 impl DurableState for FlowStats {
     fn format_version(&self) -> u32 {
-        1
+        FORMAT_VERSION
     }
 
     fn to_durable(&self, state: &mut [u8], origin: Nanos) {
-        change(state, |counts| counts.to_durable(origin));
+        to_durable(state, origin);
     }
 
     fn restore_durable(&mut self, state: &mut [u8], origin: Nanos) {
-        change(state, |counts| counts.of_durable(origin));
+        restore_durable(state, origin);
     }
 }
 

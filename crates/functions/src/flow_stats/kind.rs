@@ -3,7 +3,7 @@
 use super::spec::FlowStatsConfig;
 use super::{FlowStats, FlowStatsTable};
 use crate::exporter::{ExportError, Exported};
-use crate::kind::{BuildContext, FunctionConfig, FunctionError, FunctionFactory, FunctionKind};
+use crate::kind::{BuildContext, FunctionConfig, FunctionError, FunctionFactory, FunctionKind, StateTransfer};
 use std::path::PathBuf;
 use std::sync::Arc;
 use tailwater_chain::function::NetworkFunction;
@@ -27,6 +27,10 @@ impl FunctionConfig for FlowStatsConfig {
 
     fn can_be_bypassed(&self) -> bool {
         true
+    }
+
+    fn state_transfer(&self) -> StateTransfer {
+        StateTransfer::Converted(super::function::state_format())
     }
 
     fn build(&self, _context: &BuildContext<'_>) -> Result<Box<dyn FunctionFactory>, FunctionError> {

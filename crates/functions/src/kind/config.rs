@@ -2,6 +2,7 @@
 
 use super::factory::{BuildContext, FunctionError, FunctionFactory, IsolationContext};
 use super::host::HostPart;
+use super::state_format::StateTransfer;
 use crate::library::{Code, ForeignFunction};
 use std::any::Any;
 use std::fmt::{self, Debug};
@@ -70,11 +71,21 @@ pub trait FunctionConfig: ConfigObject {
         false
     }
 
+    /// Returns the way in which its flow state can pass to another process of the server, while it is in a process of
+    /// its own.
+    fn state_transfer(&self) -> StateTransfer {
+        StateTransfer::None
+    }
+
     /// Returns its requirements in a process of its own, for a chain with this flow table capacity.
     fn requirements(&self, _capacity: usize) -> Requirements {
         Requirements {
             tracks_connections: self.tracks_connections(),
             reads_only: self.reads_only(),
+            transfer: match self.third_party() {
+                Some(_) => StateTransfer::ThirdParty,
+                None => self.state_transfer(),
+            },
             ..Requirements::default()
         }
     }
@@ -247,6 +258,8 @@ pub struct Requirements {
     pub reads_only: bool,
     /// Source of idle timeouts, if the function decides on them, and the number of state bytes it receives.
     pub lifetimes: Option<(Arc<dyn Lifetimes>, usize)>,
+    /// Way in which its flow state can pass to another process of the server.
+    pub transfer: StateTransfer,
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ mod context;
 mod factory;
 mod host;
 mod lists;
+mod state_format;
 mod update;
 
 pub use config::{AnyConfig, ConfigObject, FunctionConfig, Requirements};
@@ -20,6 +21,7 @@ pub use context::Context;
 pub use factory::{BuildContext, FunctionError, FunctionFactory, IsolationContext, SharedTable};
 pub use host::{HostPart, HostServices};
 pub(crate) use lists::{ALLOW_EMPTY, ALLOW_EMPTY_RULES, allows_empty, check_not_empty};
+pub use state_format::{OpenImported, StateConversion, StateFormat, StateTransfer};
 pub(crate) use update::count;
 pub use update::{ConfigUpdate, PreparedUpdate, UpdateError};
 

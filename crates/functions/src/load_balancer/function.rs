@@ -1,9 +1,11 @@
 //! The `LoadBalancer` network function.
 
+use super::spec::LoadBalancerConfig;
 use super::table::{LoadBalancerTable, ServiceTable, Target, TargetNumber};
+use crate::kind::StateFormat;
 use crate::rewrite::{DESTINATION, Translation, redirect_v6};
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use tailwater_chain::batch::{Batch, Packet, Verdict};
 use tailwater_chain::function::{
     DurableState, Explanation, FlowStates, FunctionProperties, NetworkFunction, NewFlow, TracedPacket,
@@ -100,27 +102,56 @@ impl NetworkFunction for LoadBalancer {
     }
 }
 
+/// Version of the state's portable form.
+const FORMAT_VERSION: u32 = 2;
+
+/// Portable form of the state, made without an instance: numbers of targets follow from the configuration.
+pub(super) fn state_format(config: &LoadBalancerConfig) -> StateFormat {
+    let config = config.clone();
+    // Only a take-over uses it.
+    let fingerprints = LazyLock::new(move || {
+        let table = LoadBalancerTable::new(&config.services, config.table_size, false);
+        table.map_or_else(
+            |_| Vec::new(),
+            |table| table.live().current().value.fingerprints.clone(),
+        )
+    });
+    let fingerprints = Arc::new(fingerprints);
+    let own = Arc::clone(&fingerprints);
+    StateFormat::converted(
+        (FORMAT_VERSION, size_of::<DurableTarget>()),
+        move |state, _| to_durable(&own, state),
+        move |state, _| restore_durable(&fingerprints, state),
+    )
+}
+
+/// Replaces the target number, which is local to an instance, by the target's fingerprint.
+fn to_durable(fingerprints: &[u64], state: &mut [u8]) {
+    let number: DurableTarget = bytemuck::pod_read_unaligned(state);
+    let fingerprint = usize::try_from(number).ok().and_then(|number| fingerprints.get(number));
+    state.copy_from_slice(&fingerprint.copied().unwrap_or_default().to_le_bytes());
+}
+
+/// Replaces a target's fingerprint by its number. A target that is gone counts as none: the flow gets a new one.
+fn restore_durable(fingerprints: &[u64], state: &mut [u8]) {
+    let fingerprint: u64 = bytemuck::pod_read_unaligned(state);
+    let number = fingerprints.iter().position(|known| *known == fingerprint);
+    let number = number.map_or(0, |number| number as DurableTarget);
+    state.copy_from_slice(bytemuck::bytes_of(&number));
+}
+
 impl DurableState for LoadBalancer {
     fn format_version(&self) -> u32 {
-        2
+        FORMAT_VERSION
     }
 
-    /// Replaces the target number, which is local to an instance, by the target's fingerprint.
     fn to_durable(&self, state: &mut [u8], _origin: Nanos) {
-        let number: DurableTarget = bytemuck::pod_read_unaligned(state);
-        let fingerprint = self.cached_rules.value.fingerprints.get(number as usize);
-        let fingerprint = fingerprint.copied().unwrap_or_default();
-        state.copy_from_slice(&fingerprint.to_le_bytes());
+        to_durable(&self.cached_rules.value.fingerprints, state);
     }
 
     fn restore_durable(&mut self, state: &mut [u8], _origin: Nanos) {
         self.refresh();
-        let fingerprint: u64 = bytemuck::pod_read_unaligned(state);
-        let mut known = self.cached_rules.value.fingerprints.iter();
-        let number = known.position(|known| *known == fingerprint);
-        // A target that is gone counts as none: the flow gets a new one.
-        let number = number.map_or(0, |number| number as DurableTarget);
-        state.copy_from_slice(bytemuck::bytes_of(&number));
+        restore_durable(&self.cached_rules.value.fingerprints, state);
     }
 }
 

@@ -4,7 +4,7 @@ use super::spec::LoadBalancerConfig;
 use super::{LoadBalancer, LoadBalancerTable};
 use crate::kind::{
     BuildContext, ConfigUpdate, FunctionConfig, FunctionError, FunctionFactory, FunctionKind, PreparedUpdate,
-    SharedTable, UpdateError, count,
+    SharedTable, StateTransfer, UpdateError, count,
 };
 use std::sync::Arc;
 use tailwater_api::PacketAction;
@@ -21,6 +21,10 @@ pub static KIND: FunctionKind = FunctionKind {
 impl FunctionConfig for LoadBalancerConfig {
     fn kind(&self) -> &'static str {
         KIND.name
+    }
+
+    fn state_transfer(&self) -> StateTransfer {
+        StateTransfer::Converted(super::function::state_format(self))
     }
 
     fn build(&self, _context: &BuildContext<'_>) -> Result<Box<dyn FunctionFactory>, FunctionError> {

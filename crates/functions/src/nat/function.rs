@@ -1,5 +1,6 @@
 //! Translation of packets, and the bindings of flows.
 
+use crate::kind::StateFormat;
 use crate::rewrite::{DESTINATION, PASS, SOURCE, Translation};
 use bytemuck::Zeroable;
 use ipnet::Ipv4Net;
@@ -334,9 +335,17 @@ impl NetworkFunction for Nat {
     }
 }
 
+/// Version of the state's portable form.
+const FORMAT_VERSION: u32 = 1;
+
+/// Portable form of the state, made without an instance.
+pub(super) fn state_format() -> StateFormat {
+    StateFormat::as_it_is(FORMAT_VERSION, size_of::<Translation>())
+}
+
 impl DurableState for Nat {
     fn format_version(&self) -> u32 {
-        1
+        FORMAT_VERSION
     }
 
     /// Resumes a binding that another instance made, from either direction's first packet, if this instance could have

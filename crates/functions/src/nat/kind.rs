@@ -4,7 +4,7 @@ use super::spec::NatConfig;
 use super::{Nat, NatRules, NatTable};
 use crate::kind::{
     BuildContext, ConfigUpdate, FunctionConfig, FunctionError, FunctionFactory, FunctionKind, PreparedUpdate,
-    UpdateError,
+    StateTransfer, UpdateError,
 };
 use ipnet::Ipv4Net;
 use std::net::Ipv4Addr;
@@ -25,6 +25,10 @@ pub static KIND: FunctionKind = FunctionKind {
 impl FunctionConfig for NatConfig {
     fn kind(&self) -> &'static str {
         KIND.name
+    }
+
+    fn state_transfer(&self) -> StateTransfer {
+        StateTransfer::Converted(super::function::state_format())
     }
 
     fn build(&self, context: &BuildContext<'_>) -> Result<Box<dyn FunctionFactory>, FunctionError> {

@@ -2,6 +2,7 @@
 
 use super::bucket::STEPS;
 use super::limits::{ExceedAction, Limit, PolicerRules, Scope, SharedBuckets};
+use crate::kind::StateFormat;
 use bytemuck::{Pod, Zeroable};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -194,17 +195,33 @@ fn judge(
 }
 
 /// Buckets of flows pass to a process that takes over from this one.
+/// Version of the state's portable form.
+const FORMAT_VERSION: u32 = 1;
+
+/// Portable form of the state, made without an instance.
+pub(super) fn state_format() -> StateFormat {
+    StateFormat::converted((FORMAT_VERSION, size_of::<FlowState>()), to_durable, restore_durable)
+}
+
+fn to_durable(state: &mut [u8], origin: Nanos) {
+    change(state, |time| time.wrapping_add(origin.0.wrapping_shl(STEPS)));
+}
+
+fn restore_durable(state: &mut [u8], origin: Nanos) {
+    change(state, |time| time.wrapping_sub(origin.0.wrapping_shl(STEPS)));
+}
+
 impl DurableState for Policer {
     fn format_version(&self) -> u32 {
-        1
+        FORMAT_VERSION
     }
 
     fn to_durable(&self, state: &mut [u8], origin: Nanos) {
-        change(state, |time| time.wrapping_add(origin.0.wrapping_shl(STEPS)));
+        to_durable(state, origin);
     }
 
     fn restore_durable(&mut self, state: &mut [u8], origin: Nanos) {
-        change(state, |time| time.wrapping_sub(origin.0.wrapping_shl(STEPS)));
+        restore_durable(state, origin);
     }
 }
 

@@ -4,7 +4,7 @@ use super::spec::PolicerConfig;
 use super::{Policer, PolicerRules};
 use crate::kind::{
     BuildContext, ConfigUpdate, FunctionConfig, FunctionError, FunctionFactory, FunctionKind, PreparedUpdate,
-    UpdateError, count,
+    StateTransfer, UpdateError, count,
 };
 use std::sync::Arc;
 use tailwater_chain::function::NetworkFunction;
@@ -25,6 +25,10 @@ impl FunctionConfig for PolicerConfig {
 
     fn can_be_bypassed(&self) -> bool {
         true
+    }
+
+    fn state_transfer(&self) -> StateTransfer {
+        StateTransfer::Converted(super::function::state_format())
     }
 
     fn build(&self, _context: &BuildContext<'_>) -> Result<Box<dyn FunctionFactory>, FunctionError> {

@@ -1,6 +1,7 @@
 //! The `Synthetic` network function.
 
 use super::{Memory, Work, WorkingSet, burn, mix};
+use crate::kind::StateFormat;
 use bytemuck::{Pod, Zeroable};
 use std::alloc::{Layout, handle_alloc_error};
 use std::hint::black_box;
@@ -65,9 +66,17 @@ impl Synthetic {
 }
 
 /// State passes to a process that takes over from this one.
+/// Version of the state's portable form.
+const FORMAT_VERSION: u32 = 1;
+
+/// Portable form of the state, made without an instance.
+pub(super) fn state_format() -> StateFormat {
+    StateFormat::as_it_is(FORMAT_VERSION, size_of::<FlowState>())
+}
+
 impl DurableState for Synthetic {
     fn format_version(&self) -> u32 {
-        1
+        FORMAT_VERSION
     }
 }
 

@@ -4,7 +4,7 @@ use super::spec::SyntheticConfig;
 use super::{Memory, Synthetic, Work, WorkingSet};
 use crate::kind::{
     BuildContext, ConfigUpdate, FunctionConfig, FunctionError, FunctionFactory, FunctionKind, PreparedUpdate,
-    UpdateError, count,
+    StateTransfer, UpdateError, count,
 };
 use std::sync::Arc;
 use tailwater_chain::function::NetworkFunction;
@@ -29,6 +29,10 @@ impl FunctionConfig for SyntheticConfig {
 
     fn can_be_bypassed(&self) -> bool {
         true
+    }
+
+    fn state_transfer(&self) -> StateTransfer {
+        StateTransfer::Converted(super::function::state_format())
     }
 
     fn build(&self, _context: &BuildContext<'_>) -> Result<Box<dyn FunctionFactory>, FunctionError> {

@@ -5,7 +5,7 @@ use super::machine::{Limits, Machine, SETUP_INSTRUCTIONS};
 use super::program::{MAX_MODULE, Program};
 use super::spec::{FIELDS, MAX_INSTRUCTIONS, MEMORY, NAME};
 use super::{Description, WasmError};
-use crate::kind::{BuildContext, Context, FunctionConfig, FunctionError, FunctionFactory, Requirements};
+use crate::kind::{BuildContext, Context, FunctionConfig, FunctionError, FunctionFactory, Requirements, StateTransfer};
 use std::path::PathBuf;
 use std::sync::Arc;
 use tailwater_api::error::SpecError;
@@ -117,6 +117,7 @@ impl FunctionConfig for WasmConfig {
         Requirements {
             reads_only: self.read_only,
             private_bytes: self.limits.memory as u64,
+            transfer: StateTransfer::AsItIs,
             ..Requirements::default()
         }
     }

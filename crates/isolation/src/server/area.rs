@@ -2,6 +2,7 @@
 
 use super::error::IsolationError;
 use super::lifetimes::RemoteLifetimes;
+use super::transfer::FlowTransfer;
 use crate::layout::{REQUEST_AREA_BYTES, RESPONSE_AREA_BYTES, RequestArea, ResponseArea};
 use crate::memory::{Memory, file, filled, read_only};
 use crate::message::Description;
@@ -38,6 +39,9 @@ pub(super) struct Flows {
     pub(super) origin: Option<Nanos>,
 }
 
+/// Function, and the memory of the counters that its processes share, if it has any.
+pub(super) type SharedFunction = (Description, Requirements, Option<Arc<File>>);
+
 /// Flow state of one function.
 #[derive(Clone, Debug, Default)]
 struct FlowsOf {
@@ -47,12 +51,13 @@ struct FlowsOf {
     snapshots: Option<(Arc<File>, Arc<FlowSnapshots>)>,
     /// Flow lifetimes; only if this function determines them.
     lifetimes: Option<Arc<RemoteLifetimes>>,
+    /// State that can pass to another process of the server; only if it can.
+    transfer: Option<Arc<FlowTransfer>>,
 }
 
 impl FlowsOf {
     fn create(
-        function: &Description,
-        requirements: &Requirements,
+        (function, requirements, counters): &SharedFunction,
         table: TableShape,
         durable: bool,
     ) -> io::Result<FlowsOf> {
@@ -68,11 +73,14 @@ impl FlowsOf {
         let lifetimes = requirements.lifetimes.as_ref();
         let lifetimes = lifetimes.map(|(by, bytes)| RemoteLifetimes::open(&flows, config, by, *bytes));
         let lifetimes = lifetimes.transpose()?.map(Arc::new);
+        let transfer =
+            FlowTransfer::open((&flows, counters.as_deref()), config, function, &requirements.transfer)?.map(Arc::new);
         if !durable || function.durable.is_none() || function.piece_bytes == 0 {
             return Ok(FlowsOf {
                 flows: Some(flows),
                 snapshots: None,
                 lifetimes,
+                transfer,
             });
         }
         let piece_bytes = function.piece_bytes as usize;
@@ -84,26 +92,27 @@ impl FlowsOf {
             flows: Some(flows),
             snapshots: Some((file, images)),
             lifetimes,
+            transfer,
         })
     }
 }
 
 impl Flows {
     pub(super) fn create(
-        functions: &[(Description, Requirements)],
+        functions: &[SharedFunction],
         table: TableShape,
         origin: Option<Nanos>,
     ) -> Result<Flows, IsolationError> {
-        let mut requirements = functions.iter().map(|(_, requirements)| requirements);
+        let mut requirements = functions.iter().map(|(_, requirements, _)| requirements);
         let table = TableShape {
             connections: table.connections || requirements.any(|of| of.tracks_connections),
             ..table
         };
-        let reads_only = functions.iter().map(|(_, requirements)| requirements.reads_only);
+        let reads_only = functions.iter().map(|(_, requirements, _)| requirements.reads_only);
         let reads_only = reads_only.collect();
         let functions = functions
             .iter()
-            .map(|(function, requirements)| FlowsOf::create(function, requirements, table, origin.is_some()));
+            .map(|function| FlowsOf::create(function, table, origin.is_some()));
         Ok(Flows {
             functions: functions.collect::<io::Result<_>>().map_err(IsolationError::Memory)?,
             reads_only,
@@ -193,6 +202,11 @@ impl Area {
     /// Returns the flow lifetimes of the first function that determines them.
     pub(super) fn lifetimes(&self) -> Option<&Arc<RemoteLifetimes>> {
         self.flows.iter().find_map(|flows| flows.lifetimes.as_ref())
+    }
+
+    /// Returns function `k`'s flow state, if it can pass to another process of the server.
+    pub(super) fn transfer(&self, k: usize) -> Option<&Arc<FlowTransfer>> {
+        self.flows[k].transfer.as_ref()
     }
 
     /// Returns the snapshots of function `k`'s flow state, if it is stored externally.

@@ -31,6 +31,7 @@ mod slot;
 mod standard_error;
 mod starter;
 mod status;
+mod transfer;
 mod turn_watch;
 mod watchdog;
 
@@ -157,9 +158,12 @@ impl Isolation {
         flows: Option<usize>,
         origin: Option<Nanos>,
     ) -> Result<(), IsolationError> {
-        let descriptions = self.groups.first().map(Group::descriptions);
-        let demands = self.config.programs.iter().map(|program| program.demands.clone());
-        let functions: Vec<_> = descriptions.unwrap_or_default().into_iter().zip(demands).collect();
+        let slots = self.groups.first().map_or(&[][..], |group| &group.slots);
+        let functions = slots.iter().map(|slot| {
+            let counters = slot.shared.counters.clone();
+            (slot.description.clone(), slot.program.demands.clone(), counters)
+        });
+        let functions: Vec<_> = functions.collect();
         let table = TableShape {
             capacity: flows.unwrap_or(0),
             connections: self.config.connections,

@@ -3,12 +3,13 @@
 use super::outage::counter_name;
 use super::round::{Opened, Round};
 use super::slot::FunctionSlot;
+use super::transfer::FlowTransfer;
 use crate::message::Description;
 use std::sync::{Arc, Mutex, PoisonError};
 use tailwater_chain::batch::{Batch, Packet, Verdict};
 use tailwater_chain::function::{
     CompanionCandidates, DurableState, Explanation, FlowEnds, FlowStates, FunctionProperties, Lifetimes,
-    NetworkFunction, NewFlow, RemoteFunction, RunEnd, TracedPacket,
+    NetworkFunction, NewFlow, RemoteFunction, RemoteTransfer, RunEnd, TracedPacket,
 };
 use tailwater_net::FlowKey;
 use tailwater_sdk::protocol::snapshots::FlowSnapshots;
@@ -40,6 +41,8 @@ pub(super) struct ProxyFunction {
     durable: Option<ProxyState>,
     piece_bytes: usize,
     can_restart: bool,
+    /// Flow state that can pass to another process of the server; `None` in a prototype.
+    transfer: Option<Arc<FlowTransfer>>,
     /// Shared by all proxies of a worker, which run one at a time. `None` in a prototype.
     round: Arc<Mutex<Option<Round>>>,
 }
@@ -68,6 +71,10 @@ pub(super) fn all(
         any(|seat| seat.description.opens_companions),
     ];
     let tracks_connections = tracks_connections || connections && has_state;
+    let transfer = |k| {
+        let round = round.lock().unwrap_or_else(PoisonError::into_inner);
+        round.as_ref().and_then(|round| round.transfer(k)).cloned()
+    };
     let substitutes = seats.iter().enumerate().map(|(k, seat)| {
         let description = &seat.description;
         let reasons = description.drop_reasons.iter();
@@ -94,6 +101,7 @@ pub(super) fn all(
             durable: ProxyState::of(k, description, round),
             piece_bytes: description.piece_bytes as usize,
             can_restart: description.can_restart,
+            transfer: transfer(k),
             round: Arc::clone(round),
         });
         (seat.program.function.clone(), function)
@@ -332,6 +340,11 @@ impl RemoteFunction for ProxyFunction {
     fn snapshots(&self) -> Option<Arc<FlowSnapshots>> {
         let round = self.round.lock().unwrap_or_else(PoisonError::into_inner);
         round.as_ref()?.images(self.k).cloned()
+    }
+
+    fn transfer(&self) -> Option<&dyn RemoteTransfer> {
+        let transfer = self.transfer.as_deref()?;
+        Some(transfer)
     }
 
     fn generation(&self, state: &mut [u8], slot: u32) -> u64 {

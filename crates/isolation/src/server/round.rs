@@ -16,6 +16,7 @@ use super::group::Group;
 use super::outage::Outage;
 use super::run_queue::{PassEnd, RunQueueOrder};
 use super::status::{Measured, Status, Violation};
+use super::transfer::FlowTransfer;
 use super::turn_watch::nanos;
 use crate::layout::{CHAIN_ENDED, CompanionRefusal, CompanionRequest, CompanionResponse, Masks, NON_IP};
 use rustix::thread::sched_yield;
@@ -459,6 +460,11 @@ impl Round {
     pub(super) fn lifetimes(&self) -> Option<Arc<dyn Lifetimes>> {
         let lifetimes = self.area.lifetimes()?;
         Some(Arc::clone(lifetimes) as Arc<dyn Lifetimes>)
+    }
+
+    /// Returns function `k`'s flow state, if it can pass to another process of the server.
+    pub(super) fn transfer(&self, k: usize) -> Option<&Arc<FlowTransfer>> {
+        self.area.transfer(k)
     }
 
     /// Returns the snapshots of function `k`'s flow state.

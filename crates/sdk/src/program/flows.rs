@@ -11,11 +11,12 @@ use crate::protocol::memory::Memory;
 use crate::protocol::snapshots::FlowSnapshots;
 use crate::sys::prefetch;
 use std::io;
+use std::mem::offset_of;
 use std::sync::atomic::{Ordering, compiler_fence};
 use tailwater_net::FlowKey;
 
 /// Size of a cache line in bytes.
-const LINE: usize = 64;
+pub(super) const LINE: usize = 64;
 
 /// Entry of a flow.
 #[derive(Debug)]
@@ -36,12 +37,19 @@ pub(super) struct Entry {
 
 const _: () = assert!(size_of::<Entry>() == LINE);
 
+impl Entry {
+    /// Offsets of fields.
+    pub(super) const KEY: usize = offset_of!(Entry, key);
+    pub(super) const GENERATION: usize = offset_of!(Entry, generation);
+    pub(super) const SEEN: usize = offset_of!(Entry, seen);
+}
+
 /// [`Entry::seen`]: the function has not seen the flow. Value of fresh memory.
-const UNSEEN: u32 = 0;
+pub(super) const UNSEEN: u32 = 0;
 /// [`Entry::seen`]: the function has seen the flow.
 const SEEN: u32 = 1;
 /// [`Entry::seen`]: the function has seen the flow, but a preceding function has rewritten it since.
-const SEEN_BEFORE: u32 = 2;
+pub(super) const SEEN_BEFORE: u32 = 2;
 
 /// Packet of the batch being gathered.
 pub(super) trait Gathered {
@@ -262,9 +270,9 @@ fn write_in_order() {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
-    use std::fs::OpenOptions;
+    use std::fs::{File, OpenOptions};
     use std::time::Duration;
 
     const STATE_BYTES: usize = 100;
@@ -275,14 +283,19 @@ mod tests {
         }
     }
 
-    fn flows() -> Flows {
-        let path = std::env::temp_dir().join(format!("tailwater-flows-{}", std::process::id()));
+    /// File of four flows with this much state.
+    pub(crate) fn file(name: &str) -> File {
+        let path = std::env::temp_dir().join(format!("tailwater-{name}-{}", std::process::id()));
         let mut options = OpenOptions::new();
         let file = options.read(true).write(true).create_new(true).open(&path);
         std::fs::remove_file(&path).unwrap();
         let file = file.unwrap();
         file.set_len(4 * (LINE as u64 + 128)).unwrap();
-        let memory = Memory::whole(&file, Duration::MAX).unwrap();
+        file
+    }
+
+    fn flows() -> Flows {
+        let memory = Memory::whole(&file("flows"), Duration::MAX).unwrap();
         Flows::open(memory, STATE_BYTES).unwrap()
     }
 

@@ -7,11 +7,13 @@
 mod flows;
 mod instance;
 mod joining;
+mod stored;
 mod turns;
 mod unattached;
 
 pub use instance::{Instance, UnattachedInstance};
 pub use joining::SOCKET_VARIABLE;
+pub use stored::StoredFlows;
 pub use turns::{LastTurn, TurnFunction, TurnPacket, TurnVerdict, Turns, YIELDS};
 pub use unattached::{AttachedMemory, Refusal, UnattachedFunction};
 

@@ -196,12 +196,7 @@ impl LiveMachine {
     }
 
     pub(super) fn leave(&mut self) {
-        // The state of isolated functions does not pass, unless it is in Redis: their flows end here.
-        let passes = |chain: &&RunningChain| {
-            let is_isolated = chain.plan().config().isolation.is_some();
-            chain.runs() && (!is_isolated || chain.spec().state.is_some())
-        };
-        for chain in self.chains.values().filter(passes) {
+        for chain in self.chains.values().filter(|chain| chain.runs()) {
             chain.for_workers(|worker| {
                 // One that does not answer has failed.
                 let _ = chain.on_worker(worker, true, ANSWER_TIMEOUT, Chain::forget_flows);

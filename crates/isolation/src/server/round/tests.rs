@@ -50,7 +50,7 @@ fn group_with(descriptions: &[Description], on_failure: OnFailure) -> Group {
         connections: false,
     };
     let functions = descriptions.iter().cloned();
-    let functions: Vec<_> = functions.map(|it| (it, Requirements::default())).collect();
+    let functions: Vec<_> = functions.map(|it| (it, Requirements::default(), None)).collect();
     let flows = Flows::create(&functions, table, None).unwrap();
     let area = Area::create(descriptions.len(), BUFFER_BYTES, &flows).unwrap();
     group.area = Some(Arc::new(area));
