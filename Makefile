@@ -105,6 +105,7 @@ soak: ## stress test: 1,000 random changes of a loaded server's chains and 50 ki
 	@KILLS=50 cargo test --release --locked -p tailwater --test serve_killed -- --nocapture
 	@EXCHANGE_SECONDS=$$(($(MINUTES) * 60)) cargo test --release --locked -p tailwater-dataplane --test many_chains exchange -- --nocapture
 	@TAKE_OVERS=100 cargo test --release --locked -p tailwater --test serve_take_over -- --nocapture
+	@TAKE_OVERS=1 cargo test --release --locked -p tailwater --test serve_isolated take -- --nocapture
 	@TAKE_OVERS=100 cargo test --release --locked -p tailwater --test interfaces processes_take_over -- --nocapture
 	@TAKE_OVERS=100 cargo test --release --locked -p tailwater-dataplane --test many_chains take_over -- --nocapture
 	@SOAK_MINUTES=$(MINUTES) SOAK_SEED=$(SEED) cargo test --release --locked -p tailwater-sim --test cliffs -- search --nocapture

@@ -26,6 +26,9 @@ pub type StateConversion = Arc<dyn Fn(&mut [u8], Nanos) + Send + Sync>;
 /// Opens what belongs to an imported flow of this key, and may change its state.
 pub type OpenImported = Arc<dyn Fn(&FlowKey, &mut [u8]) + Send + Sync>;
 
+/// Access to the tables in the counters that a function's processes share.
+pub type OpenTables = Arc<dyn Fn(&SharedCounters) -> OpenImported + Send + Sync>;
+
 /// Portable form of a function's flow state, the same as the function's own
 /// [`DurableState`](tailwater_chain::function::DurableState) makes.
 #[derive(Clone)]
@@ -39,7 +42,7 @@ pub struct StateFormat {
     /// Conversion from the portable form.
     pub restore_durable: StateConversion,
     /// Access to tables in the counters that the function's processes share, if its flows have entries there.
-    pub tables: Option<Arc<dyn Fn(&SharedCounters) -> OpenImported + Send + Sync>>,
+    pub tables: Option<OpenTables>,
 }
 
 impl StateFormat {
