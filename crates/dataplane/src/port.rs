@@ -2,6 +2,7 @@
 
 use crate::capture::CaptureTap;
 use crate::external::attachment::Attached;
+use crate::kept_packets::RingKeeper;
 use crate::packet_socket::PassedInterface;
 use crate::report::PortReport;
 use std::io;
@@ -244,6 +245,12 @@ pub trait Port: Send + Sync {
     /// there are none.
     fn attached(&mut self) -> Vec<Attached> {
         Vec::new()
+    }
+
+    /// Keeps packets that are lost in front of the workers, where the port has them: `keeper` makes a keeper for a
+    /// worker. Called once at most, between [`open`](Port::open) and [`on_started`](Port::on_started).
+    fn keep_lost(&mut self, keeper: &dyn Fn(usize) -> RingKeeper) {
+        let _ = keeper;
     }
 
     /// Monitors the port, called a few times per second. Reports news in lines for the user. Once nothing can arrive

@@ -2,18 +2,21 @@
 
 use crate::acl::naming::RuleOrigin;
 use crate::acl::{self, Acl, AclRules, AclTable, Rule};
+use crate::encrypt::{Direction, Encrypt, EncryptRules, PacketNumbers};
 use crate::firewall::{self, Firewall, FirewallTable};
 use crate::ip_forward::{IpForward, NextHop, Route, RouteTable, Target};
 use crate::load_balancer::{Backend, BackendState, Destination, LoadBalancer, LoadBalancerTable, Service};
 use crate::nat::{Nat, NatRules, NatTable};
 use crate::policer::{ExceedAction, Limit, Meter, Policer, PolicerRules, Rate, Scope};
+use crate::wan_optimizer::{Fingerprints, LEAST_CACHE, Options, Sampling, WanOptimizer, WanTable};
 use std::net::Ipv4Addr;
 use std::path::Path;
 use std::sync::Arc;
 use tailwater_chain::function::NetworkFunction;
 use tailwater_chain::live::Live;
 use tailwater_chain::rig::{ChainRig, INPUT, udp};
-use tailwater_net::builder::FrameBuilder;
+use tailwater_net::builder::{FrameBuilder, TcpFields};
+use tailwater_net::tcp::TcpFlags;
 use tailwater_net::toeplitz::RssHasher;
 use tailwater_net::{FlowKey, Nanos, protocol};
 
@@ -185,4 +188,123 @@ fn a_policer_tells_the_tokens_that_are_left() {
         }
         assert_eq!(rig.count("policer/violating"), 1);
     }
+}
+
+#[test]
+fn encryption_names_the_inputs_of_its_key() {
+    let key = |protocol| FlowKey::v4([10, 0, 0, 1].into(), [192, 0, 2, 1].into(), protocol, 7, 80);
+    let segment = |sequence, flags, payload: &[u8]| {
+        let fields = TcpFields {
+            sequence,
+            flags,
+            ..TcpFields::default()
+        };
+        let builder = FrameBuilder::new(&key(protocol::TCP)).tcp(fields);
+        builder.payload(payload).to_vec().unwrap()
+    };
+    let with = |direction, midstream, drop_others| {
+        let rules = EncryptRules {
+            key: [7; 32],
+            direction,
+            mtu: 1500,
+            midstream,
+            drop_others,
+        };
+        let numbers = Arc::new(PacketNumbers::among(0, 1));
+        rig(Encrypt::new(Arc::new(Live::new(rules)), numbers))
+    };
+    let mut strict = with(Direction::Encrypt, false, true);
+    let data = segment(6, TcpFlags::ACK, b"data");
+    let no_syn = "data of a connection without a SYN, midstream is off";
+    assert_eq!(strict.explain(&data, NOW), [no_syn]);
+    assert_eq!(strict.explain(&segment(5, TcpFlags::SYN, b""), NOW), ["no data"]);
+    let by_connection = "encrypted with the connection's key, initial sequence number 5";
+    assert_eq!(strict.explain(&data, NOW), [by_connection]);
+    let mut frame = udp(7);
+    let number = |text: &[String]| {
+        let number = text[0].strip_prefix("encrypted with the flow's key, packet number ");
+        number.unwrap_or_else(|| panic!("{text:?}")).parse::<u64>().unwrap()
+    };
+    let first = number(&strict.explain(&frame, NOW));
+    assert_eq!(number(&strict.explain(&frame, NOW)), first + 1);
+    let long = FrameBuilder::new(&key(protocol::UDP))
+        .payload(&[0; 1465])
+        .to_vec()
+        .unwrap();
+    let oversize = "1501 bytes with the packet number, mtu 1500";
+    assert_eq!(strict.explain(&long, NOW), [oversize]);
+    frame[20..22].copy_from_slice(&0x2000u16.to_be_bytes());
+    let mut lenient = with(Direction::Decrypt, true, false);
+    for rig in [&mut strict, &mut lenient] {
+        assert_eq!(rig.explain(&frame, NOW), ["fragment"]);
+    }
+    let midstream = "decrypted with the connection's key, its SYN was not seen";
+    assert_eq!(lenient.explain(&data, NOW), [midstream]);
+    assert_eq!(lenient.explain(&long, NOW), ["decrypted with the flow's key"]);
+    let short = FrameBuilder::new(&key(protocol::UDP))
+        .payload(b"short")
+        .to_vec()
+        .unwrap();
+    assert_eq!(lenient.explain(&short, NOW), ["no packet number behind the data"]);
+}
+
+#[test]
+fn a_wan_optimizer_tells_what_its_cache_had() {
+    let ends: [Ipv4Addr; 2] = [[192, 0, 2, 1].into(), [192, 0, 2, 2].into()];
+    let end = |local: usize| {
+        let options = Options {
+            local: ends[local].into(),
+            remote: ends[1 - local].into(),
+            port: 4000,
+            streams: 1,
+            cache: LEAST_CACHE,
+            minimum: 64,
+            fingerprints: Fingerprints {
+                sampling: Sampling::SampleByte,
+                period: 32,
+            },
+            mtu: 1500,
+            ttl: 64,
+        };
+        let behind = vec!["198.18.0.0/15".parse().unwrap()];
+        let table = WanTable::new(options, if local == 0 { behind } else { Vec::new() });
+        rig(WanOptimizer::new(Arc::new(table.unwrap())))
+    };
+    let (mut near, mut far, mut late) = (end(0), end(1), end(1));
+    let key = |source, destination| FlowKey::v4(source, destination, protocol::UDP, 7, 53);
+    let there = key([10, 0, 0, 1].into(), [198, 18, 0, 1].into());
+    let payload: Vec<u8> = (0..1000u32).map(|i| (i * i >> 5) as u8).collect();
+    let frame = |key: &FlowKey, length: usize| {
+        let builder = FrameBuilder::new(key);
+        builder.payload(&payload[..length]).to_vec().unwrap()
+    };
+    let elsewhere = key([10, 0, 0, 1].into(), [203, 0, 113, 1].into());
+    assert_eq!(
+        near.explain(&frame(&elsewhere, 500), NOW),
+        ["not behind the remote end"]
+    );
+    let small = "payload of 10 bytes, minimum 64";
+    assert_eq!(near.explain(&frame(&there, 10), NOW), [small]);
+    let long = FrameBuilder::new(&there).payload(&[0; 1472]).to_vec().unwrap();
+    assert_eq!(near.explain(&long, NOW), ["encoded longer than mtu 1500"]);
+    let repeated = frame(&there, 1000);
+    let unknown = "stream 0, 0 of 1028 bytes in the cache, in 0 regions";
+    assert_eq!(near.explain(&repeated, NOW), [unknown]);
+    let known = near.explain(&repeated, NOW);
+    assert!(
+        known[0].starts_with("stream 0, 10") && known[0].ends_with("in 1 regions"),
+        "{known:?}"
+    );
+    let coded = near.run(&[repeated], NOW);
+    let missing = late.explain(&coded[0], NOW);
+    let request = "stream 0, not in the cache, a request to avoid ";
+    assert!(missing[0].starts_with(request), "{missing:?}");
+    let request = late.run(&coded, NOW);
+    let applied = "request of the remote end, applied";
+    assert_eq!(near.explain(&request[0], NOW), [applied]);
+    let whole = near.run(&[frame(&there, 999)], NOW);
+    assert_eq!(far.explain(&whole[0], NOW), ["stream 0, 1027 bytes restored"]);
+    let mut damaged = whole[0].clone();
+    damaged[14 + 20 + 8] = 0xff;
+    assert_eq!(far.explain(&damaged, NOW), ["from the remote end"]);
 }

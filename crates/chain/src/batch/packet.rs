@@ -286,9 +286,10 @@ impl Packet {
         self.marks.has(Marks::TURNED)
     }
 
-    /// Returns `true` if somebody follows the packet through the chain.
+    /// Returns `true` if somebody follows the packet through the chain. A function may then store what it needs to
+    /// [explain](crate::function::NetworkFunction::explain) its decision.
     #[inline]
-    pub(crate) fn is_traced(&self) -> bool {
+    pub fn is_traced(&self) -> bool {
         self.marks.has(Marks::TRACED)
     }
 

@@ -2,10 +2,13 @@
 
 use super::keeper::PacketKeeper;
 use super::observer::{KeptObserver, KeptRecord};
+use super::ring::{RingKeeper, SharedSender};
 use super::{KeptPacket, Why};
+use crate::report::reasons::RING_FULL;
 use std::fs;
 use std::io::{self, BufWriter};
 use std::path::{Path, PathBuf};
+use std::sync::PoisonError;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -56,6 +59,8 @@ pub(crate) struct Names {
 pub(crate) struct KeptFiles {
     writer: JoinHandle<io::Result<()>>,
     sender: SyncSender<KeptPacket>,
+    /// For pollers, which may outlive the run.
+    of_rings: SharedSender,
     directory: String,
     pulse: Pulse,
 }
@@ -82,6 +87,7 @@ impl KeptFiles {
             .map_err(error)?;
         Ok(KeptFiles {
             writer,
+            of_rings: SharedSender::new(Some(sender.clone()).into()),
             sender,
             directory,
             pulse,
@@ -93,7 +99,12 @@ impl KeptFiles {
         PacketKeeper::new(core, self.sender.clone())
     }
 
-    /// Waits until everything is written, after all keepers have been dropped.
+    /// Keeper of packets that find the ring to this core's worker full.
+    pub(crate) fn ring_keeper(&self, core: u32) -> RingKeeper {
+        RingKeeper::new(core, &self.of_rings)
+    }
+
+    /// Waits until everything is written, after all keepers of cores have been dropped.
     ///
     /// # Errors
     /// The first write error, or a timeout if a file hangs.
@@ -101,10 +112,12 @@ impl KeptFiles {
         let KeptFiles {
             writer,
             sender,
+            of_rings,
             directory,
             pulse,
         } = self;
         drop(sender);
+        of_rings.lock().unwrap_or_else(PoisonError::into_inner).take();
         let ended = pulse.join(writer).and_then(std::convert::identity);
         ended.map_err(|source| TrafficError::Write {
             file: directory,
@@ -227,6 +240,9 @@ fn comment(packet: &KeptPacket, names: &Names) -> String {
         packets => format!("; {packets} others since the last one were not kept"),
     };
     let (core, event, slo) = (packet.core, packet.event, names.slo);
+    if packet.why == Why::RingFull {
+        return format!("{reason}; ring to core {core}, event {event}{skipped}");
+    }
     format!(
         "{reason}; core {core}, event {event}; chain began {began} and ended {ended} after the arrival, objective \
          {slo}{skipped}"
@@ -239,6 +255,7 @@ fn reason(packet: &KeptPacket, names: &Names) -> String {
         Why::Late(cause) => format!("late: {}", cause.name()),
         Why::TooLate(cause) => format!("lost: too-late, {}", cause.name()),
         Why::Dropped(by, number) => dropped(by, number, names),
+        Why::RingFull => format!("lost: {RING_FULL}"),
         Why::Before { same_flow: true } => "before it: same flow".to_owned(),
         Why::Before { same_flow: false } => "before it: same core".to_owned(),
     }
@@ -307,6 +324,8 @@ mod tests {
         let text = comment(&denied, &names());
         assert!(text.starts_with("dropped: acl/denied; core 1"), "{text}");
         assert!(text.ends_with("; 7 others since the last one were not kept"), "{text}");
+        let lost = comment(&packet(Why::RingFull), &names());
+        assert_eq!(lost, "lost: nic-ring-full; ring to core 1, event 3");
     }
 
     #[test]

@@ -2,16 +2,21 @@
 //!
 //! Each worker has a `PacketKeeper`. It copies the beginning of every packet that it sends or drops into a ring of
 //! its own, and sends those that matter to a thread that writes them (`KeptFiles`). Without one, a worker tests once
-//! for each batch whether it has one.
+//! for each batch whether it has one. A poller of a shared port keeps what finds the chain's ring full
+//! ([`RingKeeper`]).
 
 mod files;
 mod keeper;
 mod observer;
+mod ring;
 
 pub use files::{KeptConfig, MAX_FILE_BYTES, MAX_FILES};
 pub(crate) use files::{KeptFiles, Names};
 pub(crate) use keeper::PacketKeeper;
 pub use observer::{KeptObserver, KeptRecord};
+pub use ring::RingKeeper;
+#[cfg(test)]
+pub(crate) use ring::SharedSender;
 
 use crate::attribution::Cause;
 use tailwater_chain::batch::DroppedBy;
@@ -29,6 +34,8 @@ pub(crate) enum Why {
     TooLate(Cause),
     /// It was dropped or lost by a part of the chain, with this number of the part's reasons.
     Dropped(DroppedBy, u8),
+    /// It found the chain's ring on a shared port full.
+    RingFull,
     /// It came before such a packet: of the same flow, or of another one.
     Before { same_flow: bool },
 }

@@ -122,6 +122,9 @@ pub(super) fn set_up<'r>(
         KeptFiles::create(kept, names)
     });
     let kept = kept.transpose()?;
+    if let Some(kept) = &kept {
+        port.keep_lost(&|worker| kept.ring_keeper(config.cores.get(worker).map_or(0, |core| *core as u32)));
+    }
     let functions: Vec<String> = functions.into_iter().map(|function| function.name).collect();
     let (mut senders, windows) = windows(workers, [reasons.len(), functions.len()]);
     let auxiliary_senders = senders.split_off(chains.len());

@@ -7,6 +7,7 @@ use super::{LentSender, Reserved, SharedPort};
 use crate::device::{DeviceQueue, Steering};
 use crate::external::kernel::KernelPorts;
 use crate::external::{Attached, Functions};
+use crate::kept_packets::RingKeeper;
 use crate::port::{OpenError, Port, PortQueue, PortRequirements, PortSender, Reta, RetaError, round_robin};
 use crate::report::PortReport;
 use std::fmt;
@@ -267,6 +268,14 @@ impl Port for ChainPort {
 
     fn packet_store(&self) -> Option<PacketStore> {
         Some(self.shared.packet_store())
+    }
+
+    fn keep_lost(&mut self, keeper: &dyn Fn(usize) -> RingKeeper) {
+        let outlets = self.outlets.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for (poller, own) in outlets.iter_mut().enumerate() {
+            // As in `open`: a poller delivers to one worker.
+            own.home.keep_lost(keeper(poller % (own.others.len() + 1)));
+        }
     }
 
     fn attached(&mut self) -> Vec<Attached> {

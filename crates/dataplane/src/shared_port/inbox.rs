@@ -7,6 +7,7 @@
 
 use super::lists::{self, List, ListConsumer, ListProducer};
 use crate::device::Receiver;
+use crate::kept_packets::RingKeeper;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tailwater_chain::batch::{Arrived, Batch, MAX_BATCH};
@@ -55,6 +56,8 @@ pub(crate) struct Outlet {
     lost: u64,
     /// Where the chain counts packets that never reached it.
     missed: Arc<AtomicU64>,
+    /// Keeps packets that find the ring full, if the chain's are kept.
+    keeper: Option<Box<RingKeeper>>,
     /// The chain uses the port's RSS key.
     has_hash: bool,
 }
@@ -108,6 +111,7 @@ pub(crate) fn connect(
             singles: 0,
             lost: 0,
             missed: Arc::clone(missed),
+            keeper: None,
             has_hash,
         };
         let from = From {
@@ -132,6 +136,11 @@ pub(crate) fn connect(
 }
 
 impl Outlet {
+    /// Keeps packets that find the ring full.
+    pub(crate) fn keep_lost(&mut self, keeper: RingKeeper) {
+        self.keeper = Some(Box::new(keeper));
+    }
+
     /// Passes the packets at these places of the batch to the chain, and counts those that find its ring full as lost.
     /// Returns `false` if the chain has ended, and nobody counts the packets.
     #[inline]
@@ -166,12 +175,11 @@ impl Outlet {
     fn deliver_singly(&mut self, batch: &mut Batch, places: &[u8], pool: &mut BufferPool) {
         let (free, mut delivered) = (self.free(places.len()), 0);
         for place in places {
-            let (packet, arrival) = batch.move_out(*place);
             if delivered >= free {
-                pool.give(packet.buffer);
-                self.lost += 1;
+                self.lose(batch, *place, pool);
                 continue;
             }
+            let (packet, arrival) = batch.move_out(*place);
             let packet = Arrived {
                 hash: packet.hash.filter(|_| self.has_hash),
                 ..packet
@@ -183,6 +191,17 @@ impl Outlet {
         self.singles = self.singles.wrapping_add(delivered);
         pool.dismiss_all(delivered);
         self.to.flush();
+    }
+
+    /// Counts a packet that finds the ring full, and keeps it if such packets are kept.
+    #[cold]
+    fn lose(&mut self, batch: &mut Batch, place: u8, pool: &mut BufferPool) {
+        if let Some(keeper) = &mut self.keeper {
+            let at = usize::from(place);
+            keeper.lost(batch.packet(at).arrival, batch.frame(at));
+        }
+        pool.give(batch.move_out(place).0.buffer);
+        self.lost += 1;
     }
 
     /// Takes an empty list, if there is one and so many further packets may wait for the worker.

@@ -12,8 +12,11 @@ mod take_over;
 
 use common::alone;
 use rig::*;
-use tailwater_dataplane::RunError;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use tailwater_dataplane::kept_packets::{KeptConfig, KeptObserver, KeptRecord};
 use tailwater_dataplane::shared_port::Unmatched;
+use tailwater_dataplane::{RunConfig, RunError, RunPlan};
 use tailwater_net::Nanos;
 
 #[test]
@@ -51,12 +54,31 @@ fn each_chain_gets_its_packets_and_keeps_its_books() {
     }
 }
 
+/// The chain in overload keeps packets: among them those that find its ring full.
 #[test]
 fn a_chain_in_overload_takes_no_packet_from_another() {
     let _alone = alone();
     // Far more than the first chain's function can do on a core.
     let server = Server::start(trace(2, Nanos(20_000), 50_000), 1, true, Unmatched::Drop);
-    let slow = server.run("10.0.0.0/16", "{synthetic: {cycles: 200000}}", 1);
+    let directory = std::env::temp_dir().join(format!("tailwater-ring-full-{}", std::process::id()));
+    let kept = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&kept);
+    let observer = KeptObserver::new(move |record: &KeptRecord<'_>| {
+        if (record.verdict, record.reason) == ("lost", "nic-ring-full") {
+            // The destination, behind Ethernet's header.
+            assert_eq!(&record.frame[30..34], [10, 0, 0, 1]);
+            counted.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    let config = RunConfig {
+        keep_packets: Some(KeptConfig {
+            directory: directory.clone(),
+            observer: Some(observer),
+        }),
+        ..RunConfig::new(server.cores.clone())
+    };
+    let spec = chain("10.0.0.0/16", "{synthetic: {cycles: 200000}}", "250ms");
+    let slow = server.start_plan(RunPlan::new(spec, config).unwrap(), None);
     let other = server.run("10.1.0.0/16", "{forward: }", 1);
     server.await_received(100_000);
     let other = other.drain().unwrap();
@@ -64,6 +86,8 @@ fn a_chain_in_overload_takes_no_packet_from_another() {
     assert_books(&slow);
     assert_books(&other);
     assert!(slow.packets.lost > 10_000, "{:?}", slow.packets);
+    assert!(kept.load(Ordering::Relaxed) > 0);
+    std::fs::remove_dir_all(&directory).unwrap();
     assert_few_lost(&other);
     assert!(other.packets.delivered > 30_000, "{:?}", other.packets);
 }

@@ -93,6 +93,15 @@ pub fn trace_of_bursts(networks: u8, (spacing, burst): (Nanos, u32), packets: u3
     Trace::load(&mut source, &LoadOptions::default()).unwrap()
 }
 
+/// Chain for the packets to one network.
+pub fn chain(network: &str, functions: &str, objective: &str) -> ChainSpec {
+    let text = format!(
+        "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {{name: test}}\nspec:\n  \
+         match: {{destinations: [{network}]}}\n  slo: {{latency: {objective}}}\n  functions: [{functions}]\n"
+    );
+    ChainSpec::parse(&text, "test", Path::new(".")).unwrap_or_else(|error| panic!("{error}"))
+}
+
 /// Server with one port.
 pub struct Server {
     pub host: Arc<CoreHost>,
@@ -212,11 +221,7 @@ impl Server {
     ) -> Running {
         // Leases of auxiliary cores last for twice the objective.
         let objective = if scaling.is_some() { "1ms" } else { "250ms" };
-        let text = format!(
-            "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {{name: test}}\nspec:\n  \
-             match: {{destinations: [{network}]}}\n  slo: {{latency: {objective}}}\n  functions: [{functions}]\n"
-        );
-        let mut spec = ChainSpec::parse(&text, "test", Path::new(".")).unwrap_or_else(|error| panic!("{error}"));
+        let mut spec = chain(network, functions, objective);
         spec.functions.extend(last);
         let config = RunConfig {
             scaling,

@@ -2,6 +2,7 @@
 
 use super::account::{self, EMPTY, RateVerdict, ticks};
 use super::account_table::Found;
+use super::explain::{Basis, explain};
 use super::message::{Direction, Hash, ResponseKind, class, direction, subject};
 use super::rules::{CompiledRules, DnsGuardTable, Fragments, Mode, is_among};
 use super::truncate::truncate;
@@ -9,8 +10,8 @@ use crate::firewall::fragment::FragmentPosition;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use tailwater_chain::batch::{Batch, Packet, Verdict};
-use tailwater_chain::function::{FlowStates, NetworkFunction};
+use tailwater_chain::batch::{Batch, MAX_BATCH, Packet, Verdict};
+use tailwater_chain::function::{Explanation, FlowStates, NetworkFunction, TracedPacket};
 use tailwater_chain::live::Version;
 use tailwater_net::dns::{Message, Name};
 use tailwater_net::parse::{Fragment, Headers};
@@ -73,6 +74,8 @@ pub struct DnsGuard {
     /// Scratch space for a name.
     name: Name,
     counters: [u64; COUNTERS.len()],
+    /// Bases of the decisions on the batch's traced UDP packets, by index.
+    bases: Box<[Basis; MAX_BATCH]>,
 }
 
 impl DnsGuard {
@@ -83,6 +86,7 @@ impl DnsGuard {
             table,
             name: Name::default(),
             counters: [0; COUNTERS.len()],
+            bases: Box::new([Basis::NotDns; MAX_BATCH]),
         }
     }
 }
@@ -94,12 +98,14 @@ struct PacketContext<'a> {
     name: &'a mut Name,
     counters: &'a mut [u64; COUNTERS.len()],
     now: u64,
+    basis: Basis,
 }
 
 impl<'a> PacketContext<'a> {
     fn judge(&mut self, packet: &Packet, frame: &[u8]) -> Decision {
         let headers = &packet.headers;
         if headers.fragment == Fragment::Later {
+            self.basis = Basis::LaterFragment;
             return self.later_fragment(packet, frame);
         }
         let Ok(datagram) = UdpView::first_fragment(headers.transport(frame)) else {
@@ -179,10 +185,13 @@ impl<'a> PacketContext<'a> {
         let key = &headers.key;
         let (client, server) = (key.source(), key.destination());
         let rules = &self.force.rules;
+        self.basis = Basis::UnlimitedQuery;
         if self.is_limited(server, client) {
             let hash = Hash::of_client(self.table.seed, self.force, client);
             let standing = self.debit(hash.class(class::QUERIES), self.force.queries);
-            if standing != RateVerdict::Within {
+            let beyond = standing != RateVerdict::Within;
+            self.basis = Basis::Query { beyond };
+            if beyond {
                 return Decision::Drop(QUERIES);
             }
             if let Some(amplification) = rules.amplification
@@ -245,13 +254,16 @@ impl<'a> PacketContext<'a> {
         let (server, client) = (key.source(), key.destination());
         let rules = &self.force.rules;
         if rules.mode == Mode::Strict && is_among(&rules.clients, client) && !self.is_solicited(headers, message) {
+            self.basis = Basis::Unsolicited;
             return Decision::Drop(UNSOLICITED);
         }
         if !self.is_limited(server, client) {
+            self.basis = Basis::UnlimitedResponse;
             return Decision::Pass;
         }
         let hash = Hash::of_client(self.table.seed, self.force, client);
         let subject = subject(message, self.name, hash);
+        self.basis = Basis::Within(subject.sort);
         let interval = self.force.intervals[subject.sort as usize];
         let of_sort = self.debit(subject.hash, interval);
         let of_all = self.debit(hash.class(class::ALL), self.force.all);
@@ -265,6 +277,11 @@ impl<'a> PacketContext<'a> {
             .question_end
             .filter(|_| subject.sort != ResponseKind::Error && rules.slip > 0);
         if let Some((reason, number)) = beyond {
+            self.basis = Basis::Beyond {
+                kind: subject.sort,
+                of_all: reason == ALL,
+                number,
+            };
             let each = |so_many: u16| so_many > 0 && number % u64::from(so_many) == 0;
             return match rest {
                 _ if each(rules.leak) => self.leak(),
@@ -277,6 +294,7 @@ impl<'a> PacketContext<'a> {
             && let Some(credit) = self.credit(hash, amplification.burst)
             && !account::spend(credit, self.now, bytes as u64)
         {
+            self.basis = Basis::Bytes(subject.sort);
             return match rest {
                 // The truncated response is about as long as its query.
                 Some(end) => Decision::Truncate(AMPLIFICATION, end),
@@ -374,8 +392,13 @@ impl NetworkFunction for DnsGuard {
                 name: &mut self.name,
                 counters: &mut self.counters,
                 now: ticks(packet.arrival),
+                basis: Basis::NotDns,
             };
-            let verdict = match turn.judge(packet, batch.frame(i)) {
+            let decision = turn.judge(packet, batch.frame(i));
+            if packet.is_traced() {
+                self.bases[i] = turn.basis;
+            }
+            let verdict = match decision {
                 Decision::Pass => continue,
                 Decision::Drop(reason) => Verdict::Drop(reason),
                 Decision::Truncate(_, end) if truncate(batch, i, end) => {
@@ -386,5 +409,12 @@ impl NetworkFunction for DnsGuard {
             };
             batch.packet_mut(i).0.verdict = verdict;
         }
+    }
+    fn explain(&self, traced: &TracedPacket<'_>, _: &mut FlowStates<'_>, text: &mut Explanation) {
+        let basis = match traced.key.protocol() {
+            protocol::UDP => self.bases.get(traced.at).copied().unwrap_or_default(),
+            _ => Basis::NotDns,
+        };
+        explain(basis, &self.cached_rules.value, traced, text);
     }
 }

@@ -8,6 +8,7 @@
 
 mod account;
 mod account_table;
+mod explain;
 mod function;
 mod kind;
 mod message;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tailwater_chain::batch::{Batch, Packet, Verdict};
-use tailwater_chain::function::{DurableState, FlowStates, NetworkFunction, NewFlow};
+use tailwater_chain::function::{DurableState, Explanation, FlowStates, NetworkFunction, NewFlow, TracedPacket};
 use tailwater_chain::live::{Live, Version};
 use tailwater_net::checksum::{ChecksumDelta, sum};
 use tailwater_net::parse::Headers;
@@ -130,6 +130,8 @@ pub(super) struct FlowCipher {
     phase: u32,
 }
 
+/// Initial sequence number of a TCP connection whose SYN was not seen: its stream positions are the sequence numbers.
+const MIDSTREAM: u32 = u32::MAX;
 /// The key has been derived.
 const KEYED: u32 = 1;
 /// The flow's packets pass unchanged.
@@ -223,11 +225,10 @@ impl Encrypt {
             if !self.cached_rules.value.midstream {
                 return Err(NO_SYN);
             }
-            // Stream positions are the sequence numbers themselves.
             *flow = FlowCipher {
                 key: flow_key(&self.secret, &headers.key, None),
                 next: sequence.into(),
-                initial: u32::MAX,
+                initial: MIDSTREAM,
                 phase: KEYED,
             };
             offset = sequence;
@@ -365,8 +366,54 @@ impl NetworkFunction for Encrypt {
         }
     }
 
+    fn explain(&self, traced: &TracedPacket<'_>, flows: &mut FlowStates<'_>, text: &mut Explanation) {
+        let (packet, rules) = (traced.packet(), &self.cached_rules.value);
+        let (headers, key) = (&packet.headers, &traced.key);
+        let flow = *flows.state::<FlowCipher>(packet);
+        match packet.verdict {
+            Verdict::Drop(NO_SYN) => text.add(format_args!("data of a connection without a SYN, midstream is off")),
+            Verdict::Drop(OVERSIZE) => {
+                let length = usize::from(headers.end - headers.network_offset) + TRAILER;
+                text.add(format_args!("{length} bytes with the packet number, mtu {}", rules.mtu));
+            }
+            Verdict::Drop(NO_TRAILER) => text.add(format_args!("no packet number behind the data")),
+            Verdict::Drop(NO_ROOM) => text.add(format_args!("no room for the packet number in the buffer")),
+            _ if key.is_fragment() => text.add(format_args!("fragment")),
+            _ if !matches!(key.protocol(), protocol::TCP | protocol::UDP) => {
+                text.add(format_args!("neither TCP nor UDP"));
+            }
+            Verdict::Drop(_) => text.add(format_args!("UDP length differs from that of the IP packet")),
+            _ if key.protocol() == protocol::TCP && headers.payload(traced.frame()).is_empty() => {
+                text.add(format_args!("no data"));
+            }
+            _ => explain_key((rules.direction, &flow), traced, text),
+        }
+    }
+
     fn portable(&mut self) -> Option<&mut dyn DurableState> {
         Some(self)
+    }
+}
+
+/// Names the inputs of the key and of the key stream that a packet was converted with, never the key.
+fn explain_key((direction, flow): (Direction, &FlowCipher), traced: &TracedPacket<'_>, text: &mut Explanation) {
+    let done = match direction {
+        Direction::Encrypt => "encrypted",
+        Direction::Decrypt => "decrypted",
+    };
+    if traced.key.protocol() == protocol::TCP {
+        text.add(format_args!("{done} with the connection's key"));
+        match flow.initial {
+            MIDSTREAM => text.add_part(format_args!("its SYN was not seen")),
+            initial => text.add_part(format_args!("initial sequence number {initial}")),
+        }
+        return;
+    }
+    text.add(format_args!("{done} with the flow's key"));
+    let trailer = traced.packet().headers.payload(traced.frame()).last_chunk::<TRAILER>();
+    // Decryption has removed the number.
+    if let (Direction::Encrypt, Some(number)) = (direction, trailer) {
+        text.add_part(format_args!("packet number {}", u64::from_be_bytes(*number)));
     }
 }
 

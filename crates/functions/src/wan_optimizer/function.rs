@@ -3,14 +3,14 @@
 use super::decoder::{Lost, Missing};
 use super::encoder::Encoder;
 use super::header::{self, Content, Message, Unreadable};
-use super::table::{Lease, WanTable};
+use super::table::{Lease, Ports, WanTable};
 use super::{LINE, MAX_CONTENT};
 use crate::ipsec::headers::{ECN, Inner, Outer, decapsulated_ecn, set_ecn};
 use crate::upf::answer;
 use ipnet::IpNet;
 use std::sync::Arc;
 use tailwater_chain::batch::{Batch, Verdict};
-use tailwater_chain::function::{FlowStates, FunctionProperties, NetworkFunction};
+use tailwater_chain::function::{Explanation, FlowStates, FunctionProperties, NetworkFunction, TracedPacket};
 use tailwater_chain::live::Version;
 use tailwater_net::parse::{Fragment, Headers, Network, parse};
 use tailwater_net::protocol::ethertype;
@@ -135,7 +135,7 @@ impl WanOptimizer {
     }
 
     /// Handles packet `i`, which has the tunnel's ports: restores content or applies a request.
-    fn inbound(&mut self, batch: &mut Batch, i: usize, ports: super::table::Ports) -> Result<(), u8> {
+    fn inbound(&mut self, batch: &mut Batch, i: usize, ports: Ports) -> Result<(), u8> {
         let (packet, frame) = batch.packet_mut(i);
         let headers = packet.headers;
         if headers.fragment != Fragment::Whole {
@@ -308,6 +308,68 @@ impl NetworkFunction for WanOptimizer {
             if let Err(reason) = done {
                 batch.packet_mut(i).0.verdict = Verdict::Drop(reason);
             }
+        }
+    }
+    fn explain(&self, traced: &TracedPacket<'_>, _: &mut FlowStates<'_>, text: &mut Explanation) {
+        match self.table.ports_of(&traced.key) {
+            Some(ports) => explain_inbound(ports, traced, text),
+            None if self.goes_there(&traced.key) => self.explain_outbound(traced, text),
+            None => text.add(format_args!("not behind the remote end")),
+        }
+    }
+}
+
+impl WanOptimizer {
+    fn explain_outbound(&self, traced: &TracedPacket<'_>, text: &mut Explanation) {
+        let Some((_, lease)) = &self.encoder else {
+            return text.add(format_args!("no stream is free, not encoded"));
+        };
+        let headers = &traced.packet().headers;
+        let payload = headers.payload(traced.frame());
+        if matches!(traced.packet().verdict, Verdict::Drop(_)) {
+            return text.add(format_args!("stream {}", lease.stream));
+        }
+        let minimum = self.table.options().minimum;
+        match header::parse(payload) {
+            Ok(Message::Content(content)) if headers.key != traced.key => {
+                let found = usize::from(content.length) - content.literals.len();
+                text.add(format_args!(
+                    "stream {}, {found} of {} bytes in the cache, in {} regions",
+                    lease.stream,
+                    content.length,
+                    content.regions().len()
+                ));
+            }
+            _ if payload.len() < minimum.into() => {
+                text.add(format_args!("payload of {} bytes, minimum {minimum}", payload.len()));
+            }
+            _ => text.add(format_args!("encoded longer than mtu {}", self.table.options().mtu)),
+        }
+    }
+}
+
+fn explain_inbound(ports: Ports, traced: &TracedPacket<'_>, text: &mut Explanation) {
+    let packet = traced.packet();
+    match packet.verdict {
+        Verdict::Drop(REQUEST) => return text.add(format_args!("request of the remote end, applied")),
+        Verdict::Drop(STALE) => return text.add(format_args!("request of the remote end for an epoch that has ended")),
+        Verdict::Drop(_) => return text.add(format_args!("from the remote end")),
+        _ => {}
+    }
+    text.add(format_args!("stream {}", ports.content.unwrap_or_default()));
+    match header::parse(packet.headers.payload(traced.frame())) {
+        Ok(Message::Request(request)) if packet.turns_back() => match request.reset {
+            true => text.add_part(format_args!("wrong checksum, a new epoch is requested")),
+            false => {
+                let lines: u32 = request.ranges().map(|[_, count]| count).sum();
+                text.add_part(format_args!(
+                    "not in the cache, a request to avoid {lines} lines is sent"
+                ));
+            }
+        },
+        _ => {
+            let length = packet.headers.datagram(traced.frame()).len();
+            text.add_part(format_args!("{length} bytes restored"));
         }
     }
 }

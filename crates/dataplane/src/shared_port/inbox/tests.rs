@@ -1,4 +1,5 @@
 use super::*;
+use crate::kept_packets::SharedSender;
 use crate::shared_port::lists::LISTS;
 use tailwater_chain::batch::{Batch, DEFAULT_BATCH};
 
@@ -76,6 +77,23 @@ fn a_full_ring_loses_and_counts_and_keeps_no_buffer() {
     assert_eq!(outlet.settle(&mut of_poller), 1);
     assert_eq!(of_poller.available(), 8);
     assert_eq!(of_worker.take_returned().map(|buffer| buffer.index()), None);
+}
+
+#[test]
+fn packets_that_find_the_ring_full_are_kept() {
+    let (sender, receiver) = std::sync::mpsc::sync_channel(8);
+    let packets: SharedSender = Arc::new(Some(sender).into());
+    let (mut outlet, _inbox, missed, mut of_poller, _of_worker) = ends(2);
+    outlet.keep_lost(RingKeeper::new(3, &packets));
+    deliver(&mut outlet, &mut of_poller, &[b"a", b"b", b"c", b"d"]);
+    outlet.settle(&mut of_poller);
+    assert_eq!((missed.load(Ordering::Relaxed), of_poller.available()), (2, 6));
+    let kept: Vec<_> = receiver.try_iter().collect();
+    let found: Vec<_> = kept
+        .iter()
+        .map(|kept| (kept.arrival, kept.captured(), kept.event))
+        .collect();
+    assert_eq!(found, [(Nanos(2), &b"c"[..], 1), (Nanos(3), b"d", 2)]);
 }
 
 /// Regression: a poller that was not called for a while, and then delivers before it takes buffers back.

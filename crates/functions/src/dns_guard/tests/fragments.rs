@@ -58,6 +58,25 @@ fn fragments_follow_their_first() {
     }
 }
 
+#[test]
+fn explanations_tell_fragments_by_their_first() {
+    let mut strict = guard(GuardRules {
+        mode: Mode::Strict,
+        ..rules()
+    });
+    let answer = Spoken {
+        extra: 1000,
+        ..says(Says::Answers, "10.0.0.1")
+    };
+    let now = Nanos::from_secs(1);
+    let [first, later] = fragments(&answer, SERVER.into(), 1);
+    assert_eq!(strict.explain(&later, now), ["later fragment"]);
+    let unsolicited = "no query of 10.0.0.1 waits for the response";
+    assert_eq!(strict.explain(&first, now), [unsolicited]);
+    let follows = "later fragment, its first one was dropped";
+    assert_eq!(strict.explain(&later, now), [follows]);
+}
+
 /// A client that has sent no query gets at most the burst, however few bytes of a response are in its first fragment.
 #[test]
 fn fragments_count_towards_amplification_as_the_whole_does() {

@@ -64,3 +64,64 @@ fn rules_are_replaced_under_traffic() {
     // Repaying the first 30 takes 3 seconds, the later 30 another 1.5 seconds.
     assert_eq!(whole(&mut rig, &answer, 30, Nanos::from_millis(5500)), 20);
 }
+
+#[test]
+fn explanations_name_the_limit_and_the_client_prefix() {
+    let limits = Limits {
+        responses: Some(1),
+        all: Some(4),
+        queries: Some(1),
+        ..Limits::default()
+    };
+    let table = Arc::new(DnsGuardTable::new(GuardRules { limits, ..rules() }, SIZES, 7));
+    let mut rig = ChainRig::new(vec![Box::new(DnsGuard::new(Arc::clone(&table)))], INPUT);
+    let mut explain = |spoken: &Spoken| {
+        let explained = rig.explain(&spoken.frame(), Nanos::from_secs(1));
+        assert_eq!(explained.len(), 1);
+        explained[0].clone()
+    };
+    let (query, answer) = (says(Says::Asks, "10.0.0.1"), says(Says::Answers, "10.0.0.1"));
+    assert_eq!(explain(&query), "query of 10.0.0.0/24, within queries 1/s");
+    assert_eq!(explain(&query), "query of 10.0.0.0/24, beyond queries 1/s");
+    let to = "answer to 10.0.0.0/24";
+    assert_eq!(explain(&answer), format!("{to}, within responses 1/s"));
+    let beyond = format!("{to}, beyond responses 1/s");
+    assert_eq!(explain(&answer), format!("{beyond}, number 1 in a row"));
+    let slip = format!("{beyond}, number 2 in a row, let through by slip 2");
+    assert_eq!(explain(&answer), slip);
+    let mut refused = says(Says::NoData, "10.0.0.1");
+    assert_eq!(explain(&refused), "nodata to 10.0.0.0/24, no limit of nodata");
+    let of_all = "nodata to 10.0.0.0/24, beyond all 4/s, number 1 in a row";
+    assert_eq!(explain(&refused), of_all);
+    refused.client = "10.0.1.1".parse().unwrap();
+    table.replace(GuardRules {
+        limits,
+        exempt: vec!["10.0.1.0/24".parse().unwrap()],
+        ..rules()
+    });
+    assert_eq!(explain(&refused), "response without limit");
+    table.replace(GuardRules {
+        ports: vec![5353],
+        ..rules()
+    });
+    assert_eq!(explain(&refused), "not DNS");
+}
+
+#[test]
+fn explanations_tell_strict_mode_and_bytes() {
+    let mut strict = guard(GuardRules {
+        mode: Mode::Strict,
+        ..rules()
+    });
+    let now = Nanos::from_secs(1);
+    let answer = says(Says::Answers, "10.0.0.1").frame();
+    let unsolicited = "no query of 10.0.0.1 waits for the response";
+    assert_eq!(strict.explain(&answer, now), [unsolicited]);
+    let mut bytes = guard(GuardRules {
+        amplification: Some(Amplification { ratio: 1, burst: 512 }),
+        ..rules()
+    });
+    let explained: Vec<_> = (0..3).flat_map(|_| bytes.explain(&answer, now)).collect();
+    let beyond = "answer to 10.0.0.0/24, beyond the bytes that its queries earned";
+    assert_eq!(explained.last().unwrap(), beyond);
+}
