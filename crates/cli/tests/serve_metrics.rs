@@ -176,22 +176,23 @@ fn events_and_packets_of_a_run_reach_a_collector() {
         "chain.yaml",
         &common::chain_server::chain("edge", "0.0.0.0/0", functions),
     );
-    let options = ["--traffic", "bursty", "--duration", "500ms", "--keep-packets", "kept"];
+    let options = ["--duration", "500ms", "--rate", "20kpps", "--keep-packets", "kept"];
     let run = [&["run", "chain.yaml", "--otlp", &url][..], &options].concat();
-    folder.ok(&run);
-    let (mut logs, mut spans) = (Vec::new(), Vec::new());
-    read_records(&requests, "edge", [&mut logs, &mut spans]);
-    let names: Vec<_> = logs.iter().map(|log| log["eventName"].as_str().unwrap()).collect();
-    assert_eq!(names.first(), Some(&"tailwater.Running"), "{names:?}");
-    assert_eq!(names.last(), Some(&"tailwater.Gone"), "{names:?}");
-    assert!(logs.iter().all(|log| attribute(log, "tailwater.chain") == Some("edge")));
+    let output = folder.run(&run);
+    let printed = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{printed}");
+    let (mut logs, mut spans) = (Vec::new(), Vec::<Value>::new());
     // Packets that were dropped are kept, and one is traced.
-    let of = |name: &str, reason| {
-        let mut spans = spans.iter().filter(|span| span["name"] == name);
-        spans.any(|span| attribute(span, "tailwater.reason") == reason)
-    };
-    assert!(of("chain", Some("acl/denied")), "{spans:?}");
-    assert!(of("acl", None) || of("acl", Some("acl/denied")), "{spans:?}");
+    wait("records of all kinds", || {
+        read_records(&requests, "edge", [&mut logs, &mut spans]);
+        let is_kept =
+            |span: &Value| span["name"] == "chain" && attribute(span, "tailwater.reason") == Some("acl/denied");
+        logs.last().is_some_and(|log| log["eventName"] == "tailwater.Gone")
+            && spans.iter().any(is_kept)
+            && spans.iter().any(|span| span["name"] == "acl")
+    });
+    assert_eq!(logs[0]["eventName"], "tailwater.Running");
+    assert!(logs.iter().all(|log| attribute(log, "tailwater.chain") == Some("edge")));
     // Those of the clock of the run.
     let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64;
     for span in &spans {
