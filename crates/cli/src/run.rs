@@ -1,6 +1,7 @@
 //! `tailwater run`: a plan is made from the arguments and the spec, and the data plane executes it.
 
 pub(crate) mod args;
+mod export;
 pub(crate) mod mappers;
 mod plan;
 mod ports;
@@ -17,6 +18,7 @@ use crate::metrics::{Chain, Endpoint, RunPage};
 use crate::output::complain;
 use crate::progress::Live;
 use crate::signals::{reload_on_signal, stop_on_signals, unless_stopped};
+use export::{Export, Exporting};
 use mappers::Mappers;
 use plan::{Mapping, Outputs, Plan, PortPlan, Source, plan};
 use std::path::Path;
@@ -51,7 +53,7 @@ fn execute(plan: Plan, stop: &AtomicBool) -> Result<ExitCode, CliError> {
         run,
         source,
         mapping,
-        outputs,
+        mut outputs,
     } = plan;
     let prepared = Prepared::new((&chain, run), source, &mapping, &outputs, stop);
     let Prepared {
@@ -61,9 +63,15 @@ fn execute(plan: Plan, stop: &AtomicBool) -> Result<ExitCode, CliError> {
         endpoint,
         recorder,
     } = unless_ended_early(prepared, stop)?;
-    let ran = run_and_show(&run, opened, clock, endpoint, stop)?;
+    let shown = (endpoint, outputs.export.take());
+    let (ran, exporting) = run_and_show(&run, opened, clock, shown, stop)?;
     let recorded = recorder.map_or(Ok(()), |recorder| record::finish(&recorder));
-    report::finish(ran, recorded, outputs)
+    let finished = report::finish(ran, recorded, outputs);
+    // Waits for its last requests.
+    if let Some(exporting) = exporting {
+        exporting.stop();
+    }
+    finished
 }
 
 /// Replaces the result of preparing a run that a signal ended: nothing was offered to the chain, so there is nothing to
@@ -188,18 +196,18 @@ impl Opened {
     }
 }
 
-/// Runs the chain with a progress line, and with metrics if there is an `endpoint`. `clock` is the clock of opened
-/// ports.
+/// Runs the chain with a progress line, with metrics if there is an `endpoint`, and with an export if there is one, which
+/// still has to be stopped. `clock` is the clock of opened ports.
 ///
 /// # Errors
-/// The metrics cannot be served. Errors of the run are in the inner result.
+/// The metrics cannot be served, or the export cannot be started. Errors of the run are in the inner result.
 fn run_and_show(
     run: &RunPlan,
     opened: Opened,
     clock: Clock,
-    endpoint: Option<Endpoint>,
+    (endpoint, export): (Option<Endpoint>, Option<Export>),
     stop: &AtomicBool,
-) -> Result<Result<RunReport, RunError>, CliError> {
+) -> Result<(Result<RunReport, RunError>, Option<Exporting>), CliError> {
     let chain = Chain {
         name: run.spec().name.clone(),
         traffic: opened.name().to_owned(),
@@ -210,9 +218,18 @@ fn run_and_show(
     let endpoint = endpoint
         .map(|endpoint| endpoint.serve(RunPage::new(chain)))
         .transpose()?;
+    let clock = match &opened {
+        Opened::Trace { .. } => Clock::start(),
+        Opened::Port(_) => clock,
+    };
+    let mut exporting = export
+        .map(|export| export.start(run.spec(), opened.name(), &clock))
+        .transpose()?;
     drop(elsewhere);
     let mut live = Live::new();
-    let control = RunControl::new(stop).with_progress(|progress: &Progress| {
+    let traces = exporting.as_ref().map(Exporting::traces).unwrap_or_default();
+    let control = RunControl::new(stop).with_clock(clock.clone()).with_traces(traces);
+    let control = control.with_progress(|progress: &Progress| {
         for line in &progress.news {
             live.clear();
             complain("notice", line);
@@ -221,8 +238,11 @@ fn run_and_show(
         if let Some(endpoint) = &endpoint {
             endpoint.page().update(progress);
         }
+        if let Some(exporting) = &mut exporting {
+            exporting.update(progress);
+        }
     });
-    Ok(match opened {
+    let ran = match opened {
         Opened::Port(mut port) => run_chain(
             run,
             Packets::Port {
@@ -236,5 +256,9 @@ fn run_and_show(
             functions: Some(functions),
         } => run_chain(run, Packets::TraceWithExternals { trace, functions }, control),
         Opened::Trace { trace, functions: None } => run_chain(run, trace, control),
-    })
+    };
+    if let Some(exporting) = &mut exporting {
+        exporting.end(&ran);
+    }
+    Ok((ran, exporting))
 }

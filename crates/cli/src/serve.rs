@@ -18,7 +18,7 @@ use crate::metrics::{Endpoint, ServerPage, ServerSources};
 use crate::output::complain;
 use crate::signals::stop_on_signals;
 use crate::systemd::{self, Notifier};
-use crate::telemetry::{Counts, ExportConfig, ExportSources, Exporter};
+use crate::telemetry::{Counts, ExportConfig, ExportSources, Exporter, Observed};
 use crate::values::Cores;
 use cache::divided;
 use errors::not_served;
@@ -154,7 +154,7 @@ pub fn serve_with(args: &ServeArgs, companion: impl FnOnce(Serving<'_>) + Send) 
     let snapshot = Arc::clone(&sources.snapshot);
     let to_export = ExportSources {
         server: spec.metadata.name.clone(),
-        snapshot: Arc::clone(&snapshot),
+        observed: Observed::Server(Arc::clone(&snapshot)),
         clock,
         traced_packets: spec.telemetry.traced_packets,
         kept,

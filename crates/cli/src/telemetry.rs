@@ -1,6 +1,6 @@
-//! Export of a server's events and of sampled packet traces by OpenTelemetry's protocol: OTLP over HTTP, in JSON.
+//! Export of events of a server or a run, and of sampled packet traces by OpenTelemetry's protocol: OTLP over HTTP, in JSON.
 //!
-//! One thread with a single-threaded event loop reads the server's latest state, and sends what is new. Nothing on the
+//! One thread with a single-threaded event loop reads the latest state, and sends what is new. Nothing on the
 //! data path waits for it: events are copies, and steps of traced packets come through a channel that loses and
 //! counts what does not fit. Bounds: 2,048 waiting log records and as many spans, 512 of them in a request, one request
 //! for each signal at a time.
@@ -14,15 +14,15 @@ mod sampler;
 mod sender;
 
 use crate::error::CliError;
-pub use crate::export_sources::ExportSources;
+pub use crate::export_sources::{ExportSources, Observed};
 pub use endpoint::ExportConfig;
 pub use queue::{Counts, DROP_REASONS, SIGNALS};
 use queue::{LOGS, Queue, SPANS};
 use records::{Resource, log_record};
 use sampler::Sampler;
 use sender::Sender;
+use std::sync::Arc;
 use std::sync::mpsc::Receiver;
-use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -99,11 +99,7 @@ async fn export(config: ExportConfig, sources: ExportSources, counts: Arc<Counts
     let mut sampler = Sampler::new(if has_spans { sources.traced_packets } else { 0 }, sources.clock);
     let mut exported = 0;
     let mut collect = |sampler: &mut Sampler| {
-        let (events, chains) = {
-            let snapshot = sources.snapshot.lock().unwrap_or_else(PoisonError::into_inner);
-            let events: Vec<_> = snapshot.events.after(exported).cloned().collect();
-            (events, sampler::traced_chains(&snapshot))
-        };
+        let (events, chains) = sources.observed.after(exported);
         for event in events {
             exported = event.sequence;
             if has_logs {

@@ -32,10 +32,11 @@ fn without_features_their_options_and_fields_are_refused() {
     assert_without(&run(&[&"run", &chain]), "wasm.yaml:5", "wasm");
     let chain = folder.forward();
     assert_without(&run(&[&"run", &chain, &"--metrics", &"0"]), "--metrics", "metrics");
+    let otlp = "http://127.0.0.1:4318";
+    assert_without(&run(&[&"run", &chain, &"--otlp", &otlp]), "--otlp", "metrics");
     assert_without(&run(&[&"get", &"chains"]), "get", "control");
     let server = "apiVersion: tailwater.dev/v1alpha1\nkind: Server\nmetadata: {name: edge}\nspec:\n  cores: 0\n  \
                   ports: [{name: a, traffic: bursty}]\n";
     let server = folder.write("server.yaml", server);
-    let otlp = "http://127.0.0.1:4318";
     assert_without(&run(&[&"serve", &server, &"--otlp", &otlp]), "--otlp", "metrics");
 }

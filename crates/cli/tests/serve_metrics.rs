@@ -112,8 +112,8 @@ fn a_server_with_a_failed_chain_is_not_ready() {
     assert_eq!(value(&page, "tailwater_server_chains{phase=\"failed\"}"), Some(1.0));
 }
 
-/// Collector of OpenTelemetry that is busy at first. Returns its URL, and the paths and bodies of accepted requests.
-fn collector() -> (String, Receiver<(String, Value)>) {
+/// Collector of OpenTelemetry that is busy for so many requests. Returns its URL, and the paths and bodies of accepted requests.
+fn collector(refused: usize) -> (String, Receiver<(String, Value)>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let (sender, receiver) = channel();
@@ -132,11 +132,11 @@ fn collector() -> (String, Receiver<(String, Value)>) {
             let mut body = vec![0; length.parse().unwrap()];
             reader.read_exact(&mut body).unwrap();
             let answer = match number {
-                0 => "503 Service Unavailable\r\nRetry-After: 0",
+                _ if number < refused => "503 Service Unavailable\r\nRetry-After: 0",
                 _ => "200 OK\r\nContent-Type: application/json",
             };
             write!(reader.get_mut(), "HTTP/1.1 {answer}\r\nContent-Length: 2\r\n\r\n{{}}").unwrap();
-            if number > 0 {
+            if number >= refused {
                 let path = head.split(' ').nth(1).unwrap().to_owned();
                 if sender.send((path, serde_json::from_slice(&body).unwrap())).is_err() {
                     return;
@@ -152,10 +152,63 @@ fn attribute<'v>(record: &'v Value, key: &str) -> Option<&'v str> {
     attributes.find(|attribute| attribute["key"] == key)?["value"]["stringValue"].as_str()
 }
 
+/// Adds the log records and the spans of requests, which are of this service instance.
+fn read_records(requests: &Receiver<(String, Value)>, instance: &str, [logs, spans]: [&mut Vec<Value>; 2]) {
+    for (path, body) in requests.try_iter() {
+        let (all, scopes, records, found) = match path.as_str() {
+            "/v1/logs" => ("resourceLogs", "scopeLogs", "logRecords", &mut *logs),
+            "/v1/traces" => ("resourceSpans", "scopeSpans", "spans", &mut *spans),
+            other => panic!("{other}"),
+        };
+        let resource = &body[all][0]["resource"];
+        assert_eq!(attribute(resource, "service.name"), Some("tailwater"));
+        assert_eq!(attribute(resource, "service.instance.id"), Some(instance));
+        found.extend_from_slice(body[all][0][scopes][0][records].as_array().unwrap());
+    }
+}
+
+#[test]
+fn events_and_packets_of_a_run_reach_a_collector() {
+    let folder = Folder::new();
+    let (url, requests) = collector(0);
+    let functions = "{acl: {rules: [{action: allow, protocol: tcp}], default: deny}}";
+    folder.write(
+        "chain.yaml",
+        &common::chain_server::chain("edge", "0.0.0.0/0", functions),
+    );
+    let options = ["--duration", "500ms", "--rate", "20kpps", "--keep-packets", "kept"];
+    let run = [&["run", "chain.yaml", "--otlp", &url][..], &options].concat();
+    let output = folder.run(&run);
+    let printed = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{printed}");
+    let (mut logs, mut spans) = (Vec::new(), Vec::<Value>::new());
+    // Packets that were dropped are kept, and one is traced.
+    wait("records of all kinds", || {
+        read_records(&requests, "edge", [&mut logs, &mut spans]);
+        let is_kept =
+            |span: &Value| span["name"] == "chain" && attribute(span, "tailwater.reason") == Some("acl/denied");
+        logs.last().is_some_and(|log| log["eventName"] == "tailwater.Gone")
+            && spans.iter().any(is_kept)
+            && spans.iter().any(|span| span["name"] == "acl")
+    });
+    assert_eq!(logs[0]["eventName"], "tailwater.Running");
+    assert!(logs.iter().all(|log| attribute(log, "tailwater.chain") == Some("edge")));
+    // Those of the clock of the run.
+    let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64;
+    for span in &spans {
+        let end: u64 = span["endTimeUnixNano"].as_str().unwrap().parse().unwrap();
+        assert!(now.abs_diff(end) < 600_000_000_000, "{span}");
+    }
+    let wrong = folder.run(&["run", "chain.yaml", "--otlp", "collector"]);
+    let printed = String::from_utf8_lossy(&wrong.stderr);
+    let expected = "error: --otlp: expected a URL such as http://127.0.0.1:4318, found \"collector\"\n";
+    assert_eq!((wrong.status.code(), &*printed), (Some(2), expected));
+}
+
 #[test]
 fn events_and_traced_packets_reach_a_collector() {
     let (folder, address) = (Folder::new(), free_address());
-    let (url, requests) = collector();
+    let (url, requests) = collector(1);
     let fields = format!(
         "  metrics: {}\n  telemetry: {{otlp: '{url}', tracedPackets: 20}}\n",
         address.port()
@@ -169,17 +222,7 @@ fn events_and_traced_packets_reach_a_collector() {
     let serving = Serving::start(&folder);
     let (mut logs, mut spans) = (Vec::new(), Vec::new());
     let read = |logs: &mut Vec<Value>, spans: &mut Vec<Value>| {
-        for (path, body) in requests.try_iter() {
-            let (all, scopes, records, found) = match path.as_str() {
-                "/v1/logs" => ("resourceLogs", "scopeLogs", "logRecords", &mut *logs),
-                "/v1/traces" => ("resourceSpans", "scopeSpans", "spans", &mut *spans),
-                other => panic!("{other}"),
-            };
-            let of_server = &body[all][0];
-            assert_eq!(attribute(&of_server["resource"], "service.name"), Some("tailwater"));
-            assert_eq!(attribute(&of_server["resource"], "service.instance.id"), Some("edge"));
-            found.extend_from_slice(of_server[scopes][0][records].as_array().unwrap());
-        }
+        read_records(&requests, "edge", [logs, spans]);
     };
     let is = |span: &Value, verdict| attribute(span, "tailwater.verdict") == Some(verdict);
     wait("records of all kinds", || {

@@ -47,12 +47,12 @@ pub fn run<'p>(
 ) -> Result<RunReport, RunError> {
     match packets.into() {
         Packets::Trace(trace) => {
-            let clock = Clock::start();
+            let clock = control.clock.clone().unwrap_or_else(Clock::start);
             let mut nic = trace_nic(plan, trace, &clock)?;
             on_port(plan, &mut nic, clock, control, None)
         }
         Packets::TraceWithExternals { trace, functions } => {
-            let clock = Clock::start();
+            let clock = control.clock.clone().unwrap_or_else(Clock::start);
             let nic = trace_nic(plan, trace, &clock)?;
             on_port(plan, &mut WithExternals::new(nic, functions), clock, control, None)
         }
@@ -137,6 +137,7 @@ fn on_port(
         reconfigure,
         traces,
         mut progress,
+        clock: _,
     } = control;
     let config = plan.config();
     // Reporting and recording threads get the other cores, if there are any.

@@ -38,7 +38,7 @@ pub use admission::{Capacity, Placement, Promise};
 pub use chain::{AppliedChain, Manifest, Origin};
 pub use configuration::{Configuration, ControlError};
 pub use error::ServeError;
-pub use events::{Event, Severity};
+pub use events::{Event, EventRing, Severity};
 pub use machine::{
     ChainObservation, ChainState, CoreUse, LatencyObservation, Machine, MachineNote, MissedShares, PacketCounts,
     PacketRates, Refusal, WindowWork,

@@ -183,8 +183,9 @@ fn ready(phase: Phase, reason: &str, since: Nanos) -> Condition {
     }
 }
 
-/// Condition for an objective that this percentage of the packets has to meet.
-fn objective(latency: &LatencyObservation, percentile: f64, since: Nanos) -> Condition {
+/// Condition `ObjectiveMet` of a chain with this latency, `since` this time since the Unix epoch. `percentile` percent of
+/// the packets have to meet the objective.
+pub fn objective(latency: &LatencyObservation, percentile: f64, since: Nanos) -> Condition {
     let (status, reason) = match latency.met {
         Some(true) => (ConditionStatus::True, "Met"),
         Some(false) => (ConditionStatus::False, "Missed"),

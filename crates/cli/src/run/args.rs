@@ -164,6 +164,10 @@ pub struct RunArgs {
     #[arg(long, value_name = "PORT|ADDR:PORT", value_parser = values::metrics_address)]
     #[arg(help_heading = headings::REPORT)]
     pub metrics: Option<SocketAddr>,
+    /// Collector for events and packet traces of the run
+    #[arg(long, value_name = "URL")]
+    #[arg(help_heading = headings::REPORT, hide_short_help = true)]
+    pub otlp: Option<String>,
     /// Exit with code 3 if the objective is missed
     #[arg(long)]
     #[arg(help_heading = headings::REPORT)]

@@ -84,7 +84,7 @@ pub fn plan(args: &RunArgs) -> Result<Plan, CliError> {
         capture_out: args.capture_out.clone(),
         keep_packets: args.keep_packets.clone().map(|directory| KeptConfig {
             directory,
-            observer: None,
+            observer: outputs.export.as_ref().and_then(|export| export.observer.clone()),
         }),
         seed: seed(args, &spec, &source),
         isolation,

@@ -51,6 +51,15 @@ impl Counts {
     pub fn dropped(&self, signal: usize, reason: usize) -> u64 {
         self.dropped[signal][reason].load(Ordering::Relaxed)
     }
+
+    /// Records that were dropped for any reason.
+    pub fn all_dropped(&self) -> u64 {
+        self.dropped
+            .iter()
+            .flatten()
+            .map(|count| count.load(Ordering::Relaxed))
+            .sum()
+    }
 }
 
 impl Counts {

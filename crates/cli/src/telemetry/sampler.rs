@@ -2,31 +2,18 @@
 
 use super::queue::Queue;
 use super::records::{Identifiers, packet_spans};
+use crate::export_sources::TracedChains;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tailwater_chain::packet_traces::{PacketTraces, TraceStep, TraceStream};
 use tailwater_dataplane::clock::Clock;
 use tailwater_net::Nanos;
-use tailwater_server::Snapshot;
 
 /// Shortest time between the beginnings of two samples of a chain.
 const SHORTEST: Duration = Duration::from_millis(200);
 /// A sample whose packets have all come ends once there has been no step for this time.
 const REST: Duration = Duration::from_millis(100);
-
-/// Traces of the chains that run, by name.
-pub(super) type TracedChains = BTreeMap<String, Arc<PacketTraces>>;
-
-/// Chains of a server that can be traced now.
-pub(super) fn traced_chains(snapshot: &Snapshot) -> TracedChains {
-    let chains = snapshot.chains.iter();
-    let chains = chains.filter_map(|(name, status)| {
-        let traces = status.observation.as_ref()?.traces.as_ref()?;
-        Some((name.clone(), Arc::clone(&traces.0)))
-    });
-    chains.collect()
-}
 
 /// Sampler of packets.
 pub(super) struct Sampler {

@@ -1,6 +1,7 @@
 //! Control of a run by its caller.
 
 use crate::batches::BatchRecorder;
+use crate::clock::Clock;
 use crate::run::progress::Progress;
 use std::fmt;
 use std::sync::atomic::AtomicBool;
@@ -21,6 +22,8 @@ pub struct RunControl<'c> {
     pub(super) reconfigure: Option<&'c ReconfigureCell>,
     /// Switch of the chain's traces.
     pub(super) traces: Arc<PacketTraces>,
+    /// Clock of a trace's times, if its caller reads it, too.
+    pub(super) clock: Option<Clock>,
     /// Receives the progress.
     pub(super) progress: Box<dyn FnMut(&Progress) + 'c>,
 }
@@ -33,6 +36,7 @@ impl<'c> RunControl<'c> {
             batches: None,
             reconfigure: None,
             traces: Arc::default(),
+            clock: None,
             progress: Box::new(|_| {}),
         }
     }
@@ -59,6 +63,16 @@ impl<'c> RunControl<'c> {
     #[must_use]
     pub fn with_traces(self, traces: Arc<PacketTraces>) -> RunControl<'c> {
         RunControl { traces, ..self }
+    }
+
+    /// Times of a trace's packets are on this clock. Without one they are on a clock that starts with the run; those of a
+    /// port are on the port's.
+    #[must_use]
+    pub fn with_clock(self, clock: Clock) -> RunControl<'c> {
+        RunControl {
+            clock: Some(clock),
+            ..self
+        }
     }
 
     /// Also records times of single batches, if there is a recorder.

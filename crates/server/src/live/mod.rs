@@ -26,6 +26,7 @@ pub use ended::{EndedChain, final_counts};
 pub use figures::{ChainFigures, Figures};
 pub use profiling::Profiler;
 pub use reading::ReadIsolated;
+pub use running::window_latency;
 
 use crate::admission::Capacity;
 use crate::chain::AppliedChain;

@@ -419,7 +419,7 @@ impl RunningChain {
 }
 
 /// Latency in a window.
-fn window_latency(window: &LastWindow, slo: &Slo) -> LatencyObservation {
+pub fn window_latency(window: &LastWindow, slo: &Slo) -> LatencyObservation {
     let is_known = window.delivered > 0;
     LatencyObservation {
         p50: is_known.then_some(window.p50),

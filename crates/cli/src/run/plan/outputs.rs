@@ -5,6 +5,7 @@ use crate::files::{ReportFile, check_output, check_writable, place, same_place, 
 use crate::input::Traffic;
 use crate::output::ReportOutput;
 use crate::run::args::RunArgs;
+use crate::run::export::Export;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -21,6 +22,8 @@ pub struct Outputs {
     pub record: Option<PathBuf>,
     /// Address at which metrics are served.
     pub metrics: Option<SocketAddr>,
+    /// Export of events and packet traces.
+    pub export: Option<Export>,
     /// A missed objective is an exit code.
     pub check_slo: bool,
 }
@@ -55,6 +58,7 @@ impl Outputs {
             page: page.transpose()?,
             record: args.record.clone(),
             metrics: args.metrics,
+            export: Export::find(args.otlp.as_deref(), args.keep_packets.is_some())?,
             check_slo: args.check_slo,
         })
     }
