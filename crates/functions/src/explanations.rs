@@ -305,6 +305,9 @@ fn a_wan_optimizer_tells_what_its_cache_had() {
     let whole = near.run(&[frame(&there, 999)], NOW);
     assert_eq!(far.explain(&whole[0], NOW), ["stream 0, 1027 bytes restored"]);
     let mut damaged = whole[0].clone();
+    *damaged.last_mut().unwrap() ^= 1;
+    let reset = "stream 0, wrong checksum, a new epoch is requested";
+    assert_eq!(far.explain(&damaged, NOW), [reset]);
     damaged[14 + 20 + 8] = 0xff;
     assert_eq!(far.explain(&damaged, NOW), ["from the remote end"]);
 }
