@@ -273,7 +273,7 @@ fn a_wan_optimizer_tells_what_its_cache_had() {
     let (mut near, mut far, mut late) = (end(0), end(1), end(1));
     let key = |source, destination| FlowKey::v4(source, destination, protocol::UDP, 7, 53);
     let there = key([10, 0, 0, 1].into(), [198, 18, 0, 1].into());
-    let payload: Vec<u8> = (0..1000u32).map(|i| (i * i >> 5) as u8).collect();
+    let payload: Vec<u8> = (0..1000u32).map(|i| ((i * i) >> 5) as u8).collect();
     let frame = |key: &FlowKey, length: usize| {
         let builder = FrameBuilder::new(key);
         builder.payload(&payload[..length]).to_vec().unwrap()
