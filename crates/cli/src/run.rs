@@ -196,8 +196,8 @@ impl Opened {
     }
 }
 
-/// Runs the chain with a progress line, with metrics if there is an `endpoint`, and with an export if there is one, which
-/// still has to be stopped. `clock` is the clock of opened ports.
+/// Runs the chain with a progress line, with metrics if there is an `endpoint`, and with an export if there is one,
+/// which still has to be stopped. `clock` is the clock of opened ports.
 ///
 /// # Errors
 /// The metrics cannot be served, or the export cannot be started. Errors of the run are in the inner result.

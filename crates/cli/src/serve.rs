@@ -248,8 +248,8 @@ fn profiles_of(spec: &ServerSpec, admission: &AdmissionSpec, cores: &[usize]) ->
             .map_err(|error| CliError::Input(format!("spec.admission.measure.core: {error}")))?;
         if cores.contains(&(core as usize)) {
             return Err(CliError::Input(format!(
-                "spec.admission.measure.core: expected a core that is not dedicated, found core {core}, which polls the \
-                 ports"
+                "spec.admission.measure.core: expected a core that is not dedicated, found core {core}, which polls \
+                 the ports"
             )));
         }
     }

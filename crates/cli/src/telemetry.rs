@@ -1,4 +1,5 @@
-//! Export of events of a server or a run, and of sampled packet traces by OpenTelemetry's protocol: OTLP over HTTP, in JSON.
+//! Export of events of a server or a run, and of sampled packet traces, by OpenTelemetry's protocol: OTLP over HTTP, in
+//! JSON.
 //!
 //! One thread with a single-threaded event loop reads the latest state, and sends what is new. Nothing on the
 //! data path waits for it: events are copies, and steps of traced packets come through a channel that loses and

@@ -271,8 +271,10 @@ fn isolated_chains_pass_to_a_process_that_takes_over() {
         let timeouts = "handshake established closing timeWait closed udp udpAnswered icmp other otherAnswered denied";
         let timeouts = timeouts.replace(' ', ": 86400s, ");
         let walled = format!(
-            "{{firewall: {{zones: {{all: {{prefixes: any}}}}, rules: [allow], tcp: {{windows: liberal, midstream: allow}}, \
-             timeouts: {{{timeouts}: 86400s}}}}}}, {{loadBalancer: {{services: [{{address: 0.0.0.0/0, port: any, protocol: udp, \
+            "{{firewall: {{zones: {{all: {{prefixes: any}}}}, rules: [allow], \
+             tcp: {{windows: liberal, midstream: allow}}, \
+             timeouts: {{{timeouts}: 86400s}}}}}}, \
+             {{loadBalancer: {{services: [{{address: 0.0.0.0/0, port: any, protocol: udp, \
              backends: [{{address: 192.0.2.1}}, {{address: 192.0.2.2}}]}}]}}}}, {{library: {{file: ./books.so}}}}"
         );
         let walled = chain("walled", "10.0.64.0/18", &walled) + PROCESS + flows;

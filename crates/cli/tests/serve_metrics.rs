@@ -112,7 +112,8 @@ fn a_server_with_a_failed_chain_is_not_ready() {
     assert_eq!(value(&page, "tailwater_server_chains{phase=\"failed\"}"), Some(1.0));
 }
 
-/// Collector of OpenTelemetry that is busy for so many requests. Returns its URL, and the paths and bodies of accepted requests.
+/// Collector of OpenTelemetry that is busy for so many requests. Returns its URL, and the paths and bodies of accepted
+/// requests.
 fn collector(refused: usize) -> (String, Receiver<(String, Value)>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());

@@ -65,8 +65,8 @@ impl<'c> RunControl<'c> {
         RunControl { traces, ..self }
     }
 
-    /// Times of a trace's packets are on this clock. Without one they are on a clock that starts with the run; those of a
-    /// port are on the port's.
+    /// Times of a trace's packets are on this clock. Without one they are on a clock that starts with the run; those of
+    /// a port are on the port's.
     #[must_use]
     pub fn with_clock(self, clock: Clock) -> RunControl<'c> {
         RunControl {
