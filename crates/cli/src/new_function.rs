@@ -108,7 +108,8 @@ const RUST_SDK: &[&[File]] = &[
     sources!("sdk":
         "src/abi.rs", "src/batch.rs", "src/config.rs", "src/export.rs", "src/flow_state.rs", "src/function.rs",
         "src/host.rs", "src/key.rs", "src/lib.rs", "src/program/flows.rs", "src/program/instance.rs",
-        "src/program/joining.rs", "src/program/mod.rs", "src/program/turns.rs", "src/program/unattached.rs",
+        "src/program/joining.rs", "src/program/mod.rs", "src/program/stored.rs", "src/program/turns.rs",
+        "src/program/unattached.rs",
         "src/protocol/layout.rs", "src/protocol/layout/companions.rs", "src/protocol/memory.rs",
         "src/protocol/message.rs", "src/protocol/mod.rs", "src/protocol/snapshots.rs", "src/protocol/socket.rs",
         "src/sys.rs", "src/sys/joining.rs", "src/testing.rs",
