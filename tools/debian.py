@@ -29,7 +29,7 @@ Maintainer: The Tailwater authors <tailwater@localhost>
 Installed-Size: {size}
 Depends: {depends}
 Recommends: systemd
-Suggests: redis-server, openvswitch-switch
+Suggests: ethtool, libpcap0.8, openvswitch-switch, redis-server
 Section: net
 Priority: optional
 Description: chains of network functions that keep their latency objective
@@ -67,6 +67,8 @@ if [ -d /run/systemd/system ]; then
     systemctl daemon-reload
 fi
 if [ "$1" = purge ]; then
+    # Where systemd does not run, as while an image is made, nothing has disabled the service.
+    rm -f /etc/systemd/system/multi-user.target.wants/tailwater.service
     rm -rf /var/lib/tailwater
 fi
 """

@@ -21,7 +21,7 @@ pub enum ServeError {
     #[error("spec.control.readers: there is no group \"{0}\"")]
     NoGroup(String),
     /// The state folder cannot be used.
-    #[error("{path}: {source}")]
+    #[error("{path}: the state folder cannot be used: {source}{}", hint(.source))]
     State {
         /// The folder.
         path: PathBuf,
@@ -39,4 +39,12 @@ pub enum ServeError {
         /// The system's error.
         source: io::Error,
     },
+}
+
+/// Advice on an error of the state folder: its default belongs to root.
+fn hint(source: &io::Error) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::PermissionDenied => "; name another one in spec.stateDirectory, or set XDG_STATE_HOME",
+        _ => "",
+    }
 }

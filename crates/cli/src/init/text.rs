@@ -92,10 +92,10 @@ fn part(function: FirstFunction) -> &'static str {
              - {action: deny, protocol: tcp, destinationPorts: 25}\n"
         }
         FirstFunction::Nat => {
-            "    # Address translation: clients in 10.0.0.0/8 share these external addresses. They are of the \
-             range\n    \
-             # for benchmarks (RFC 2544): replace them by yours.\n    \
-             - nat:\n        internal: [10.0.0.0/8]\n        external: [198.19.255.0/28]\n"
+            "    # Address translation: clients in private address space share these external addresses. They are \
+             of the\n    \
+             # range for benchmarks (RFC 2544): replace them by yours.\n    \
+             - nat:\n        external: [198.19.255.0/28]\n"
         }
         FirstFunction::LoadBalancer => {
             "    # Load balancer: TCP to any address goes to these two servers. Usually a service is one address.\n    \
