@@ -13,6 +13,7 @@ mod queue;
 mod records;
 mod sampler;
 mod sender;
+mod tls;
 
 use crate::error::CliError;
 pub use crate::export_sources::{ExportSources, Observed};

@@ -55,7 +55,7 @@ texts! {
     METRICS: "a port, or an IP address and a port", "^([0-9]{1,5}|([0-9.]+|\\[[0-9a-fA-F:.]+\\]):[0-9]{1,5})$", 64,
         "127.0.0.1:9100", Some((0, 65_535));
     /// URL of a collector of OpenTelemetry.
-    OTLP_URL: "an http URL", "^http://[^ /?#:][^ ]*$", 512, "http://127.0.0.1:4318", None;
+    OTLP_URL: "an http or https URL", "^https?://[^ /?#:][^ ]*$", 512, "http://127.0.0.1:4318", None;
     /// Port, range of ports or `any`.
     PORTS: "a port, a range of ports, or any", "^(any|[0-9]{1,5}( *- *[0-9]{1,5})?)$", 32, "80-443", Some((0, 65_535));
     /// Port from 1 on, or `any`.

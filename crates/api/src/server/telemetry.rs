@@ -10,7 +10,7 @@ const PACKETS: RangeInclusive<u64> = 0..=100;
 /// Default of `tracedPackets`.
 const DEFAULT_PACKETS: u32 = 1;
 /// Form of a URL in errors.
-const EXPECTED: &str = "a URL such as http://127.0.0.1:4318 (without TLS: a collector on this machine can add it)";
+const EXPECTED: &str = "a URL such as http://127.0.0.1:4318";
 
 /// Fields of `telemetry`.
 pub(super) static TELEMETRY: Map = Map {
@@ -36,7 +36,7 @@ pub(super) static TELEMETRY: Map = Map {
 /// Export of events and packet traces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TelemetrySpec {
-    /// URL of a collector, if the spec names one: `http`, with a host.
+    /// URL of a collector, if the spec names one: `http` or `https`, with a host.
     pub otlp: Option<String>,
     /// Packets of each chain that are traced in a second.
     pub traced_packets: u32,
@@ -69,9 +69,10 @@ pub(super) fn telemetry(node: &Located<'_>) -> Result<TelemetrySpec, SpecError> 
     })
 }
 
-/// Returns `true` for `http://HOST`, with anything behind it but spaces.
+/// Returns `true` for `http://HOST` or `https://HOST`, with anything behind it but spaces.
 fn is_url(url: &str) -> bool {
-    let host = url.strip_prefix("http://").unwrap_or_default();
+    let host = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
+    let host = host.unwrap_or_default();
     let has_host = host.starts_with(|first: char| !matches!(first, '/' | '?' | '#' | ':'));
     has_host && url.len() <= OTLP_URL.most && url.chars().all(|c| c.is_ascii_graphic())
 }

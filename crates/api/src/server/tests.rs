@@ -33,7 +33,7 @@ fn all_fields() {
   watch: true
   control: {socket: /run/tw.sock, readers: operators}
   metrics: 9100
-  telemetry: {otlp: 'http://collector:4318/x', tracedPackets: 5}
+  telemetry: {otlp: 'https://collector:4318/x', tracedPackets: 5}
   policy: tailwater
   stateDirectory: state
   keepPackets: kept
@@ -63,7 +63,7 @@ fn all_fields() {
     assert_eq!(server.control.readers.as_deref(), Some("operators"));
     assert_eq!(server.metrics, Some("127.0.0.1:9100".parse().unwrap()));
     let telemetry = TelemetrySpec {
-        otlp: Some("http://collector:4318/x".to_owned()),
+        otlp: Some("https://collector:4318/x".to_owned()),
         traced_packets: 5,
     };
     assert_eq!(server.telemetry, telemetry);
@@ -247,8 +247,8 @@ fn wrong_fields_are_reported_with_their_position() {
         ),
         (with("metrics: localhost"), "spec.metrics: expected a port such as 9100"),
         (
-            with("telemetry: {otlp: 'https://collector'}"),
-            "spec.telemetry.otlp: expected a URL such as http://127.0.0.1:4318 (without TLS",
+            with("telemetry: {otlp: 'ftp://collector'}"),
+            "spec.telemetry.otlp: expected a URL such as http://127.0.0.1:4318, found",
         ),
         (
             with("telemetry: {otlp: 'http://'}"),

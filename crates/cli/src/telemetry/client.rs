@@ -7,10 +7,14 @@ use hyper::client::conn::http1;
 use hyper::header::{CONTENT_TYPE, HOST, HeaderValue, RETRY_AFTER, USER_AGENT};
 use hyper::{Request, StatusCode};
 use hyper_util::rt::TokioIo;
+use rustls::pki_types::ServerName;
 use serde_json::Value;
+use std::sync::Arc;
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
 
 /// Largest body of a response that is read, in bytes.
 const RESPONSE_BYTES: usize = 64 << 10;
@@ -43,6 +47,26 @@ async fn exchange(endpoint: &Endpoint, config: &ExportConfig, body: String) -> A
         Ok(stream) => stream,
         Err(error) => return unavailable(&error),
     };
+    let Some(tls) = config.tls.as_ref().filter(|_| endpoint.is_tls) else {
+        return exchange_over(stream, endpoint, config, body).await;
+    };
+    let Ok(server) = ServerName::try_from(name.clone()) else {
+        return Answer::Refused(format!("a certificate cannot be for {name}"));
+    };
+    match TlsConnector::from(Arc::clone(tls)).connect(server, stream).await {
+        Ok(stream) => exchange_over(stream, endpoint, config, body).await,
+        Err(error) => unavailable(&error),
+    }
+}
+
+/// Sends a request's body over a connection.
+async fn exchange_over(
+    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    endpoint: &Endpoint,
+    config: &ExportConfig,
+    body: String,
+) -> Answer {
+    let unavailable = |error: &dyn std::fmt::Display| Answer::Unavailable(error.to_string(), None);
     let (mut sender, connection) = match http1::handshake(TokioIo::new(stream)).await {
         Ok(connected) => connected,
         Err(error) => return unavailable(&error),
@@ -116,6 +140,99 @@ fn cut(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustls::ServerConfig;
+    use rustls::pki_types::pem::PemObject;
+    use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+    use std::path::Path;
+    use std::process::{Command, Stdio};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+    use tokio_rustls::TlsAcceptor;
+
+    /// Makes an authority and a certificate of it for `localhost`, in a folder. Returns `false` without openssl.
+    fn certificates(folder: &Path) -> bool {
+        std::fs::create_dir_all(folder).unwrap();
+        std::fs::write(folder.join("names"), "subjectAltName=DNS:localhost\n").unwrap();
+        let lines = [
+            "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout ca.key -out ca.crt -subj /CN=ca",
+            "req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout tls.key -out tls.csr -subj /CN=a",
+            "x509 -req -in tls.csr -CA ca.crt -CAkey ca.key -CAcreateserial -out tls.crt -extfile names",
+        ];
+        lines.iter().all(|line| {
+            let mut openssl = Command::new("openssl");
+            let openssl = openssl.args(line.split(' ')).current_dir(folder).stderr(Stdio::null());
+            openssl
+                .stdout(Stdio::null())
+                .status()
+                .is_ok_and(|status| status.success())
+        })
+    }
+
+    /// Answer of a collector with this certificate to a client with these authorities.
+    async fn answer(folder: &Path, name: &str, authorities: Option<&str>) -> Answer {
+        let chain = CertificateDer::from_pem_file(folder.join("tls.crt")).unwrap();
+        let key = PrivateKeyDer::from_pem_file(folder.join("tls.key")).unwrap();
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let server = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        let server = server.unwrap().with_no_client_auth().with_single_cert(vec![chain], key);
+        let acceptor = TlsAcceptor::from(Arc::new(server.unwrap()));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("https://{name}:{}", listener.local_addr().unwrap().port());
+        let variable = |name: &str| {
+            (name == "OTEL_EXPORTER_OTLP_CERTIFICATE")
+                .then_some(authorities)?
+                .map(str::to_owned)
+        };
+        let config = ExportConfig::find(Some(("--otlp", &url)), variable, |_| {})
+            .unwrap()
+            .unwrap();
+        tokio::spawn(async move {
+            let (stream, _) = listener.accept().await.unwrap();
+            // A client that does not trust it gives up.
+            let Ok(mut stream) = acceptor.accept(stream).await else {
+                return;
+            };
+            let mut request = Vec::new();
+            while !request.ends_with(b"{}") && stream.read_buf(&mut request).await.unwrap() > 0 {}
+            assert!(request.starts_with(b"POST /v1/logs HTTP/1.1\r\n"));
+            stream
+                .write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
+                .await
+                .unwrap();
+            let _ = stream.shutdown().await;
+        });
+        post(config.endpoints()[0].unwrap(), &config, "{}".to_owned()).await
+    }
+
+    #[test]
+    fn a_collector_with_a_trusted_certificate_gets_records() {
+        let folder = std::env::temp_dir().join(format!("tailwater-otlp-{}", std::process::id()));
+        if !certificates(&folder) {
+            println!("skipped: there is no openssl");
+            return;
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        assert!(certificates(&folder.join("other")));
+        let (own, other) = (folder.join("ca.crt"), folder.join("other/ca.crt"));
+        let [own, other] = [&own, &other].map(|path| path.to_str());
+        let of = |name, authorities| runtime.block_on(answer(&folder, name, authorities));
+        let accepted = Answer::Accepted {
+            rejected: 0,
+            message: String::new(),
+        };
+        assert_eq!(of("localhost", own), accepted);
+        for (name, authorities) in [("localhost", other), ("127.0.0.1", own)] {
+            let refused = of(name, authorities);
+            assert!(
+                matches!(&refused, Answer::Unavailable(text, _) if text.contains("certificate")),
+                "{refused:?}"
+            );
+        }
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
 
     #[test]
     fn answers_are_told_apart() {

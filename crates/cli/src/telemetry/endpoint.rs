@@ -1,8 +1,11 @@
 //! Where records are sent, from an option, a spec or the variables that programs with OpenTelemetry read.
 
+use super::tls;
 use crate::error::CliError;
 use hyper::Uri;
 use hyper::header::{HeaderName, HeaderValue};
+use rustls::ClientConfig;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Longest time of a request, unless a variable says another.
@@ -15,6 +18,8 @@ const LONGEST: usize = 16 << 10;
 pub struct Endpoint {
     /// The URL, for messages.
     pub(super) url: String,
+    /// Whether it is `https`.
+    pub(super) is_tls: bool,
     /// Host and port to connect to.
     pub(super) host: (String, u16),
     /// Value of the header `host`.
@@ -31,16 +36,11 @@ impl Endpoint {
     pub(super) fn parse(url: &str, path: &str) -> Result<Endpoint, String> {
         let expected = || format!("expected a URL such as http://127.0.0.1:4318, found \"{}\"", url.trim());
         let uri: Uri = url.trim().parse().map_err(|_| expected())?;
-        match uri.scheme_str() {
-            Some("http") => {}
-            Some("https") => {
-                return Err(format!(
-                    "expected http, found \"{}\": TLS is not supported, a collector on this machine can add it",
-                    url.trim()
-                ));
-            }
+        let (scheme, port) = match uri.scheme_str() {
+            Some("http") => ("http", 80),
+            Some("https") => ("https", 443),
             _ => return Err(expected()),
-        }
+        };
         let authority = uri.authority().ok_or_else(expected)?;
         if authority.as_str().contains('@') {
             return Err("expected a URL without a password: OTEL_EXPORTER_OTLP_HEADERS can have one".to_owned());
@@ -51,8 +51,9 @@ impl Endpoint {
             path => format!("{}{path}", uri.path().trim_end_matches('/')),
         };
         Ok(Endpoint {
-            url: format!("http://{authority}{full}"),
-            host: (name.to_owned(), authority.port_u16().unwrap_or(80)),
+            url: format!("{scheme}://{authority}{full}"),
+            host: (name.to_owned(), authority.port_u16().unwrap_or(port)),
+            is_tls: scheme == "https",
             authority: authority.as_str().to_owned(),
             path: full,
         })
@@ -66,6 +67,8 @@ pub struct ExportConfig {
     spans: Option<Endpoint>,
     /// Headers of each request.
     pub(super) headers: Vec<(HeaderName, HeaderValue)>,
+    /// For endpoints with `https`, if there are any.
+    pub(super) tls: Option<Arc<ClientConfig>>,
     /// Longest time of a request.
     pub(super) timeout: Duration,
     /// Attributes of the server, with its name.
@@ -82,7 +85,7 @@ impl ExportConfig {
     /// exported. `warn` gets a line about each variable that cannot be used.
     ///
     /// # Errors
-    /// The named URL cannot be used.
+    /// The named URL, or the file of authorities for it, cannot be used.
     pub fn find(
         named: Option<(&str, &str)>,
         variable: impl Fn(&str) -> Option<String>,
@@ -125,6 +128,20 @@ impl ExportConfig {
                 }
             }
         }
+        let mut tls = None;
+        if endpoints.iter().flatten().any(|endpoint| endpoint.is_tls) {
+            let name = "OTEL_EXPORTER_OTLP_CERTIFICATE";
+            match tls::client(variable(name).as_deref().map(str::trim)) {
+                Ok(client) => tls = Some(client),
+                Err(error) if named.is_some() => return Err(CliError::Input(format!("{name}: {error}"))),
+                Err(error) => {
+                    warn(&format!("{name}: {error}; nothing is exported by https"));
+                    endpoints.iter_mut().for_each(|endpoint| {
+                        endpoint.take_if(|endpoint| endpoint.is_tls);
+                    });
+                }
+            }
+        }
         let [logs, spans] = endpoints;
         if logs.is_none() && spans.is_none() {
             return Ok(None);
@@ -153,6 +170,7 @@ impl ExportConfig {
             logs,
             spans,
             headers,
+            tls,
             timeout: millis
                 .filter(|millis| *millis > 0)
                 .map_or(TIMEOUT, Duration::from_millis),
@@ -251,11 +269,21 @@ mod tests {
         let (found, _) = find(Some(("--otlp", "collector:4318")), &[]);
         let expected = "--otlp: expected a URL such as http://127.0.0.1:4318, found \"collector:4318\"";
         assert_eq!(found.unwrap_err(), expected);
-        let (found, lines) = find(None, &[("OTEL_EXPORTER_OTLP_ENDPOINT", "https://collector")]);
+        let (found, lines) = find(None, &[("OTEL_EXPORTER_OTLP_ENDPOINT", "ftp://collector")]);
         assert!(found.unwrap().is_none());
-        let expected = "OTEL_EXPORTER_OTLP_ENDPOINT: expected http, found \"https://collector\": TLS is not supported, \
-                        a collector on this machine can add it; nothing is exported there";
+        let expected = "OTEL_EXPORTER_OTLP_ENDPOINT: expected a URL such as http://127.0.0.1:4318, found \
+                        \"ftp://collector\"; nothing is exported there";
         assert_eq!(lines, [expected]);
+        // Authorities that cannot be used.
+        let (endpoint, file) = ("https://collector", ("OTEL_EXPORTER_OTLP_CERTIFICATE", "/dev/null"));
+        let found = find(Some(("--otlp", endpoint)), &[file]).0.unwrap_err();
+        assert!(
+            found.starts_with("OTEL_EXPORTER_OTLP_CERTIFICATE: /dev/null: "),
+            "{found}"
+        );
+        let (found, lines) = find(None, &[("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint), file]);
+        assert!(found.unwrap().is_none());
+        assert!(lines[0].ends_with("; nothing is exported by https"), "{lines:?}");
         assert!(
             Endpoint::parse("http://user:secret@host", "")
                 .unwrap_err()
