@@ -155,7 +155,7 @@ mod tests {
         }
     }
 
-    /// What one server writes, it and the next one read in the same form, each flow and direction its own.
+    /// State written by one server is read by it and by the next one in the same form, for each flow and direction.
     #[test]
     fn state_is_read_as_it_was_written() {
         const BYTES: usize = 12;
