@@ -183,8 +183,8 @@ fn ready(phase: Phase, reason: &str, since: Nanos) -> Condition {
     }
 }
 
-/// Condition `ObjectiveMet` of a chain with this latency, `since` this time since the Unix epoch. `percentile` percent of
-/// the packets have to meet the objective.
+/// Condition `ObjectiveMet` of a chain with this latency, `since` this time since the Unix epoch. `percentile` percent
+/// of the packets have to meet the objective.
 pub fn objective(latency: &LatencyObservation, percentile: f64, since: Nanos) -> Condition {
     let (status, reason) = match latency.met {
         Some(true) => (ConditionStatus::True, "Met"),

@@ -24,6 +24,8 @@ pub struct Translated {
     pub flows: BTreeMap<u32, (u16, u32)>,
     pub moved: u64,
     pub overtaken: u64,
+    /// Number of the first overtaken packet, and of the one of its flow that came before it.
+    first: Option<[u32; 2]>,
 }
 
 /// Records translated packets.
@@ -44,10 +46,18 @@ impl NetworkFunction for Observer {
             if let Some((before, last)) = before {
                 seen.moved += u64::from(before != port);
                 // A repeated trace begins with 0 again.
-                seen.overtaken += u64::from(number <= last && last - number < PACKETS / 2);
+                if number <= last && last - number < PACKETS / 2 {
+                    seen.overtaken += 1;
+                    seen.first.get_or_insert([number, last]);
+                }
             }
         }
     }
+}
+
+/// Number of flows that a run has opened, apart from those that it inherited.
+fn opened(report: &RunReport) -> u64 {
+    report.flows.as_ref().map_or(0, |flows| flows.opened)
 }
 
 /// Last function of a chain, which records what it translates.
@@ -86,7 +96,6 @@ fn functions_come_and_go_and_flows_stay() {
     reports.push(current.drain().unwrap());
     let steady = steady.drain().unwrap();
     server.host.stop();
-    let opened = |report: &RunReport| report.flows.as_ref().map_or(0, |flows| flows.opened);
     for report in &reports {
         assert_books(report);
         assert_eq!(report.packets.dropped_by_nf, 0, "{:?}", report.packets);
@@ -148,9 +157,11 @@ fn chains_exchange_cores_and_flows_stay() {
     for (ended, translated) in ended.iter().zip(&translated) {
         let last = ended.last().and_then(|report| report.flows).unwrap();
         assert_eq!((last.active, last.opened), (FLOWS, 0), "the last one has all flows");
-        let seen = translated.lock().unwrap();
-        assert_eq!((seen.flows.len(), seen.moved, seen.overtaken), (50, 0, 0));
         let sum = |count: fn(&RunReport) -> u64| ended.iter().map(count).sum::<u64>();
+        assert_eq!(sum(opened), FLOWS, "each flow once");
+        let seen = translated.lock().unwrap();
+        let counts = (seen.flows.len(), seen.moved, seen.overtaken);
+        assert_eq!(counts, (50, 0, 0), "{:?}", seen.first);
         assert!(sum(|report| report.packets.lost) * 20 < sum(|report| report.packets.offered));
     }
     let offered: u64 = ended.iter().flatten().map(|report| report.packets.offered).sum();
@@ -183,7 +194,6 @@ fn flows_pass_to_other_numbers_of_cores() {
     server.await_received(server.port.counts().received + 600);
     reports.push(current.drain().unwrap());
     server.host.stop();
-    let opened = |report: &RunReport| report.flows.as_ref().map_or(0, |flows| flows.opened);
     for report in &reports {
         assert_books(report);
         assert_eq!(report.packets.dropped_by_nf, 0, "{:?}", report.packets);
