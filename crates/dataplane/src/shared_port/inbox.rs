@@ -335,6 +335,15 @@ impl From {
         lists.open(self.singles).min(most)
     }
 
+    /// Returns `true` if a packet waits that is taken singly, in front of any list.
+    #[inline]
+    fn singles_are_next(&mut self) -> bool {
+        let Some(lists) = &mut self.lists else {
+            return false;
+        };
+        lists.next(self.singles).is_none() && (lists.is_waiting() || !self.ring.is_empty())
+    }
+
     /// Takes one packet.
     fn pop(&mut self) -> Option<(Arrived, Nanos)> {
         if self.promise(1) == 0 {
@@ -438,6 +447,10 @@ impl Receiver for Inbox {
     #[inline]
     fn receive_whole(&mut self, pool: &mut BufferPool, most: usize, batch: &mut Batch) -> Option<usize> {
         let (pollers, mut count) = (self.from.len(), 0);
+        // Else single packets would wait for as long as others send lists.
+        if pollers > 1 && self.from[self.first].singles_are_next() {
+            return None;
+        }
         for i in 0..pollers {
             let From { lists, singles, .. } = &mut self.from[(self.first + i) % pollers];
             let Some(lists) = lists else {

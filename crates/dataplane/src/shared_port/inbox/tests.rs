@@ -316,3 +316,32 @@ fn batches_longer_than_a_list_keep_their_order() {
     assert!(pair.seen.iter().copied().eq(1..=pair.sent), "{:?}", pair.seen);
     assert_eq!((pair.spare(), pair.pools[0].available()), (LISTS, 256));
 }
+
+/// Regression: the flows of one poller had no packet for seconds.
+#[test]
+fn single_packets_do_not_wait_for_as_long_as_another_poller_sends_lists() {
+    let mut pools = BufferPool::sharing(1, 512, 64).unwrap();
+    let mut of_poller = pools.remove(0);
+    let mut of_worker = BufferPool::lent(of_poller.memory().clone(), 64);
+    let progress = [(); 2].map(|()| Arc::<Progress>::default());
+    let of_pollers = (of_poller.memory(), 256);
+    let (mut outlets, mut inbox) = connect(&progress, (128, 64), of_pollers, &Arc::default(), (true, true));
+    // Behind its lists, two single packets.
+    for _ in 0..=LISTS {
+        deliver(&mut outlets[1], &mut of_poller, &[b"a", b"b"]);
+    }
+    let (mut batch, mut of_first) = (Batch::new(&of_worker, DEFAULT_BATCH), Batch::new(&of_poller, 8));
+    let mut singles = 0;
+    for _ in 0..16 {
+        assert!(of_first.push(&mut of_poller, b"c", Nanos(9), 7));
+        assert!(outlets[0].deliver_all(&mut of_first, &mut of_poller));
+        if inbox.receive_whole(&mut of_worker, 4, &mut batch).is_none() {
+            inbox.receive(&mut of_worker, 4);
+            receive(&mut inbox, &mut batch);
+            singles += batch.iter().filter(|packet| packet.arrival < Nanos(9)).count();
+        }
+        batch.release(&mut of_worker);
+        outlets[0].settle(&mut of_poller);
+    }
+    assert_eq!(singles, 2, "packets in time");
+}
