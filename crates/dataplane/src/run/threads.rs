@@ -241,7 +241,7 @@ fn host<'scope>(on_host: &OnHost<'_>, (core, number): (usize, usize), worker: An
     };
     // Without such a core the worker is dropped, and with it the sender of results.
     let only = on_host.only.as_ref();
-    let only = only.and_then(|(port, slot)| Some((*port, *slot.get()?)));
+    let only = only.and_then(|(port, slot)| Some((*port, slot.get()?)));
     let _ = on_host.host.run(core, worker, on_host.share, Feeds { only });
     (format!("worker-{core}"), Started::Hosted(result))
 }

@@ -52,8 +52,28 @@ pub struct ChainPort {
     attached: Vec<Attached>,
 }
 
-/// Slot of a chain on its port, once it has one.
-pub(crate) type Slot = Arc<OnceLock<usize>>;
+/// Slot of a chain on its port.
+pub(crate) type Slot = Arc<ChainSlot>;
+
+/// Slot of a chain. It is released at the chain's end, and another chain may get it: from then on, this one has none.
+#[derive(Debug, Default)]
+pub(crate) struct ChainSlot {
+    number: OnceLock<usize>,
+    is_released: AtomicBool,
+}
+
+impl ChainSlot {
+    /// Number of the slot, if the chain has one.
+    pub(crate) fn get(&self) -> Option<usize> {
+        let number = *self.number.get()?;
+        (!self.is_released.load(Ordering::Acquire)).then_some(number)
+    }
+
+    /// Gives the slot up. Under the lock of the port's chains.
+    pub(super) fn release(&self) {
+        self.is_released.store(true, Ordering::Release);
+    }
+}
 
 /// Ends the delivery of packets to a chain whose port it came from.
 #[derive(Clone, Debug)]
@@ -71,9 +91,7 @@ impl Withdrawal {
     pub fn withdraw(&self) {
         // First, in case the delivery is only about to begin.
         self.withdrawn.store(true, Ordering::SeqCst);
-        if let Some(slot) = self.slot.get() {
-            self.shared.set_live(&[(*slot, false)], None);
-        }
+        self.shared.set_live(&[(&self.slot, false)], None);
     }
 
     /// Runs `f` on a worker's instance of the chain between two of its turns, once the worker has no packet if it
@@ -89,9 +107,9 @@ impl Withdrawal {
         self.ends.requests_to(worker)?.call(needs_quiet, timeout, f)
     }
 
-    /// Slot of the chain on its port, once it has one.
+    /// Slot of the chain on its port, while it has one.
     pub fn slot(&self) -> Option<usize> {
-        self.slot.get().copied()
+        self.slot.get()
     }
 
     /// Returns `true` once packets have been delivered to the chain's workers, or could have been. In a
@@ -183,10 +201,8 @@ impl ChainPort {
 
 impl Drop for ChainPort {
     fn drop(&mut self) {
-        if let Some(slot) = self.slot.get() {
-            self.shared.set_live(&[(*slot, false)], None);
-            self.shared.release(*slot, self.reserved);
-        }
+        self.shared.set_live(&[(&self.slot, false)], None);
+        self.shared.release(&self.slot, self.reserved);
     }
 }
 
@@ -211,7 +227,7 @@ impl Port for ChainPort {
         let (slot, reserved, ring) = reserved.map_err(|error| OpenError::Device(error.to_string()))?;
         self.reserved = reserved;
         // It is opened once.
-        let _ = self.slot.set(slot);
+        let _ = self.slot.number.set(slot);
         self.ends.set_workers(need.workers);
         let missed = Arc::<AtomicU64>::default();
         let as_they_are = (same_key(&need.rss_key, &shared.config.rss_key), need.workers == 1);
@@ -305,7 +321,7 @@ impl Port for ChainPort {
     }
 
     fn on_started(&self) {
-        let Some(&slot) = self.slot.get() else {
+        let Some(slot) = self.slot.get() else {
             return;
         };
         let outlets = std::mem::take(&mut *self.outlets.lock().unwrap_or_else(PoisonError::into_inner));
@@ -320,9 +336,8 @@ impl Port for ChainPort {
         let early = self.start.saturating_sub(self.shared.clock.now());
         std::thread::sleep(Duration::from_nanos(early.0));
         let replaced = self.replaced.as_ref();
-        let old = replaced.and_then(|(replaced, _)| replaced.slot.get());
-        let changes = [Some((slot, true)), old.map(|old| (*old, false))];
-        let changes: Vec<_> = changes.into_iter().flatten().collect();
+        let old = replaced.map(|(replaced, _)| (&replaced.slot, false));
+        let changes: Vec<_> = [(&self.slot, true)].into_iter().chain(old).collect();
         if let Some((replaced, succession)) = replaced {
             // A chain has one successor.
             let _ = replaced.ends.heir.set(Arc::clone(&succession.estates));
@@ -330,7 +345,7 @@ impl Port for ChainPort {
         let over = replaced.map(|(replaced, _)| &replaced.ends.flags);
         self.shared.set_live(&changes, over);
         if self.withdrawn.load(Ordering::SeqCst) {
-            self.shared.set_live(&[(slot, false)], None);
+            self.shared.set_live(&[(&self.slot, false)], None);
         }
         self.live.store(true, Ordering::Release);
     }

@@ -447,9 +447,12 @@ impl SharedPort {
     /// Lets chains get packets, or none any more, all at one time. Returns once all pollers have the new rules. Ends
     /// the run of workers with these flags as soon as that is so. In a [change](Self::begin_change), chains that take
     /// no other's place get packets later.
-    pub(super) fn set_live(&self, changes: &[(usize, bool)], over: Option<&Arc<WorkerFlags>>) {
+    pub(super) fn set_live(&self, changes: &[(&Slot, bool)], over: Option<&Arc<WorkerFlags>>) {
         let mut chains = self.lock_chains();
-        if chains.set_live(changes) {
+        // A slot that was released may be another chain's.
+        let of_slot = |(slot, live): &(&Slot, bool)| Some((slot.get()?, *live));
+        let changes: Vec<_> = changes.iter().filter_map(of_slot).collect();
+        if chains.set_live(&changes) {
             self.install_rules(&chains, over.cloned());
         } else if let Some(over) = over {
             // Those workers get no packets already.
@@ -473,11 +476,15 @@ impl SharedPort {
     }
 
     /// Frees the slot and the buffers of a chain that is gone.
-    fn release(&self, slot: usize, reserved: Reserved) {
+    fn release(&self, slot: &Slot, reserved: Reserved) {
+        let Some(number) = slot.get() else {
+            return;
+        };
         self.control
-            .on_pollers(Arc::new(move |_, poller| poller.disconnect(slot)));
+            .on_pollers(Arc::new(move |_, poller| poller.disconnect(number)));
         let mut chains = self.lock_chains();
-        chains.matches[slot] = None;
+        slot.release();
+        chains.matches[number] = None;
         chains.reserved.buffers -= reserved.buffers;
         chains.reserved.senders -= reserved.senders;
     }

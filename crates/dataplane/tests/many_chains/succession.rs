@@ -134,6 +134,7 @@ fn chains_exchange_cores_and_flows_stay() {
         server.succeed(NETWORKS[chain], NAT, &[core], last, before)
     };
     let mut current = [start(0, one, None), start(1, two, None)];
+    let unmatched = server.port.counts().unmatched;
     let mut ended: [Vec<RunReport>; 2] = Default::default();
     for number in 0..seconds.unwrap_or(8) {
         match seconds {
@@ -150,6 +151,7 @@ fn chains_exchange_cores_and_flows_stay() {
         }
     }
     server.await_received(server.port.counts().received + 2_500);
+    assert_eq!(server.port.counts().unmatched, unmatched, "each packet has a chain");
     for (last, ended) in current.into_iter().zip(&mut ended) {
         ended.push(last.drain().unwrap());
     }
@@ -167,6 +169,26 @@ fn chains_exchange_cores_and_flows_stay() {
     let offered: u64 = ended.iter().flatten().map(|report| report.packets.offered).sum();
     let counts = server.port.counts();
     assert_eq!(counts.received, offered + counts.unmatched + counts.lost, "{counts:?}");
+}
+
+/// Regression: who had ended a chain after its end took the packets of the chain that had got its slot.
+#[test]
+fn a_chain_that_has_ended_is_withdrawn_without_harm_to_another() {
+    let _alone = alone();
+    let server = Server::start(trace(2, Nanos(20_000), PACKETS), 1, true, Unmatched::Drop);
+    let first = server.run("10.0.0.0/16", "{forward: }", 1);
+    let slot = first.withdrawal.slot();
+    let second = server.succeed("10.0.0.0/16", "{forward: }", &server.cores, (None, None), Some(&first));
+    while first.withdrawal.slot().is_some() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let other = server.run("10.1.0.0/16", "{forward: }", 1);
+    assert_eq!(other.withdrawal.slot(), slot);
+    first.drain().unwrap();
+    server.await_received(server.port.counts().received + 5_000);
+    let reports = [second, other].map(|chain| chain.drain().unwrap());
+    assert!(reports[1].packets.offered > 1_000, "{:?}", reports[1].packets);
+    reports.iter().for_each(assert_books);
 }
 
 /// A chain is succeeded by others on as many cores, on fewer, and on more, while packets pass: connections keep their
