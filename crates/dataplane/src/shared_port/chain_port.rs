@@ -2,6 +2,7 @@
 
 use super::inbox::{Inbox, connect};
 use super::poller::ChainOutlets;
+use super::slot::Slot;
 use super::succession::{RunEnds, Succession};
 use super::{LentSender, Reserved, SharedPort};
 use crate::device::{DeviceQueue, Steering};
@@ -12,7 +13,7 @@ use crate::port::{OpenError, Port, PortQueue, PortRequirements, PortSender, Reta
 use crate::report::PortReport;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tailwater_api::chain::Match;
 use tailwater_chain::batch::MAX_BATCH;
@@ -50,29 +51,6 @@ pub struct ChainPort {
     /// Interfaces of the chain's external functions, and each worker's side of them once open.
     externals: Option<KernelPorts>,
     attached: Vec<Attached>,
-}
-
-/// Slot of a chain on its port.
-pub(crate) type Slot = Arc<ChainSlot>;
-
-/// Slot of a chain. It is released at the chain's end, and another chain may get it: from then on, this one has none.
-#[derive(Debug, Default)]
-pub(crate) struct ChainSlot {
-    number: OnceLock<usize>,
-    is_released: AtomicBool,
-}
-
-impl ChainSlot {
-    /// Number of the slot, if the chain has one.
-    pub(crate) fn get(&self) -> Option<usize> {
-        let number = *self.number.get()?;
-        (!self.is_released.load(Ordering::Acquire)).then_some(number)
-    }
-
-    /// Gives the slot up. Under the lock of the port's chains.
-    pub(super) fn release(&self) {
-        self.is_released.store(true, Ordering::Release);
-    }
 }
 
 /// Ends the delivery of packets to a chain whose port it came from.
@@ -226,8 +204,7 @@ impl Port for ChainPort {
         let reserved = shared.reserve(&self.wanted, [need.workers, need.auxiliary], held);
         let (slot, reserved, ring) = reserved.map_err(|error| OpenError::Device(error.to_string()))?;
         self.reserved = reserved;
-        // It is opened once.
-        let _ = self.slot.number.set(slot);
+        self.slot.take(slot);
         self.ends.set_workers(need.workers);
         let missed = Arc::<AtomicU64>::default();
         let as_they_are = (same_key(&need.rss_key, &shared.config.rss_key), need.workers == 1);

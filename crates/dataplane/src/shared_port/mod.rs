@@ -21,16 +21,17 @@ mod lists;
 mod poller;
 mod requests;
 pub mod rules;
+mod slot;
 pub(crate) mod succession;
 mod take_over;
 mod together;
 
-pub(crate) use chain_port::Slot;
 pub use chain_port::{ChainPort, Withdrawal};
 pub use flow_samples::FlowSample;
 pub(crate) use poller::Poller;
 pub use poller::Unmatched;
 pub(crate) use requests::ChainRequests;
+pub(crate) use slot::Slot;
 
 use crate::capture::CaptureTap;
 use crate::clock::Clock;
