@@ -118,6 +118,11 @@ impl Done {
         }
         packets.delivered
     }
+
+    /// Same, and none was lost or dropped.
+    fn check_all(&self, sent: u64) {
+        assert_eq!(self.check(), sent, "{:?} {:?}", self.report.packets, self.state());
+    }
 }
 
 /// Runs a trace through functions with state in the server of the directory. `meanwhile` is called with the time since
@@ -210,7 +215,7 @@ fn the_next_run_goes_on_with_what_the_first_one_knew() {
         server.command(&["flushall"]);
         let out = trace(&server.folder, &packets(500), Nanos::from_micros(200));
         let first = go(&server.folder, NAT, PATIENT, out, workers, |_| {});
-        assert_eq!(first.check(), 500);
+        first.check_all(500);
         // A flow's second packet may have triggered the request, but there is only one per flow.
         assert_eq!((first.state().reads, first.state().hits), (50, 0));
         // Two functions' state of each flow and one of the return direction.
@@ -225,7 +230,7 @@ fn the_next_run_goes_on_with_what_the_first_one_knew() {
         let back = replies_to(&first.sent);
         let replies = trace(&server.folder, &back, Nanos::from_micros(200));
         let second = go(&server.folder, NAT, PATIENT, replies, workers, |_| {});
-        assert_eq!(second.check(), 500);
+        second.check_all(500);
         assert_eq!((second.state().reads, second.state().hits), (50, 50));
         let inside: Vec<FlowKey> = second.sent.iter().map(|frame| parse(frame).unwrap().key).collect();
         for flow in 0..FLOWS {
@@ -257,7 +262,7 @@ fn counted(server: &RedisServer, front: &str) -> u64 {
     let functions = format!("{front}{{accounting: {{export: {{file: {}}}}}}}", records.display());
     let traffic = trace(folder, &packets(FLOWS), Nanos::from_micros(500));
     let next = go(folder, &functions, PATIENT, traffic, 1, |_| {});
-    assert_eq!(next.check(), u64::from(FLOWS));
+    next.check_all(u64::from(FLOWS));
     let records = std::fs::read_to_string(records).unwrap();
     let packets = records.lines().skip(1);
     let packets = packets.map(|line| line.split(',').nth(6).unwrap().parse::<u64>().unwrap());
@@ -277,7 +282,7 @@ fn flows_that_move_to_another_core_carry_their_state() {
         let traffic = trace(folder, &packets(4000), Nanos::from_micros(250));
         let (mapper, _) = random_buckets(seed, Nanos::from_millis(period));
         let moved = go_moving(folder, NAT, PATIENT, traffic, (2, Some(mapper)), |_| {});
-        assert_eq!(moved.check(), 4000);
+        moved.check_all(4000);
         let buckets = moved.report.server.unwrap().buckets_moved;
         assert!(buckets > 100, "{buckets}");
         // Only the worker that opened a flow requested it.
@@ -313,7 +318,7 @@ fn buckets_move_around_a_server_that_is_away_for_a_while() {
             },
         );
         assert!(steps.next().is_none(), "the run was over before the trouble");
-        assert_eq!(done.check(), 3000);
+        done.check_all(3000);
         assert!(done.report.server.unwrap().buckets_moved > 50);
         assert_eq!(counted(&server, ""), 3000);
     }
@@ -363,7 +368,7 @@ fn held_packets_all_leave_when_the_server_is_back() {
         let Some((server, done)) = troubled(state, trouble) else {
             return;
         };
-        assert_eq!(done.check(), 3000);
+        done.check_all(3000);
         assert!(done.state().held_most > 100, "{:?}", done.state());
         assert_eq!((done.state().passed, done.state().dropped), (0, 0));
         assert_eq!(server.keys(), u64::from(FLOWS));
@@ -400,7 +405,7 @@ fn packets_pass_without_and_the_server_learns_later() {
         let Some((server, done)) = troubled(state, trouble) else {
             return;
         };
-        assert_eq!(done.check(), 3000);
+        done.check_all(3000);
         assert!(done.state().passed > 100, "{:?}", done.state());
         assert_eq!(server.keys(), u64::from(FLOWS));
         // The server's counts cover all packets: the next run finds them, and its records have the sum.
@@ -408,7 +413,7 @@ fn packets_pass_without_and_the_server_learns_later() {
         let functions = format!("{{accounting: {{export: {{file: {}}}}}}}", records.display());
         let traffic = trace(&server.folder, &packets(FLOWS), Nanos::from_micros(500));
         let next = go(&server.folder, &functions, PATIENT, traffic, 1, |_| {});
-        assert_eq!(next.check(), u64::from(FLOWS));
+        next.check_all(u64::from(FLOWS));
         let records = std::fs::read_to_string(&records).unwrap();
         let counts = records.lines().skip(1).map(|line| line.split(',').nth(6).unwrap());
         let counts: Vec<&str> = counts.collect();
