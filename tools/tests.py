@@ -7,8 +7,8 @@ one. So do programs of the data plane for which one core is enough, at the lowes
 wait for servers of their own. Nothing but programs that compute runs beside those whose subject is time, or that keep
 all cores busy.
 
-Other machines' load takes cores away for tens of milliseconds, and a test of the live data plane may fail by that. Such
-a test is repeated once, at the end and alone, and the result says so. One that fails again has failed.
+Other machines' load takes cores away for up to half a second, and a test of the live data plane may fail by that. Such
+a test is repeated up to twice, at the end and alone, and the result says so. One that fails in all three runs has failed.
 
 A test that lacks a program or data passes, and prints a line that starts with "skipped": of the output of passing
 tests only these lines are shown.
@@ -63,6 +63,7 @@ LINTING = str(Path(__file__).resolve().with_name("linted-rustc.sh"))
 BOUNDED = str(Path(__file__).resolve().with_name("bounded.py"))
 # More failures have another cause than the machine's load.
 REPEATED = 12
+REPETITIONS = 2
 FAILED = " ... FAILED"
 RESULT = re.compile(r"test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored")
 PRINTING = threading.Lock()
@@ -132,10 +133,10 @@ class Program:
         self.wall, self.processor = self.wall + again.wall, self.processor + again.processor
         if not self.failed:
             self.code, self.counts = again.code, again.counts
-            self.repeated = [] if again.code else ["as a whole"]
+            self.repeated += [] if again.code else ["as a whole"]
         # One that ended in the middle, or lacks a test, tells nothing.
         elif sum(again.counts) == len(self.failed):
-            self.repeated = [name for name in self.failed if name not in again.failed]
+            self.repeated += [name for name in self.failed if name not in again.failed]
             self.failed, self.code = again.failed, again.code
             self.counts = [self.counts[0] + again.counts[0], again.counts[1], self.counts[2]]
 
@@ -264,10 +265,11 @@ def run_all(programs):
 
 def repeat_failed(programs):
     """Repeats tests of the live data plane that failed. Exit code 101 is that of a program whose tests ran to the end."""
-    failed = [program for program in programs if program.code == 101 and not program.computes]
-    if sum(len(program.failed) or 1 for program in failed) <= REPEATED:
-        for program in failed:
-            program.repeat()
+    for _ in range(REPETITIONS):
+        failed = [program for program in programs if program.code == 101 and not program.computes]
+        if sum(len(program.failed) or 1 for program in failed) <= REPEATED:
+            for program in failed:
+                program.repeat()
 
 
 def summary(programs, wall):

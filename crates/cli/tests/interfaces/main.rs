@@ -64,6 +64,20 @@ fn signal(program: &Program, name: &str) {
     assert!(status.unwrap().success());
 }
 
+/// Stops the program's process, and waits until no thread of it runs any more.
+fn stop(program: &Program) {
+    signal(program, "-STOP");
+    let threads = format!("/proc/{}/task", program.id());
+    let is_stopped = |thread: &Path| {
+        let stat = std::fs::read_to_string(thread.join("stat")).unwrap();
+        stat.rsplit(')').next().unwrap().starts_with(" T")
+    };
+    wait_for(|| {
+        let mut threads = std::fs::read_dir(&threads).unwrap();
+        threads.all(|thread| is_stopped(&thread.unwrap().path()))
+    });
+}
+
 /// All datagrams are answered, in order, through translations in both directions, with checksums that the sender has
 /// left to a device.
 fn all_are_answered(functions: &str, cores: &str, more: impl Fn(&Folder) -> Vec<String>) {
@@ -349,7 +363,7 @@ fn losses_of_the_kernel_are_in_the_books() {
     let (hosts, folder) = (quiet_hosts(), Folder::new());
     let mut program = between(&hosts, &folder.forward(), &["--ring", "64"]);
     let before = hosts.counted(0)[0];
-    signal(&program, "-STOP");
+    stop(&program);
     let sent = hosts.within(0, || {
         let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
         (0..1000).for_each(|_| drop(socket.send_to(b"much", (HOSTS[1], 9))));

