@@ -114,14 +114,16 @@ enum PartLocation {
 }
 
 impl RowPart {
-    fn has_attachments(&self) -> bool {
-        matches!(
-            self.location,
+    /// Version and state in the flow table, of a part to which data of variable length are attached.
+    fn attached(&self) -> Option<(usize, &Range<usize>)> {
+        match &self.location {
             PartLocation::Local {
+                version,
+                state,
                 has_attachments: true,
-                ..
-            }
-        )
+            } => Some((*version, state)),
+            _ => None,
+        }
     }
 }
 
@@ -276,17 +278,12 @@ impl Chain {
                     out[at - 1] = u8::from(is_seen);
                 }
                 for part in &parts {
-                    let PartLocation::Local {
-                        version,
-                        state,
-                        has_attachments: true,
-                    } = &part.location
-                    else {
+                    let Some((version, state)) = part.attached() else {
                         continue;
                     };
                     let at = out.len();
                     out.extend_from_slice(&0u32.to_le_bytes());
-                    let is_seen = *table.word(member, *version) != UNSEEN;
+                    let is_seen = *table.word(member, version) != UNSEEN;
                     if let (true, Some(portable)) = (is_seen, self.stages[part.stage].function.portable()) {
                         portable.detach(table.state(member, state), now, &mut out);
                     }
@@ -368,7 +365,7 @@ impl Chain {
             if !owns(bucket) {
                 for _ in 0..members {
                     reader.take(FLOW_BYTES + row_bytes)?;
-                    for _ in parts.iter().filter(|part| part.has_attachments()) {
+                    for _ in parts.iter().filter(|part| part.attached().is_some()) {
                         reader.attachment()?;
                     }
                 }
@@ -405,12 +402,7 @@ impl Chain {
                     states[version].copy_from_slice(&SHOWN_BEFORE.to_ne_bytes());
                 }
                 for part in &parts {
-                    let PartLocation::Local {
-                        version,
-                        state,
-                        has_attachments: true,
-                    } = &part.location
-                    else {
+                    let Some((version, state)) = part.attached() else {
                         continue;
                     };
                     let bytes = reader.attachment()?;
