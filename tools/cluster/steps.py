@@ -13,6 +13,8 @@ from pathlib import Path
 RACK = Path(__file__).resolve().parent.parent / "rack"
 # Longest gaps in seconds: where nothing is lost, where other instances take over, where one has to start.
 UNHURT, TAKEN_OVER = 0.5, 1.0
+# The same while a measurement occupies all processors of the machine, which has none to spare for it.
+MEASURED = 5.0
 # Packets per second that the chain's profile promises for a core: little enough that the client can offer more.
 PROMISED = 6000
 
@@ -74,6 +76,16 @@ spec: {{image: "{image}", memory: 64Mi}}
 # The last function of the chain with a function in pods: it lets all packets of the client pass.
 IN_PODS = {"name": "limit", "program": {"function": "limit", "config": {"packetsPerSecond": 100000, "burst": 64}},
            "onFailure": "bypass"}  # fmt: skip
+
+# A chain without a profile.
+UNKNOWN = """apiVersion: tailwater.dev/v1alpha1
+kind: Chain
+metadata: {name: unknown}
+spec:
+  match: {destinations: [10.3.0.0/16]}
+  functions: [{forward: {}}]
+  slo: {latency: 20ms}
+"""
 
 
 class Steps:
@@ -252,6 +264,26 @@ class Steps:
         self.expect(not now & {uid for *_, uid in before}, "all agents are new ones after helm upgrade")
         self.instances(2)
 
+    def measure(self):
+        """A Job measures a chain without a profile, and its chain says with which result."""
+        cluster = self.cluster
+        values = "--reuse-values --set profiling.namespaces={default} --set profiling.cpu=1 --set profiling.memory=1Gi"
+        cluster.command(f"helm upgrade tailwater deploy/helm/tailwater -n tailwater {values}")
+        cluster.command("kubectl -n tailwater rollout status deployment/tailwater-controller --timeout=180s")
+        (cluster.folder / "unknown.yaml").write_text(UNKNOWN)
+        cluster.command(f"kubectl apply -f {cluster.folder}/unknown.yaml")
+        path = lambda field: f"-o jsonpath='{{.status.conditions[?(@.type==\"Profiled\")].{field}}}'"
+        has = lambda field: cluster.kubectl(f"get chain unknown {path(field)}", check=False)
+        its_job = lambda: "/unknown-" in cluster.kubectl("get jobs -l tailwater.dev/profile -o name")
+        self.wait("there is a Job", its_job, 600)
+        # Machines whose cache others use, too, cannot be measured: the chain says so, and runs without a promise.
+        self.wait("it has ended", lambda: has("reason") in ("Profiled", "ProfileFailed"), 600)
+        print(f"condition Profiled: {has('status')} {has('reason')} {has('message')}".rstrip(), flush=True)
+        print(cluster.command("kubectl get jobs,profiles"), flush=True)
+        cluster.command("kubectl wait --for=condition=Ready chain/unknown --timeout=60s")
+        cluster.command("kubectl delete chain unknown")
+        self.wait("its Job is gone", lambda: not its_job())
+
     def all(self):
         """Name, what is done, and longest allowed gap in seconds."""
         return [
@@ -273,6 +305,7 @@ class Steps:
             ("a function's pod is killed", self.kill_function, TAKEN_OVER),
             ("the function is removed", self.remove_function, TAKEN_OVER),
             ("helm upgrade", self.upgrade, TAKEN_OVER),
+            ("a Job measures a chain", self.measure, MEASURED),
         ]
 
     def uninstall(self):

@@ -4,6 +4,7 @@
 mod common;
 
 use common::{assert_refused, tailwater, text};
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
@@ -22,6 +23,33 @@ fn the_charts_definitions_are_those_of_the_program() {
         of_chart == text(&printed.stdout),
         "tailwater definitions > deploy/helm/tailwater/crds/tailwater.yaml"
     );
+}
+
+/// Every value has a schema, and no other one has: Helm refuses a name that was mistyped.
+#[test]
+fn the_charts_values_are_those_of_its_schema() {
+    let values = std::fs::read_to_string(chart().join("values.yaml")).unwrap();
+    let (mut section, mut found) = ("", BTreeSet::new());
+    for line in values.lines() {
+        let name = line.trim_start().split(':').next().unwrap();
+        if name.is_empty() || name.starts_with(['#', '-']) {
+            continue;
+        }
+        match line.len() - line.trim_start().len() {
+            0 => section = name,
+            2 => drop(found.insert(format!("{section}.{name}"))),
+            _ => {}
+        }
+    }
+    let schema = std::fs::read_to_string(chart().join("values.schema.json")).unwrap();
+    let schema: serde_json::Value = serde_json::from_str(&schema).unwrap();
+    let mut known = BTreeSet::new();
+    for (section, schema) in schema["properties"].as_object().unwrap() {
+        let names = schema["properties"].as_object().into_iter().flatten();
+        known.extend(names.map(|(name, _)| format!("{section}.{name}")));
+    }
+    assert!(!found.is_empty());
+    assert_eq!(found, known);
 }
 
 /// Without a cluster's environment, and without a file.
