@@ -322,35 +322,53 @@ fn rate_in(whole: f64, packets: u64, gap_us: f64) -> Option<f64> {
 const SPAN_BATCHES: u64 = 32;
 
 /// Returns the packets per second, while the worker had its core, of successive spans of successive saturated windows,
-/// each span of at least [`SPAN_BATCHES`] batches of `batch` packets. If there is no such span, that of all windows, as
-/// far as there are several. `None` if single windows have as many packets, and so a rate.
+/// each span of at least [`SPAN_BATCHES`] batches of `batch` packets: spans without CPU interference, or all if these are
+/// few, or all windows as one span if they have fewer batches. `None` if most windows have as many packets, and so a
+/// rate, or if there are fewer than two.
 ///
 /// A report lists windows with packets only, and a batch may take longer than a window: such windows have one batch
 /// each, whatever the rate. So the time of a span comes from the starts of its windows. It begins when the packets of
 /// the window before it have come, and ends when its last ones have.
 pub(crate) fn span_rates(windows: &[WindowReport], batch: u16) -> Option<Vec<f64>> {
     let enough = SPAN_BATCHES * u64::from(batch.max(1));
-    let all: u64 = windows.iter().map(|window| window.offered).sum();
-    if all >= enough * windows.len() as u64 {
+    let mut offered: Vec<u64> = windows.iter().map(|window| window.offered).collect();
+    offered.sort_unstable();
+    if *offered.get(offered.len() / 2)? >= enough {
         return None;
     }
-    let (mut rates, mut begin) = (Vec::new(), windows.first()?.start_s);
-    let (mut packets, mut gap_us, mut rest) = (0, 0.0, None);
-    for window in &windows[1..] {
-        packets += window.offered;
-        gap_us += window.gap_us;
-        let rate = rate_in(window.start_s - begin, packets, gap_us).filter(|rate| *rate > 0.0);
-        if packets < enough {
-            rest = rate;
-            continue;
-        }
-        rates.extend(rate);
-        (begin, packets, gap_us, rest) = (window.start_s, 0, 0.0, None);
+    let (undisturbed, _) = spans(windows, enough, true);
+    if undisturbed.len() >= ENOUGH {
+        return Some(undisturbed);
     }
+    let (mut rates, rest) = spans(windows, enough, false);
     if rates.is_empty() {
         rates.extend(rest);
     }
     (!rates.is_empty()).then_some(rates)
+}
+
+/// Returns the rates of the spans of at least `enough` packets, and of the windows after the last of them. With
+/// `is_undisturbed` no span has a window with CPU interference, or begins at one.
+fn spans(windows: &[WindowReport], enough: u64, is_undisturbed: bool) -> (Vec<f64>, Option<f64>) {
+    let (mut rates, mut rest, mut begin) = (Vec::new(), None, None);
+    let (mut packets, mut gap_us) = (0, 0.0);
+    for window in windows {
+        if is_undisturbed && window.flagged {
+            begin = None;
+            continue;
+        }
+        let rate = begin.and_then(|begin| {
+            packets += window.offered;
+            gap_us += window.gap_us;
+            rate_in(window.start_s - begin, packets, gap_us)
+        });
+        rest = rate.filter(|rate| *rate > 0.0);
+        if begin.is_none() || packets >= enough {
+            rates.extend(rest.take());
+            (begin, packets, gap_us) = (Some(window.start_s), 0, 0.0);
+        }
+    }
+    (rates, rest)
 }
 
 /// Scaling configuration for training: records epochs and migrates no flow, so it needs no auxiliary core.
