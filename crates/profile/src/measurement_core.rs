@@ -322,9 +322,9 @@ fn rate_in(whole: f64, packets: u64, gap_us: f64) -> Option<f64> {
 const SPAN_BATCHES: u64 = 32;
 
 /// Returns the packets per second, while the worker had its core, of successive spans of successive saturated windows,
-/// each span of at least [`SPAN_BATCHES`] batches of `batch` packets: spans without CPU interference, or all if these are
-/// few, or all windows as one span if they have fewer batches. `None` if most windows have as many packets, and so a
-/// rate, or if there are fewer than two.
+/// each span of at least [`SPAN_BATCHES`] batches of `batch` packets: spans without CPU interference, or all if these
+/// are few, or all windows as one span if they have fewer batches. `None` if most windows have as many packets, and so
+/// a rate, or if there are fewer than two.
 ///
 /// A report lists windows with packets only, and a batch may take longer than a window: such windows have one batch
 /// each, whatever the rate. So the time of a span comes from the starts of its windows. It begins when the packets of

@@ -165,9 +165,9 @@ pub(super) fn trial(windows: &[&WindowReport], rate: f64) -> Trial {
     }
 }
 
-/// Returns `true` if the latency did not grow with time, given as pairs of both in seconds. At a rate above the chain's,
-/// packets wait longer by the excess, as a share of the time that passes, as long as the receive ring has room. Some
-/// packets more or less are noise.
+/// Returns `true` if the latency did not grow with time, given as pairs of both in seconds. At a rate above the
+/// chain's, packets wait longer by the excess, as a share of the time that passes, as long as the receive ring has
+/// room. Some packets more or less are noise.
 fn keeps_up(waits: &[[f64; 2]], rate: f64) -> bool {
     let (Some([begin, _]), Some([end, _])) = (waits.first(), waits.last()) else {
         return true;

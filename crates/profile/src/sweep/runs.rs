@@ -117,8 +117,8 @@ impl<'a> Sweep<'a> {
         })
     }
 
-    /// Returns the packets per second of a saturated run: the mean of the middle half of its windows, or of longer spans
-    /// where windows have few batches. Their median would come in steps of a batch.
+    /// Returns the packets per second of a saturated run: the mean of the middle half of its windows, or of longer
+    /// spans where windows have few batches. Their median would come in steps of a batch.
     pub(super) fn rate(&self, report: &RunReport) -> f64 {
         let (warm, all) = (self.warm_from(report), whole(report));
         let settled = &all[all.partition_point(|window| window.start_s <= warm)..];

@@ -178,8 +178,8 @@ proptest! {
             search.tell(trial(&windows.iter().collect::<Vec<_>>(), rate));
         }
         let rates = search.rates();
-        // Growth by 1 % of the time, or by eight packets in the half of the trial that counts, is noise. So are losses of
-        // 1 % for the objective, in a trial in which the ring becomes full.
+        // Growth by 1 % of the time, or by eight packets in the half of the trial that counts, is noise. So are losses
+        // of 1 % for the objective, in a trial in which the ring becomes full.
         let most = capacity * (1.0 + 0.02f64.max(10.0 / (capacity * TRIAL / 2.0)));
         for rate in rates.iter().flatten() {
             prop_assert!(*rate <= most, "{} of {}", rate, capacity);

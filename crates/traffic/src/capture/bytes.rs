@@ -164,8 +164,8 @@ fn stop(error: io::Error, compressed: bool) -> Stop {
 /// An empty last block (RFC 8878 §3.1.1.2), and room for a checksum. It ends a frame whose end is missing.
 const LAST_BLOCK: [u8; 7] = [1, 0, 0, 0, 0, 0, 0];
 
-/// Decoder of all frames of a zstd stream, one after the other. Of a frame that is cut or damaged, the blocks before the
-/// damage are returned, then the error.
+/// Decoder of all frames of a zstd stream, one after the other. Of a frame that is cut or damaged, the blocks before
+/// the damage are returned, then the error.
 struct Zstd<R: BufRead> {
     input: R,
     decoder: FrameDecoder,

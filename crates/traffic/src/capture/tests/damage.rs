@@ -70,7 +70,7 @@ fn a_cut_frame_yields_the_packets_before_the_cut() {
     let mut state = 1_u32;
     let mut file = PcapFile::new(Order::Little, false, 1);
     for number in 0..PACKETS {
-        // Hardly compressible, so that the compressed file is as long as the packets, and has several blocks of 128 KiB.
+        // Hardly compressible, so that the compressed file is as long as the packets, and has several blocks.
         let data: Vec<u8> = (0..1000)
             .map(|_| {
                 state ^= state << 13;
