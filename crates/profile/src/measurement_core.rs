@@ -120,7 +120,7 @@ impl MeasurementCore<'_> {
                 ..TraceNicConfig::default()
             };
             let report = self.run(spec, trace.clone(), nic, SATURATED_WINDOW, None, None)?;
-            let rate = rate(&report);
+            let rate = rate(&report, spec.packets.batch);
             if rate > 0.0 {
                 return Ok(rate);
             }
@@ -286,48 +286,89 @@ impl Default for Setting {
     }
 }
 
-/// Returns the packets per second of a saturated run: those of the median window, without gaps in which the worker
-/// lacked its core. 0 only if no packet was processed.
-pub(crate) fn rate(report: &RunReport) -> f64 {
-    let windows = evaluated_windows(report);
-    if windows.len() >= ENOUGH
-        && let Some(rate) = rate_of_few(windows.iter().map(|of| (of.offered, of.gap_us)))
-    {
-        return rate;
-    }
-    let rates = windows.iter().filter_map(|of| core_rate(of.offered, of.gap_us));
-    // Saturated: a window without packets is one without the core.
-    let mut rates: Vec<f64> = rates.filter(|rate| *rate > 0.0).collect();
+/// Returns the packets per second of a saturated run with batches of at most `batch` packets: those of the median
+/// [span](span_rates) or window, without gaps in which the worker lacked its core. 0 only if no packet was processed.
+pub(crate) fn rate(report: &RunReport, batch: u16) -> f64 {
+    let mut rates = span_rates(whole(report), batch).unwrap_or_else(|| {
+        let windows = evaluated_windows(report).into_iter();
+        let rates = windows.filter_map(|of| core_rate(of.offered, of.gap_us));
+        let rates: Vec<f64> = rates.filter(|rate| *rate > 0.0).collect();
+        match rates.len() {
+            ENOUGH.. => rates,
+            _ => Vec::new(),
+        }
+    });
     rates.sort_by(f64::total_cmp);
     match rates.get(rates.len() / 2) {
-        Some(rate) if rates.len() >= ENOUGH => *rate,
+        Some(rate) => *rate,
         // Shorter than a window, or nearly always without the core.
-        _ => report.packets.offered as f64 / report.duration_s.max(1e-9),
+        None => report.packets.offered as f64 / report.duration_s.max(1e-9),
     }
 }
 
 /// Returns the packets per second, while the worker had its core, of a saturated window with so many packets and
 /// microseconds of gaps. `None` if it lacked it for more than half of the window: caches are cold for the rest.
 pub(crate) fn core_rate(packets: u64, gap_us: f64) -> Option<f64> {
-    let whole = SATURATED_WINDOW.as_secs_f64();
-    let had = whole - gap_us / 1e6;
-    (2.0 * had >= whole).then(|| packets as f64 / had)
+    rate_in(SATURATED_WINDOW.as_secs_f64(), packets, gap_us)
 }
 
-/// Returns the packets per second, while the worker had its core, of all saturated windows, given as packets and
-/// microseconds of gaps, if none of them has several batches. Batches then take longer than a window: it has the
-/// packets of a whole one or none, and says nothing by itself.
-pub(crate) fn rate_of_few(windows: impl Iterator<Item = (u64, f64)>) -> Option<f64> {
-    const SEVERAL: u64 = 4 * 32;
-    let (mut packets, mut had_s) = (0, 0.0);
-    for (offered, gap_us) in windows {
-        if offered >= SEVERAL {
-            return None;
-        }
-        packets += offered;
-        had_s += (SATURATED_WINDOW.as_secs_f64() - gap_us / 1e6).max(0.0);
+/// Returns the packets per second of `whole` seconds without these gaps; `None` if they are more than half of it.
+fn rate_in(whole: f64, packets: u64, gap_us: f64) -> Option<f64> {
+    let had = whole - gap_us / 1e6;
+    (had > 0.0 && 2.0 * had >= whole).then(|| packets as f64 / had)
+}
+
+/// Number of full batches from which on a window or span has a rate. A batch more or less is then 3 %.
+const SPAN_BATCHES: u64 = 32;
+
+/// Returns the packets per second, while the worker had its core, of successive spans of successive saturated windows,
+/// each span of at least [`SPAN_BATCHES`] batches of `batch` packets: spans without CPU interference, or all if these
+/// are few, or all windows as one span if they have fewer batches. `None` if most windows have as many packets, and so
+/// a rate, or if there are fewer than two.
+///
+/// A report lists windows with packets only, and a batch may take longer than a window: such windows have one batch
+/// each, whatever the rate. So the time of a span comes from the starts of its windows. It begins when the packets of
+/// the window before it have come, and ends when its last ones have.
+pub(crate) fn span_rates(windows: &[WindowReport], batch: u16) -> Option<Vec<f64>> {
+    let enough = SPAN_BATCHES * u64::from(batch.max(1));
+    let mut offered: Vec<u64> = windows.iter().map(|window| window.offered).collect();
+    offered.sort_unstable();
+    if *offered.get(offered.len() / 2)? >= enough {
+        return None;
     }
-    (packets > 0 && had_s > 0.0).then(|| packets as f64 / had_s)
+    let (undisturbed, _) = spans(windows, enough, true);
+    if undisturbed.len() >= ENOUGH {
+        return Some(undisturbed);
+    }
+    let (mut rates, rest) = spans(windows, enough, false);
+    if rates.is_empty() {
+        rates.extend(rest);
+    }
+    (!rates.is_empty()).then_some(rates)
+}
+
+/// Returns the rates of the spans of at least `enough` packets, and of the windows after the last of them. With
+/// `is_undisturbed` no span has a window with CPU interference, or begins at one.
+fn spans(windows: &[WindowReport], enough: u64, is_undisturbed: bool) -> (Vec<f64>, Option<f64>) {
+    let (mut rates, mut rest, mut begin) = (Vec::new(), None, None);
+    let (mut packets, mut gap_us) = (0, 0.0);
+    for window in windows {
+        if is_undisturbed && window.flagged {
+            begin = None;
+            continue;
+        }
+        let rate = begin.and_then(|begin| {
+            packets += window.offered;
+            gap_us += window.gap_us;
+            rate_in(window.start_s - begin, packets, gap_us)
+        });
+        rest = rate.filter(|rate| *rate > 0.0);
+        if begin.is_none() || packets >= enough {
+            rates.extend(rest.take());
+            (begin, packets, gap_us) = (Some(window.start_s), 0, 0.0);
+        }
+    }
+    (rates, rest)
 }
 
 /// Scaling configuration for training: records epochs and migrates no flow, so it needs no auxiliary core.
@@ -373,7 +414,7 @@ pub(crate) fn lost(report: &RunReport) -> Nanos {
 }
 
 /// Returns all windows but the first, whose caches are cold, and the last, which is incomplete.
-fn whole(report: &RunReport) -> &[WindowReport] {
+pub(crate) fn whole(report: &RunReport) -> &[WindowReport] {
     let list = &report.windows.list;
     list.get(1..list.len().max(2) - 1).unwrap_or_default()
 }

@@ -1,9 +1,12 @@
+use crate::measurement_core::{SATURATED_WINDOW, span_rates};
 use crate::traffic::{Minnows, at_rate, frames, steady};
 use crate::{Depth, TrainError, TrainOptions, fingerprint, machine, train_capacity};
+use proptest::prelude::*;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use tailwater_dataplane::cores::default_core;
+use tailwater_dataplane::report::{LatencyReport, WindowReport};
 use tailwater_functions::spec::ChainSpec;
 use tailwater_net::Nanos;
 use tailwater_net::parse::parse;
@@ -120,16 +123,71 @@ fn traffic_keeps_its_bursts_at_another_rate() {
     assert_eq!(one.len(), 1);
 }
 
-/// A batch of 32 packets takes 4 ms, two windows: the rate was that of windows with a batch, 16,000 packets/s.
+/// Returns the windows of a saturated run for `seconds` with so many packets per second, as a report lists them: only
+/// those with packets.
+fn saturated_windows(pps: f64, seconds: f64) -> Vec<WindowReport> {
+    let mut windows: Vec<WindowReport> = Vec::new();
+    let length = SATURATED_WINDOW.as_secs_f64();
+    for batch in 0..(pps * seconds / 32.0) as u64 {
+        let start_s = ((batch as f64 * 32.0 / pps) / length).floor() * length;
+        match windows.last_mut() {
+            Some(last) if last.start_s == start_s => last.offered += 32,
+            _ => windows.push(WindowReport {
+                start_s,
+                offered: 32,
+                delivered: 32,
+                lost: 0,
+                late: 0,
+                latency_us: LatencyReport::default(),
+                gaps: 0,
+                gap_us: 0.0,
+                longest_gap_us: 0.0,
+                flagged: false,
+                slo_met: None,
+            }),
+        }
+    }
+    windows
+}
+
+proptest! {
+    /// A window of 2 ms has the packets of a whole batch or is not listed: chains that take 60 us a packet and more all
+    /// had 16,000 packets/s, that of windows with one batch.
+    #[test]
+    fn slow_chains_have_the_rate_of_all_their_time(exponent in 3.0f64..5.7) {
+        let pps = 10f64.powf(exponent);
+        let rates = span_rates(&saturated_windows(pps, 0.25), 32).unwrap();
+        let mean = rates.iter().sum::<f64>() / rates.len() as f64;
+        // A run has so many batches, and each end of a span is known to a window or a batch.
+        let off = 2.0 * (32.0 / pps).min(0.002) / 0.25;
+        prop_assert!((mean / pps - 1.0).abs() <= off.max(0.03), "{} for {}: {:?}", mean, pps, rates);
+    }
+}
+
 #[test]
-fn a_batch_longer_than_a_window_counts_with_the_windows_without_packets() {
-    use crate::measurement_core::rate_of_few;
-    let windows = [(32, 0.0), (0, 0.0), (32, 0.0), (0, 0.0)];
-    assert_eq!(rate_of_few(windows.into_iter()), Some(8_000.0));
-    let lacked = [(32, 0.0), (0, 0.0), (0, 2_000.0)];
-    assert_eq!(rate_of_few(lacked.into_iter()), Some(8_000.0));
-    assert_eq!(rate_of_few([(2_000, 0.0), (0, 0.0)].into_iter()), None);
-    assert_eq!(rate_of_few([(0, 0.0)].into_iter()), None);
+fn spans_leave_gaps_out_and_fast_chains_have_none() {
+    assert_eq!(span_rates(&saturated_windows(2e6, 0.1), 32), None);
+    assert_eq!(span_rates(&[], 32), None);
+    assert_eq!(span_rates(&saturated_windows(1e4, 0.001), 32), None);
+    // 8,000 packets/s, and 100 ms without the core in a run of five times that.
+    let mut windows = saturated_windows(8e3, 0.4);
+    let late = windows.split_off(windows.len() / 2).into_iter();
+    windows.extend(late.map(|window| WindowReport {
+        start_s: window.start_s + 0.1,
+        ..window
+    }));
+    let after = windows.len() / 2;
+    windows[after].gap_us = 100_000.0;
+    let rates = span_rates(&windows, 32).unwrap();
+    assert!(rates.iter().all(|rate| (rate / 8e3 - 1.0).abs() < 0.05), "{rates:?}");
+    // Spans with interference do not count if there are others.
+    let mut windows = saturated_windows(2e5, 0.2);
+    for window in windows.iter_mut().step_by(20) {
+        (window.offered, window.flagged) = (32, true);
+    }
+    let rates = span_rates(&windows, 32).unwrap();
+    assert!(rates.len() >= 10, "{rates:?}");
+    assert!(rates.iter().all(|rate| (rate / 2e5 - 1.0).abs() < 0.05), "{rates:?}");
 }
 
 #[test]

@@ -99,6 +99,10 @@ struct LatencyDocument {
     non_drop_pps: Option<f64>,
     partial_drop_pps: Option<f64>,
     objective_pps: Option<f64>,
+    /// `true` if the rate is the highest that was tried.
+    non_drop_at_least: bool,
+    partial_drop_at_least: bool,
+    objective_at_least: bool,
     /// Trials of these rates with CPU interference.
     disturbed_trials: u32,
 }
@@ -222,6 +226,7 @@ fn latency_document(latency: &LatencyProfile) -> LatencyDocument {
             bend_hidden: latency.hidden_bends.contains(&point.at),
         }
     });
+    let at_least = |rate: Option<f64>| rate.is_some_and(|rate| latency.is_at_least(rate));
     LatencyDocument {
         throughput_pps: latency.throughput.value,
         throughput_noise_pps: latency.throughput.noise,
@@ -234,6 +239,9 @@ fn latency_document(latency: &LatencyProfile) -> LatencyDocument {
         non_drop_pps: latency.ndr,
         partial_drop_pps: latency.pdr,
         objective_pps: latency.objective_rate,
+        non_drop_at_least: at_least(latency.ndr),
+        partial_drop_at_least: at_least(latency.pdr),
+        objective_at_least: at_least(latency.objective_rate),
         disturbed_trials: latency.disturbed_trials,
     }
 }

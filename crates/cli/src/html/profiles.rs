@@ -218,12 +218,16 @@ fn legend(lines: &[Line<'_>]) -> Vec<(&'static str, String)> {
 
 /// Returns the highest rates that meet objectives.
 fn rates<'p>(shown: impl Iterator<Item = Shown<'p>>) -> Markup {
-    let rate = |rate: Option<f64>| rate.map_or("none".to_owned(), short);
     let rows = shown.filter_map(|(_, profile, name)| {
         let latency = profile.latency.as_ref()?;
-        let most = Some(latency.throughput.value);
-        let rates = [most, latency.objective_rate, latency.ndr, latency.pdr];
-        Some((name.to_owned(), rates.map(rate).to_vec()))
+        let rates = [latency.objective_rate, latency.ndr, latency.pdr].into_iter();
+        let rates = rates.map(|rate| match rate {
+            None => "none".to_owned(),
+            Some(rate) if latency.is_at_least(rate) => format!("at least {}", short(rate)),
+            Some(rate) => short(rate),
+        });
+        let figures = std::iter::once(short(latency.throughput.value)).chain(rates);
+        Some((name.to_owned(), figures.collect()))
     });
     let columns = ["throughput", "objective kept", "no loss (NDR)", "0.5 % lost (PDR)"];
     table("rates", "Rates, packets per second", &columns, &rows.collect())

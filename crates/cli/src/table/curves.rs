@@ -8,7 +8,7 @@ use tailwater_profile::cache::Method;
 use tailwater_profile::curve::Measured;
 use tailwater_profile::profiles::{
     CacheProfile, ChainProfile, CostProfile, Doubts, FunctionCost, LatencyProfile, MOST_COST_NOISE, MOST_LATENCY_NOISE,
-    MOST_THROUGHPUT_NOISE, Machine,
+    MOST_THROUGHPUT_NOISE, Machine, RATE_WIDTH,
 };
 
 /// Formats the curves as text of at most 90 columns (machines and reasons may be longer). `because` is the reason for
@@ -71,7 +71,10 @@ fn latency(table: &mut Table, latency: &LatencyProfile) {
     }
     table.gap();
     table.figure("rates", "packets/s", "evenly spaced");
-    let most = format!("load 1 {}", noise(&latency.throughput, MOST_THROUGHPUT_NOISE));
+    let most = format!(
+        "saturated, load 1 {}",
+        noise(&latency.throughput, MOST_THROUGHPUT_NOISE)
+    );
     table.figure("  throughput", &short(latency.throughput.value), &most);
     let objective = Nanos((latency.objective_us * 1e3).round() as u64);
     let met = format!("{} % within {objective}", latency.objective_percentile);
@@ -81,7 +84,13 @@ fn latency(table: &mut Table, latency: &LatencyProfile) {
         ("  PDR", latency.pdr, "at most 0.5 % lost"),
     ] {
         match rate {
-            Some(rate) => table.figure(name, &short(rate), words),
+            Some(rate) if latency.is_at_least(rate) => {
+                table.figure(name, &short(rate), &format!("at least, highest tried: {words}"));
+            }
+            Some(rate) => {
+                let words = format!("highest kept, to {}: {words}", percent(RATE_WIDTH));
+                table.figure(name, &short(rate), &words);
+            }
             None => table.figure(name, "none", &format!("{words}: missed at 5 % of the load, too")),
         }
     }

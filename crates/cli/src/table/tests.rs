@@ -540,8 +540,8 @@ fn a_measurement_that_is_in_doubt_is_marked() {
             objective_us: 200.0,
             objective_percentile: 99.0,
             ndr: None,
-            pdr: None,
-            objective_rate: None,
+            pdr: Some(1e6),
+            objective_rate: Some(420e3),
             hidden_bends: vec![99],
             disturbed_trials: 1,
         }),
@@ -553,6 +553,15 @@ fn a_measurement_that_is_in_doubt_is_marked() {
         "{found}"
     );
     assert!(found.contains("1.00 (± 20.0 %, 5 runs, 2 DISTURBED)\n"), "{found}");
+    // Each rate says what it is.
+    for words in [
+        "1.00M  saturated, load 1 (± 1.0 %, 5 runs)\n",
+        "420k  highest kept, to 2 %: 99 % within 200us\n",
+        "none  no packet lost: missed at 5 % of the load, too\n",
+        "1.00M  at least, highest tried: at most 0.5 % lost\n",
+    ] {
+        assert!(found.contains(words), "{found}");
+    }
     let doubts = "in doubt            1 value NOT REPEATABLE: `tailwater place` refuses this profile\n\
                   \u{20}                   CPU interference disturbed 2 runs of 1 value, 1 trial of rates\n\
                   \u{20}                   noise hides whether curves bend at 1 point (BEND?)\n\

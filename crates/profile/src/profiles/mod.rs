@@ -125,7 +125,14 @@ pub struct NotHeld {
     pub measured: Measured,
 }
 
+/// Width to which the highest rates of a [`LatencyProfile`] are known: a rate higher by this share of itself was tried,
+/// and failed.
+pub const RATE_WIDTH: f64 = 0.02;
+
 /// Latency over load, and the highest rates that meet objectives, with evenly spaced packets.
+///
+/// At each of these rates the chain was seen to keep up: packets left as fast as they came. A rate equal to the
+/// throughput [is a lower bound](Self::is_at_least).
 #[derive(Clone, Debug, PartialEq)]
 pub struct LatencyProfile {
     /// Packets per second at load 1, that is, saturated.
@@ -148,6 +155,14 @@ pub struct LatencyProfile {
     pub hidden_bends: Vec<u32>,
     /// Trials of these rates with interference, because no others could be had.
     pub disturbed_trials: u32,
+}
+
+impl LatencyProfile {
+    /// Returns `true` if this rate of the profile is the highest that was tried, so that the chain may keep a higher
+    /// one, too.
+    pub fn is_at_least(&self, rate: f64) -> bool {
+        rate >= self.throughput.value
+    }
 }
 
 /// Profiles of a file, each with its own identity.

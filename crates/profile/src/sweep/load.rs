@@ -6,7 +6,7 @@ use super::{CURVE, SweepError, SweepOptions, THROUGHPUT};
 use crate::curve::{Attempts, Bisection, Goal, Measured, RateSearch, RepeatRule, Trial};
 use crate::interference::Conditions;
 use crate::measurement_core::Setting;
-use crate::profiles::LatencyProfile;
+use crate::profiles::{LatencyProfile, RATE_WIDTH};
 use crate::train::Step;
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
@@ -25,9 +25,14 @@ const LATENCY: RepeatRule = RepeatRule {
 /// Range of the curve's loads, percent.
 pub(super) const LEAST_LOAD: u32 = 10;
 pub(super) const WHOLE_LOAD: u32 = 100;
-/// Lowest rate of the search, and its precision, as shares of the chain's throughput.
+/// Lowest rate of the search, as a share of the chain's throughput.
 const LOWEST_RATE: f64 = 0.05;
-const PRECISION: f64 = 0.01;
+/// Maximum growth of the latency per time in a trial, and of the waiting packets in all of it, at which the chain keeps
+/// up.
+const MOST_GROWTH: f64 = 0.01;
+const FEW_PACKETS: f64 = 8.0;
+/// Maximum number of windows that the growth is computed from.
+const MOST_WAITS: usize = 64;
 /// Loss ratio of the partial drop rate (PDR).
 const PARTIAL: f64 = 0.005;
 /// Window in which latency and loss are measured.
@@ -80,8 +85,9 @@ pub fn load_curve(
         sweep.outcome(attempts).map(Some)
     })?;
     let goals = [Goal::Loss(0.0), Goal::Loss(PARTIAL), Goal::Objective];
-    let lowest = LOWEST_RATE * throughput.value;
-    let mut search = RateSearch::new(lowest, throughput.value, PRECISION, &goals);
+    // Whole packets per second, so that a rate in the result equals the throughput only if it was the highest tried.
+    let highest = throughput.value.round().max(1.0);
+    let mut search = RateSearch::new(LOWEST_RATE * highest, highest, RATE_WIDTH, &goals);
     sweep.watch.renew();
     let (mut done, mut disturbed_trials) = (0, 0);
     while let Some(rate) = search.next() {
@@ -95,10 +101,10 @@ pub fn load_curve(
             }
             disturbed_trials += 1;
         }
-        search.tell(sweep.trial(&report));
+        search.tell(trial(&sweep.settled(&report), rate));
     }
     let rates = search.rates();
-    let rate = |goal: usize| rates.get(goal).copied().flatten().map(f64::round);
+    let rate = |goal: usize| rates.get(goal).copied().flatten().map(f64::floor);
     Ok(LatencyProfile {
         throughput: rounded(Measured {
             // By the best speed that is known now. All loads are shares of the value, so that stays.
@@ -140,18 +146,48 @@ impl Sweep<'_> {
         let most = Nanos(length.0 / SEVERAL_WINDOWS);
         WINDOW.max(Nanos::from_secs_f64(required.min(LONGEST_WINDOW)).min(most))
     }
+}
 
-    fn trial(&self, report: &RunReport) -> Trial {
-        let windows = self.settled(report);
-        let sum = |of: fn(&WindowReport) -> u64| windows.iter().map(|window| of(window)).sum::<u64>();
-        // Windows without packets prove nothing.
-        let verdicts: Vec<bool> = windows.iter().filter_map(|window| window.slo_met).collect();
-        let kept = verdicts.iter().filter(|met| **met).count();
-        Trial {
-            loss: sum(|window| window.lost) as f64 / sum(|window| window.offered).max(1) as f64,
-            met: 2 * kept > verdicts.len(),
-        }
+/// Returns the result of a trial at `rate` packets per second from its windows.
+pub(super) fn trial(windows: &[&WindowReport], rate: f64) -> Trial {
+    let sum = |of: fn(&WindowReport) -> u64| windows.iter().map(|window| of(window)).sum::<u64>();
+    // Windows without packets prove nothing.
+    let verdicts: Vec<bool> = windows.iter().filter_map(|window| window.slo_met).collect();
+    let kept = verdicts.iter().filter(|met| **met).count();
+    let delivered = windows.iter().filter(|window| window.delivered > 0);
+    let waits: Vec<[f64; 2]> = delivered
+        .map(|window| [window.start_s, window.latency_us.p50 / 1e6])
+        .collect();
+    Trial {
+        loss: sum(|window| window.lost) as f64 / sum(|window| window.offered).max(1) as f64,
+        met: 2 * kept > verdicts.len(),
+        keeps_up: keeps_up(&waits, rate),
     }
+}
+
+/// Returns `true` if the latency did not grow with time, given as pairs of both in seconds. At a rate above the
+/// chain's, packets wait longer by the excess, as a share of the time that passes, as long as the receive ring has
+/// room. Some packets more or less are noise.
+fn keeps_up(waits: &[[f64; 2]], rate: f64) -> bool {
+    let (Some([begin, _]), Some([end, _])) = (waits.first(), waits.last()) else {
+        return true;
+    };
+    // The median slope between two windows (Theil and Sen): single slow windows do not count.
+    let few: Vec<[f64; 2]> = waits
+        .iter()
+        .copied()
+        .step_by(waits.len().div_ceil(MOST_WAITS))
+        .collect();
+    let pairs = few.iter().enumerate().flat_map(|(at, [time, wait])| {
+        let later = few[at + 1..].iter();
+        later.map(move |[later, then]| (then - wait) / (later - time))
+    });
+    let mut slopes: Vec<f64> = pairs.filter(|slope| slope.is_finite()).collect();
+    slopes.sort_by(f64::total_cmp);
+    let Some(slope) = slopes.get(slopes.len() / 2) else {
+        return true;
+    };
+    *slope <= MOST_GROWTH || slope * (end - begin) * rate <= FEW_PACKETS
 }
 
 /// Checks that a run has latencies: the chain did not drop all of its packets.

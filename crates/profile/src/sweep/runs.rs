@@ -4,7 +4,7 @@ use super::watch::Watch;
 use super::{SweepError, SweepOptions};
 use crate::curve::Measured;
 use crate::interference::{Conditions, Interference};
-use crate::measurement_core::{MeasurementCore, Setting, core_rate, evaluated_windows, rate_of_few};
+use crate::measurement_core::{MeasurementCore, Setting, core_rate, evaluated_windows, span_rates, whole};
 use crate::traffic::evenly;
 use crate::train::without_files;
 use std::sync::atomic::AtomicBool;
@@ -117,15 +117,16 @@ impl<'a> Sweep<'a> {
         })
     }
 
-    /// Returns the packets per second of a saturated run: the mean of the middle half of its windows. Their median
-    /// would come in steps of a batch.
+    /// Returns the packets per second of a saturated run: the mean of the middle half of its windows, or of longer
+    /// spans where windows have few batches. Their median would come in steps of a batch.
     pub(super) fn rate(&self, report: &RunReport) -> f64 {
-        let windows = self.settled(report);
-        if windows.len() >= ENOUGH
-            && let Some(rate) = rate_of_few(windows.iter().map(|of| (of.offered, of.gap_us)))
-        {
+        let (warm, all) = (self.warm_from(report), whole(report));
+        let settled = &all[all.partition_point(|window| window.start_s <= warm)..];
+        let spans = span_rates(settled, self.spec.packets.batch);
+        if let Some(rate) = spans.and_then(|rates| middle_mean(rates.into_iter())) {
             return rate;
         }
+        let windows = self.settled(report);
         let rates = windows.iter().filter_map(|of| core_rate(of.offered, of.gap_us));
         match middle_mean(rates) {
             Some(rate) if windows.len() >= ENOUGH => rate,
@@ -133,16 +134,22 @@ impl<'a> Sweep<'a> {
         }
     }
 
-    /// Returns the windows to evaluate: after the first pass over the traffic, or in the second half if that is
-    /// incomplete.
-    pub(crate) fn settled<'r>(&self, report: &'r RunReport) -> Vec<&'r WindowReport> {
+    /// Returns the start of the last window that does not count yet, seconds: the one in which the first pass over the
+    /// traffic ends, or the middle of the run if that is incomplete.
+    fn warm_from(&self, report: &RunReport) -> f64 {
         let mut came = 0;
         let warm = report.windows.list.iter().find(|window| {
             came += window.offered;
             came >= self.traffic.len() as u64
         });
         let half = report.duration_s / 2.0;
-        let warm = warm.map_or(half, |window| window.start_s.min(half));
+        warm.map_or(half, |window| window.start_s.min(half))
+    }
+
+    /// Returns the windows to evaluate: after the first pass over the traffic, or in the second half if that is
+    /// incomplete.
+    pub(crate) fn settled<'r>(&self, report: &'r RunReport) -> Vec<&'r WindowReport> {
+        let warm = self.warm_from(report);
         let all = evaluated_windows(report);
         let settled: Vec<_> = all.iter().copied().filter(|window| window.start_s > warm).collect();
         match settled.len() {

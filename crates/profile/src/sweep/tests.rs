@@ -1,9 +1,12 @@
-use super::load::{LEAST_LOAD, WHOLE_LOAD, at, reported};
+use super::load::{LEAST_LOAD, WHOLE_LOAD, at, reported, trial};
 use super::*;
 use crate::cache::{CacheControl, Method, ShareResult};
+use crate::curve::{Goal, RateSearch};
+use crate::profiles::RATE_WIDTH;
+use proptest::prelude::*;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use tailwater_dataplane::report::LatencyReport;
+use tailwater_dataplane::report::{LatencyReport, WindowReport};
 use tailwater_functions::spec::ChainSpec;
 
 /// Accepts any share, and reports those below some size as not held.
@@ -114,6 +117,77 @@ fn latency_is_measured_up_to_the_whole_load() {
     stop.store(true, Ordering::Relaxed);
     let stopped = load_curve(&chain(), &traffic, &options(), &stop, |_| {});
     assert!(matches!(stopped, Err(SweepError::Run(TrainError::Stopped))));
+}
+
+/// Seconds of a modelled trial, of its windows, and slots of its receive ring.
+const TRIAL: f64 = 0.25;
+const TRIAL_WINDOW: f64 = 0.005;
+const RING: f64 = 1024.0;
+
+/// Returns the settled windows of a trial at `rate` of a core that processes `capacity` packets per second, each with
+/// the latency in its middle. `hiccup` is the time, from the start, at which the core is away for a millisecond.
+fn modelled(rate: f64, capacity: f64, slo_s: f64, hiccup: f64) -> Vec<WindowReport> {
+    let (mut waiting, mut windows) = (0.0, Vec::new());
+    for number in 0..(TRIAL / TRIAL_WINDOW) as u32 {
+        let start_s = f64::from(number) * TRIAL_WINDOW;
+        let away = if (start_s..start_s + TRIAL_WINDOW).contains(&hiccup) {
+            1e-3
+        } else {
+            0.0
+        };
+        let before: f64 = waiting;
+        waiting = (before + rate * TRIAL_WINDOW - capacity * (TRIAL_WINDOW - away)).max(0.0);
+        let lost = (waiting - RING).max(0.0);
+        waiting -= lost;
+        let wait_s = (before + waiting) / 2.0 / capacity + 1.0 / capacity;
+        let offered = (rate * TRIAL_WINDOW).ceil() as u64;
+        windows.push(WindowReport {
+            start_s,
+            offered,
+            delivered: offered - (lost as u64).min(offered - 1),
+            lost: lost as u64,
+            late: 0,
+            latency_us: LatencyReport {
+                p50: wait_s * 1e6,
+                ..LatencyReport::default()
+            },
+            gaps: 0,
+            gap_us: 0.0,
+            longest_gap_us: 0.0,
+            flagged: false,
+            // Of 100 packets, one may be late or lost.
+            slo_met: Some(wait_s <= slo_s && lost <= offered as f64 / 100.0),
+        });
+    }
+    windows.split_off(windows.len() / 2)
+}
+
+proptest! {
+    /// In a trial of half a second at 14 % more than a chain of 12,000 packets/s processes, the receive ring takes
+    /// what is too much: no packet was lost, and with a long objective none was late.
+    #[test]
+    fn no_rate_is_above_what_the_chain_processes(
+        exponent in 3.0f64..6.3, over in 0.8f64..2.0, slo in 0.01f64..10.0, hiccup in 0.0f64..0.25,
+    ) {
+        let capacity = 10f64.powf(exponent);
+        let highest = over * capacity;
+        let goals = [Goal::Loss(0.0), Goal::Loss(0.005), Goal::Objective];
+        let mut search = RateSearch::new(0.05 * highest, highest, RATE_WIDTH, &goals);
+        while let Some(rate) = search.next() {
+            let windows = modelled(rate, capacity, slo, hiccup);
+            search.tell(trial(&windows.iter().collect::<Vec<_>>(), rate));
+        }
+        let rates = search.rates();
+        // Growth by 1 % of the time, or by eight packets in the half of the trial that counts, is noise. So are losses
+        // of 1 % for the objective, in a trial in which the ring becomes full.
+        let most = capacity * (1.0 + 0.02f64.max(10.0 / (capacity * TRIAL / 2.0)));
+        for rate in rates.iter().flatten() {
+            prop_assert!(*rate <= most, "{} of {}", rate, capacity);
+        }
+        // PDR: the ring of a fast chain is full at once, so that loss decides.
+        let pdr = rates[1].unwrap();
+        prop_assert!(pdr >= highest.min(0.98 * (1.0 - RATE_WIDTH) * capacity), "{} of {}", pdr, capacity);
+    }
 }
 
 #[test]

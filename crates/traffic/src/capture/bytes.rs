@@ -1,5 +1,6 @@
 //! Bytes of a capture file: decompressed on the fly, counted, never read out of bounds.
 
+use std::error::Error;
 use std::io::{self, BufRead, BufReader, Cursor, Read};
 
 use flate2::read::MultiGzDecoder;
@@ -160,11 +161,17 @@ fn stop(error: io::Error, compressed: bool) -> Stop {
     }
 }
 
-/// Decoder of all frames of a zstd stream, one after the other.
+/// An empty last block (RFC 8878 §3.1.1.2), and room for a checksum. It ends a frame whose end is missing.
+const LAST_BLOCK: [u8; 7] = [1, 0, 0, 0, 0, 0, 0];
+
+/// Decoder of all frames of a zstd stream, one after the other. Of a frame that is cut or damaged, the blocks before
+/// the damage are returned, then the error.
 struct Zstd<R: BufRead> {
     input: R,
     decoder: FrameDecoder,
     state: ZstdState,
+    /// Damage of the current frame, reported after the blocks before it.
+    damage: Option<io::Error>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -183,6 +190,7 @@ impl<R: BufRead> Zstd<R> {
             input,
             decoder,
             state: ZstdState::BetweenFrames,
+            damage: None,
         }
     }
 
@@ -197,12 +205,30 @@ impl<R: BufRead> Zstd<R> {
                 let length = u64::from(length);
                 let skipped = io::copy(&mut (&mut self.input).take(length), &mut io::sink())?;
                 if skipped < length {
-                    return Err(io::ErrorKind::UnexpectedEof.into());
+                    return Err(zstd_ends());
                 }
                 Ok(ZstdState::BetweenFrames)
             }
-            Err(error) => Err(io::Error::other(error)),
+            Err(error) => Err(zstd_damage(error)),
         }
+    }
+
+    /// Decodes blocks until there are bytes to read, or the frame ends.
+    ///
+    /// The decoder holds the last window of an unfinished frame back, up to 128 MiB, since further blocks may refer to
+    /// it. After damage no block follows, so an empty last block releases it. A damaged block may have been decoded in
+    /// part, as in gzip.
+    fn decode_blocks(&mut self) -> io::Result<()> {
+        let one = || BlockDecodingStrategy::UptoBlocks(1);
+        while self.decoder.can_collect() == 0 && !self.decoder.is_finished() {
+            if let Err(error) = self.decoder.decode_blocks(&mut self.input, one()) {
+                self.damage = Some(zstd_damage(error));
+                self.decoder
+                    .decode_blocks(&LAST_BLOCK[..], one())
+                    .map_err(zstd_damage)?;
+            }
+        }
+        Ok(())
     }
 
     fn decode(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
@@ -211,14 +237,13 @@ impl<R: BufRead> Zstd<R> {
                 ZstdState::Done => return Ok(0),
                 ZstdState::BetweenFrames => self.state = self.next_frame()?,
                 ZstdState::InFrame => {
-                    while self.decoder.can_collect() == 0 && !self.decoder.is_finished() {
-                        self.decoder
-                            .decode_blocks(&mut self.input, BlockDecodingStrategy::UptoBlocks(1))
-                            .map_err(io::Error::other)?;
-                    }
+                    self.decode_blocks()?;
                     let count = self.decoder.read(buffer)?;
                     if count > 0 {
                         return Ok(count);
+                    }
+                    if let Some(damage) = self.damage.take() {
+                        return Err(damage);
                     }
                     let stored = self.decoder.get_checksum_from_data();
                     if stored.is_some() && stored != self.decoder.get_calculated_checksum() {
@@ -238,4 +263,21 @@ impl<R: BufRead> Read for Zstd<R> {
         }
         self.decode(buffer).inspect_err(|_| self.state = ZstdState::Done)
     }
+}
+
+/// Returns the error of a zstd stream that ends within a frame.
+fn zstd_ends() -> io::Error {
+    io::Error::new(io::ErrorKind::UnexpectedEof, "the file ends within a zstd frame")
+}
+
+/// Converts an error of the decoder. A missing rest, the most frequent one, gets plain words.
+fn zstd_damage(error: FrameDecoderError) -> io::Error {
+    let mut cause: Option<&(dyn Error + 'static)> = Some(&error);
+    while let Some(error) = cause {
+        match error.downcast_ref::<io::Error>().map(io::Error::kind) {
+            Some(io::ErrorKind::UnexpectedEof) => return zstd_ends(),
+            _ => cause = error.source(),
+        }
+    }
+    io::Error::other(error)
 }

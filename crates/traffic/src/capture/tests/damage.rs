@@ -63,6 +63,77 @@ fn cut_anywhere_a_file_yields_a_prefix() {
     }
 }
 
+/// A zstd decoder holds back a window of up to megabytes, which a cut file lost: a capture of 3 MB had no packets.
+#[test]
+fn a_cut_frame_yields_the_packets_before_the_cut() {
+    const PACKETS: usize = 600;
+    let mut state = 1_u32;
+    let mut file = PcapFile::new(Order::Little, false, 1);
+    for number in 0..PACKETS {
+        // Hardly compressible, so that the compressed file is as long as the packets, and has several blocks.
+        let data: Vec<u8> = (0..1000)
+            .map(|_| {
+                state ^= state << 13;
+                state ^= state >> 17;
+                state ^= state << 5;
+                state as u8
+            })
+            .collect();
+        file = file.record(number as u32, 0, &data, 1000);
+    }
+    let whole = packets(&file.bytes);
+    for packing in PACKINGS {
+        let packed = pack(&file.bytes, packing);
+        for share in [0.3, 0.5, 0.8, 0.999] {
+            let length = (packed.len() as f64 * share) as usize;
+            let (read_back, notices) = read(&packed[..length]).unwrap();
+            assert_eq!(read_back, whole[..read_back.len()]);
+            // At most a block is missing.
+            let before = (length as f64 - f64::from(128 << 10)) / 1016.0;
+            assert!(
+                read_back.len() as f64 >= before - 1.0,
+                "{packing:?}: {} of {length} bytes",
+                read_back.len()
+            );
+            let [Notice::Cut { packets, reason, .. }] = &notices[..] else {
+                panic!("{packing:?}: {notices:?}");
+            };
+            assert_eq!(*packets, read_back.len() as u64);
+            if let Packing::Zstd | Packing::ZstdTwice = packing {
+                assert_eq!(
+                    reason,
+                    "the compressed data is damaged: the file ends within a zstd frame"
+                );
+            }
+        }
+        // Within the first block there is no packet.
+        if let Packing::Zstd = packing {
+            let error = read(&packed[..1000]).unwrap_err().to_string();
+            let expected =
+                "t.pcap: contains no packets: the compressed data is damaged: the file ends within a zstd frame";
+            assert_eq!(error, expected);
+        }
+    }
+}
+
+/// A block of the reserved type in the middle of a frame: the blocks before it count.
+#[test]
+fn a_damaged_block_ends_the_file() {
+    // A frame without checksum, with a window of 8 MiB: a raw block with the file, and a reserved one.
+    let plain = small_pcap();
+    let header = (plain.len() as u32) << 3;
+    let mut file = vec![0x28, 0xb5, 0x2f, 0xfd, 0, 13 << 3];
+    file.extend(&header.to_le_bytes()[..3]);
+    file.extend(&plain);
+    file.extend([0b110, 0, 0]);
+    let (read_back, notices) = read(&file).unwrap();
+    assert_eq!(read_back, packets(&plain));
+    assert!(
+        matches!(&notices[..], [Notice::Cut { packets: 3, reason, .. }] if reason.contains("Reserved")),
+        "{notices:?}"
+    );
+}
+
 #[test]
 fn a_cut_is_located() {
     let file = small_pcap();
