@@ -26,7 +26,7 @@ fn split(text: &str) -> Option<(f64, &str)> {
 fn duration_within(text: &str, range: RangeInclusive<Nanos>) -> Result<Nanos, String> {
     const WHAT: &str = "expected a duration such as 500ms, 3s or 2m, with one of the units ns, us, ms, s, m";
     let (number, unit) = split(text).ok_or(WHAT)?;
-    let nanos = match unit.trim_start() {
+    let nanos = match unit {
         "ns" => 1.0,
         "us" | "\u{b5}s" | "\u{3bc}s" => 1e3,
         "ms" => 1e6,

@@ -184,15 +184,15 @@ pub fn table(fixes: &[Fix]) -> String {
     let meanings = [
         (
             FixStatus::NotMade,
-            "not made   without your consent: answer y on a terminal, or `sudo tailwater doctor --fix --yes` makes them",
+            "not made   nobody agreed: on a terminal, --fix asks for each; `sudo tailwater doctor --fix --yes` makes them all",
         ),
         (
             FixStatus::ByHand,
-            "by hand    for you to run or not: `doctor` never does, for the reason behind the #",
+            "by hand    run these yourself, if you want them: --fix does not, for the reason after the last #",
         ),
         (
             FixStatus::Elsewhere,
-            "elsewhere  cannot be changed on this machine, but there",
+            "elsewhere  nothing on this machine changes these: they belong to what is named",
         ),
     ];
     let meanings: Vec<&str> = meanings

@@ -252,7 +252,7 @@ mod tests {
         for (path, expected) in [
             ("spec.slo.latency", "Chain"),
             ("kind", "Chain"),
-            ("spec.ports", "Server"),
+            ("spec.watch", "Server"),
             ("spec.slo.latncy", "Chain"),
         ] {
             let (kind, found) = resolve(path, &functions).unwrap();
