@@ -184,7 +184,7 @@ pub fn table(fixes: &[Fix]) -> String {
     let meanings = [
         (
             FixStatus::NotMade,
-            "not made   nobody agreed: on a terminal, --fix asks for each; `sudo tailwater doctor --fix --yes` makes them all",
+            "not made   nobody agreed: on a terminal, --fix asks for each; `doctor --fix --yes` makes them all",
         ),
         (
             FixStatus::ByHand,

@@ -12,8 +12,8 @@ use tailwater_functions::registry;
 
 /// Help text of `tailwater explain-spec`.
 pub const EXPLAIN_SPEC_EXAMPLES: &str = "\
-A path begins with a kind (Chain, Server, SloSet, Cluster, Rack), or with a function of a chain. Without either it is that
-of a chain, or of the first of these kinds that has such a field.
+A path begins with a kind (Chain, Server, SloSet, Cluster, Rack), or with a function of a chain. Without either it
+is that of a chain, or of the first of these kinds that has such a field.
 
 Examples:
   tailwater explain-spec chain.spec.slo

@@ -246,8 +246,8 @@ fn documents_are_told_apart() {
         ("{\"server\": \"s\", \"chains\": []}", "expected a chain, found none"),
         (
             "{\n\"chain\": \"c\"}",
-            "2:13: expected the JSON of `tailwater run` or `tailwater serve` (--output json): missing field `traffic`; a \
-             report of another version",
+            "2:13: expected the JSON of `tailwater run` or `tailwater serve` (--output json): missing \
+             field `traffic`; a report of another version",
         ),
         // The run of a server mapper has a field `server`, too.
         ("{\"chain\": \"c\", \"server\": {}}", "missing field `traffic`"),
