@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Packs the built program as a Debian package, with man pages, completions, the service and the SDK of functions in C.
+"""Packs the built program as a Debian package, with man pages, completions, the service, docs, examples and the
+SDK of functions in C.
 
 Needs dpkg-deb and objdump (dpkg, binutils). The package is the same for the same files and commit.
 
@@ -128,9 +129,11 @@ def fill(root, built):
     put(root, f"{docs}/copyright", ROOT / "LICENSE")
     put(root, f"{docs}/changelog.gz", packed((ROOT / "CHANGELOG.md").read_bytes()))
     put(root, f"{docs}/README.md", ROOT / "README.md")
-    for example in sorted((ROOT / "examples").rglob("*")):
-        if example.is_file() and "target" not in example.parts:
-            put(root, f"{docs}/examples/{example.relative_to(ROOT / 'examples')}", example)
+    # As in the sources, so that the pages' links lead to each other and to the examples.
+    files = [*(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*")]
+    for file in sorted(files):
+        if file.is_file() and "target" not in file.parts:
+            put(root, f"{docs}/{file.relative_to(ROOT)}", file)
     (root / "etc/tailwater").mkdir(parents=True)
 
 

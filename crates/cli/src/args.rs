@@ -44,14 +44,17 @@ use std::path::PathBuf;
 Examples:
   tailwater demo
       What auxiliary cores are for, in fifteen seconds.
-  tailwater run examples/acl-nat.yaml
-      A chain on bursty synthetic traffic for three seconds.
+  tailwater init
+      Writes a first chain, chain.yaml.
+  tailwater run chain.yaml
+      The chain on bursty synthetic traffic for three seconds.
   tailwater run chain.yaml --traffic capture.pcap --rate-scale 10
       The same chain on a capture, ten times as fast as it was captured.
   tailwater trace info capture.pcap
       Statistics of a capture: flows, rates, bursts.
 
-Details: `tailwater help COMMAND`.")]
+Details: `tailwater help COMMAND`.
+Files of docs/ and examples/ are in the sources of Tailwater and in /usr/share/doc/tailwater of its Debian package.")]
 pub struct Cli {
     /// Command to run.
     #[command(subcommand)]

@@ -38,6 +38,7 @@ pub fn doctor(args: &DoctorArgs) -> Result<ExitCode, CliError> {
             none if none.is_empty() => vec![default_core()],
             isolated => isolated,
         }),
+        has_dpdk: cfg!(feature = "dpdk"),
     };
     let stop = stop_on_signals()?;
     let findings = examine(&LiveSystem, &purpose);
@@ -88,8 +89,8 @@ pub fn doctor(args: &DoctorArgs) -> Result<ExitCode, CliError> {
         (ReportOutput::Table, Some(fixes)) => {
             print(&fix::table(&fixes))?;
             if changed {
-                let again = "Run `tailwater doctor` again: the measurements above are those before the changes.\n";
-                print(&format!("{again}{}", verdict(&diagnosis)))?;
+                let again = "The measurements above were made before the changes: run `tailwater doctor` again.\n";
+                print(&format!("\n{again}{}", verdict(&diagnosis)))?;
             }
         }
         (ReportOutput::Table, None) => {}
@@ -126,7 +127,7 @@ fn table(diagnosis: &Diagnosis, plan: &[Mending<'_>]) -> String {
                 );
             }
             None if finding.severity == Severity::Missing => {}
-            None => text.push_str("          costs: no figure for this machine\n"),
+            None => text.push_str("          its cost is not known for this machine\n"),
         }
         for step in steps {
             let _ = match step {

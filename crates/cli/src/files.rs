@@ -80,6 +80,20 @@ pub fn write_result(path: &Path, text: &str) -> Result<(), CliError> {
     write_whole(path, text.as_bytes()).map_err(failed(path))
 }
 
+/// Writes as [`write_result`] does a file that is named for nothing else: one that does not exist in a folder that does
+/// not, or that may not be written, is a wrong argument.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn write_argument(path: &Path, text: &str) -> Result<(), CliError> {
+    write_whole(path, text.as_bytes()).map_err(|source| cannot_write(&path.display().to_string(), &source))
+}
+
+/// Error of a file or folder in an argument that cannot be written.
+pub fn cannot_write(name: &str, source: &io::Error) -> CliError {
+    CliError::of_file(format!("cannot write {name}: {source}"), source)
+}
+
 fn failed(path: &Path) -> impl Fn(io::Error) -> CliError + '_ {
     |source| CliError::Report {
         file: path.display().to_string(),

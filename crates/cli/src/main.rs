@@ -63,6 +63,7 @@ use curves::CurveSelection;
 use error::CliError;
 use output::complain;
 use std::ffi::OsString;
+use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
 use tailwater_dataplane::clock::Clock;
 use tailwater_functions::library;
@@ -197,12 +198,23 @@ fn without_hidden_commands(error: &mut clap::Error) {
     }
 }
 
+/// Prints help or the version. A closed pipe is not an error.
+fn help(message: &clap::Error) -> ExitCode {
+    // On standard error if a command or an argument is missing.
+    match message.print().and_then(|()| io::stdout().flush()) {
+        Err(error) if !message.use_stderr() && error.kind() != ErrorKind::BrokenPipe => {
+            let error = CliError::Output(error);
+            complain("error", &error.to_string());
+            error.exit_code()
+        }
+        _ => ExitCode::from(message.exit_code() as u8),
+    }
+}
+
 /// Prints the argument parser's message: help and version in full, errors on one line.
 fn usage(mut error: clap::Error) -> ExitCode {
     if error.exit_code() == 0 || error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        // Printing help to a closed pipe is not an error.
-        let _ = error.print();
-        return ExitCode::from(error.exit_code() as u8);
+        return help(&error);
     }
     without_hidden_commands(&mut error);
     let rendered = error.render().to_string();

@@ -1,10 +1,12 @@
 //! `tailwater completions` and `tailwater man-pages`: for shells and `man`, from the definitions of the commands.
 
 use crate::error::CliError;
+use crate::files::{cannot_write, write_argument};
 use crate::output::print;
 use clap::{Args, Command};
 use clap_complete::Shell;
-use std::path::PathBuf;
+use clap_mangen::Man;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Help text of `tailwater completions`.
@@ -54,13 +56,23 @@ pub fn completions(args: &CompletionsArgs, mut program: Command) -> Result<ExitC
 /// Writes a page for each command of the program that is not hidden.
 ///
 /// # Errors
-/// A file cannot be written.
+/// The folder cannot be created, or a page cannot be written: that page is as it was before.
 pub fn man_pages(args: &ManPagesArgs, program: Command) -> Result<ExitCode, CliError> {
-    let failed = |source| CliError::System {
-        what: "the pages cannot be written",
-        source,
-    };
-    std::fs::create_dir_all(&args.folder).map_err(failed)?;
-    clap_mangen::generate_to(program, &args.folder).map_err(failed)?;
+    let folder = &args.folder;
+    std::fs::create_dir_all(folder).map_err(|source| cannot_write(&folder.display().to_string(), &source))?;
+    let mut program = program.disable_help_subcommand(true);
+    program.build();
+    write_pages(program, folder)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Writes the page of a command, after those of the commands below it.
+fn write_pages(command: Command, folder: &Path) -> Result<(), CliError> {
+    for below in command.get_subcommands().filter(|below| !below.is_hide_set()) {
+        write_pages(below.clone(), folder)?;
+    }
+    let page = Man::new(command);
+    let mut text = Vec::new();
+    page.render(&mut text).map_err(CliError::Output)?;
+    write_argument(&folder.join(page.get_filename()), &String::from_utf8_lossy(&text))
 }

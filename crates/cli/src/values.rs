@@ -24,7 +24,7 @@ fn split(text: &str) -> Option<(f64, &str)> {
 }
 
 fn duration_within(text: &str, range: RangeInclusive<Nanos>) -> Result<Nanos, String> {
-    const WHAT: &str = "expected a duration such as 500ms, 3s or 2m";
+    const WHAT: &str = "expected a duration such as 500ms, 3s or 2m, with one of the units ns, us, ms, s, m";
     let (number, unit) = split(text).ok_or(WHAT)?;
     let nanos = match unit {
         "ns" => 1.0,
@@ -32,8 +32,8 @@ fn duration_within(text: &str, range: RangeInclusive<Nanos>) -> Result<Nanos, St
         "ms" => 1e6,
         "s" => 1e9,
         "m" => 60e9,
-        "" => return Err(format!("{WHAT}: the unit is missing (ns, us, ms, s or m)")),
-        _ => return Err(WHAT.to_owned()),
+        "" => return Err(format!("{WHAT}: the unit is missing")),
+        unit => return Err(format!("{WHAT}: unknown unit {unit:?}")),
     };
     // The conversion saturates beyond the integer's range.
     let value = Nanos((number * nanos).round() as u64);

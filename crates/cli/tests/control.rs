@@ -167,6 +167,7 @@ fn chains_are_applied_listed_described_drained_and_deleted() {
         "chain/edge deleted\nchain/core deleted\n"
     );
     wait(|| rig.run(&["get", "chains"]).stdout.is_empty().then_some(()));
+    assert!(rig.ok(&["events", "--chain", "edge"]).contains("Gone"), "events remain");
 }
 
 #[test]
@@ -210,6 +211,10 @@ fn exit_codes_tell_wrong_input_from_refusals() {
         rig.fails(&["describe", "chain", "none"], 1),
         "error: chain \"none\" not found\n"
     );
+    for more in [&[][..], &["--watch"]] {
+        let arguments = [&["events", "--chain", "none"], more].concat();
+        assert_eq!(rig.fails(&arguments, 1), "error: chain \"none\" not found\n");
+    }
     assert_eq!(
         rig.fails(&["drain", "chain", "none"], 1),
         "error: chain \"none\" not found\n"

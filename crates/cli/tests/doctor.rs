@@ -92,8 +92,13 @@ fn wrong_values_are_refused() {
 #[test]
 fn changes_are_listed_and_not_made_without_consent() {
     let (table, _) = doctor(&["--no-measuring", "--slo", "5ms", "--fix"]);
-    let (_, fixes) = table.split_once("\nfix\n").expect("the changes");
+    let (_, fixes) = table.split_once("\nChanges (--fix)\n").expect("the changes");
     assert!(!fixes.contains("  done ") && !fixes.contains("FAILED"), "{fixes}");
+    // Each outcome is explained.
+    for mark in ["not made ", "by hand ", "elsewhere "] {
+        let line = |start: &str| fixes.lines().any(|line| line.starts_with(&format!("{start}{mark}")));
+        assert_eq!(line("  "), line(""), "{fixes}");
+    }
     let (json, _) = doctor(&["--no-measuring", "--fix", "--output", "json", "--slo", "5ms"]);
     let report: Value = serde_json::from_str(&json).unwrap();
     for fix in report["fixes"].as_array().unwrap() {

@@ -325,6 +325,11 @@ fn a_full_disk_is_exit_code_1_for_every_command() {
             &[&short[..], &["-"]].concat()[..],
             &["trace", "info", traffic],
             &["run", chain, "--traffic", traffic],
+            &["--help"],
+            &["run", "--help"],
+            &["help", "run"],
+            &["--version"],
+            &["-V"],
         ] {
             let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
             let output = tailwater().args(case).stdout(full).output().unwrap();
@@ -391,9 +396,13 @@ fn a_reader_that_has_enough_is_no_error() {
     let mut child = spawn(&["trace", "synth", "backbone", "-o", "-"]);
     let mut head = [0; 100];
     child.stdout.take().unwrap().read_exact(&mut head).unwrap();
-    let output = end(child);
-    assert_eq!(output.status.code(), Some(0), "{output:?}");
-    assert!(output.stderr.is_empty(), "{output:?}");
+    let (reader, closed) = std::io::pipe().unwrap();
+    drop(reader);
+    let help = tailwater().arg("--help").stdout(closed).output().unwrap();
+    for output in [end(child), help] {
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        assert!(output.stderr.is_empty(), "{output:?}");
+    }
 }
 
 #[test]

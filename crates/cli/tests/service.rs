@@ -66,6 +66,17 @@ fn shells_and_man_know_every_command() {
     assert!(pages.join("tailwater-profile-capacity.1").exists());
     assert!(!pages.join("tailwater-function-process.1").exists(), "a hidden command");
     assert_refused(&run(&[&"completions", &"basch"]), "'basch'");
+    // A file that cannot be written is not left half: here files have at most 512 bytes.
+    let small = folder.path("small");
+    let limited = "ulimit -f 1; trap '' XFSZ; exec \"$0\" man-pages \"$1\"";
+    let output = std::process::Command::new("sh")
+        .args(["-c", limited, env!("CARGO_BIN_EXE_tailwater")])
+        .arg(&small)
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(text(&output.stderr).starts_with("error: cannot write "), "{output:?}");
+    assert_eq!(std::fs::read_dir(&small).unwrap().count(), 0);
 }
 
 #[test]
@@ -102,6 +113,8 @@ fn the_package_has_all_its_files() {
         "include/tailwater_nf.h",
         "share/man/man1/tailwater-run.1.gz",
         "share/doc/tailwater/examples/nat.yaml",
+        "share/doc/tailwater/docs/reference/chain-spec.md",
+        "share/doc/tailwater/docs/how-to/use-ports.md",
         "lib/systemd/system/tailwater.service",
     ] {
         assert!(folder.path("package/usr").join(file).is_file(), "{file}");

@@ -256,7 +256,16 @@ fn flags() {
         ("--cores", "0-1000000", "is not available"),
         ("--cores", "one", "expected a list of cores"),
         ("--cores", "", "expected a list of cores"),
-        ("--duration", "3", "the unit is missing"),
+        (
+            "--duration",
+            "3",
+            "one of the units ns, us, ms, s, m: the unit is missing",
+        ),
+        (
+            "--duration",
+            "3parsecs",
+            "units ns, us, ms, s, m: unknown unit \"parsecs\"",
+        ),
         ("--duration", "0s", "expected a duration from 1ns"),
         ("--duration", "fast", "expected a duration"),
         ("--duration", "9999999m", "expected a duration from"),
@@ -297,6 +306,12 @@ fn flags() {
     refused(&["trace", "synth", "burtsy", "-o", "x"], "did you mean \"bursty\"");
     refused(&["trace", "synth", "bursty", "-o", "/nowhere/x.pcap"], "cannot write");
     refused(&["init", "/nowhere/a.yaml", "--yes"], "cannot write /nowhere/a.yaml");
+    refused(&["explain-spec", "spec.slo.latncy"], "did you mean \"latency\"?");
+    for text in ["{\"chain\": \"edge\"}", "[1]", "kind: Chain"] {
+        let other = folder.write("other.json", text);
+        let expected = "expected the JSON of `tailwater run` or `tailwater serve` (--output json)";
+        refused(&["diff", name(&other), name(&other)], expected);
+    }
     refused(&["run", "la\u{202e}lmay"], "la\\u{202e}lmay: cannot be read");
     // Links are the same file.
     let link = folder.path("link.pcap");

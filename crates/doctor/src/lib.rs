@@ -38,4 +38,6 @@ pub struct Purpose {
     pub slo: Nanos,
     /// Cores for packet processing.
     pub cores: Vec<usize>,
+    /// The program was built with DPDK: its ports can be NICs without their kernel drivers.
+    pub has_dpdk: bool,
 }

@@ -315,6 +315,7 @@ mod tests {
         let purpose = Purpose {
             slo: Nanos::from_millis(1),
             cores: vec![cores::default_core()],
+            has_dpdk: false,
         };
         let time = Nanos::from_millis(20);
         let measured = measure(&purpose, time, &AtomicBool::new(false)).unwrap();

@@ -64,6 +64,8 @@ fn by_hand(command: &str) -> &'static str {
         "changes the kernel's command line for good, and restarts the machine"
     } else if command.contains("apt install") {
         "installs software"
+    } else if command.contains("cargo build") {
+        "builds another program, in a folder that this one does not know"
     } else if command.contains("noiommu") {
         "gives a NIC access to all memory"
     } else {

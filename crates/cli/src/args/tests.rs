@@ -165,3 +165,22 @@ fn options_of_clients_are_documented() {
         assert!(page.contains("Exit codes: 0 "), "{name}");
     }
 }
+
+/// A user of the package finds the files that help names, and needs none for the first example.
+#[test]
+fn help_says_where_its_files_are() {
+    let mut program = Cli::command();
+    program.build();
+    let mut commands = vec![program];
+    while let Some(mut command) = commands.pop() {
+        let help = command.render_long_help().to_string();
+        let names_files = ["docs/", "examples/"].iter().any(|folder| help.contains(folder));
+        let name = command.get_name();
+        assert!(
+            !names_files || help.contains("/usr/share/doc/tailwater"),
+            "{name}: {help}"
+        );
+        assert!(!help.contains("tailwater run examples/"), "{name}: {help}");
+        commands.extend(command.get_subcommands().cloned());
+    }
+}

@@ -15,9 +15,9 @@ much each load slows it down, and how much pressure the chain itself exerts. `ta
 models on the file. Progress, with the time left, is on standard error.
 
 Examples:
-  tailwater profile contention examples/acl-nat.yaml
+  tailwater profile contention chain.yaml
   tailwater profile contention chain.yaml --flows 100000 --points 100 -o edge.contention.yaml
-  tailwater predict --target acl-nat.contention.yaml --with nat.contention.yaml
+  tailwater predict --target chain.contention.yaml --with nat.contention.yaml
 
 The campaign ends when a model of it errs by less than --error, or when more points do not lower its error.
 The file is valid after each point. Ctrl-C ends the campaign within seconds; the same command continues it.

@@ -168,9 +168,12 @@ pub fn drain(args: &DrainArgs) -> Result<ExitCode, CliError> {
 /// Runs `tailwater events`.
 ///
 /// # Errors
-/// There is no server.
+/// There is no server, or it neither has this chain nor remembers an event of it.
 pub fn events(args: &EventsArgs) -> Result<ExitCode, CliError> {
     let mut client = connect(&args.socket)?;
+    if let Some(chain) = &args.chain {
+        has_or_had(&mut client, chain)?;
+    }
     let mut following = Following::start()?;
     let mut printer = EventPrinter::new(args.output);
     let mut result = Ok(true);
@@ -190,6 +193,31 @@ pub fn events(args: &EventsArgs) -> Result<ExitCode, CliError> {
     match args.watch {
         true => following.ended(),
         false => Ok(ExitCode::SUCCESS),
+    }
+}
+
+/// Checks that a server has this chain, or an event of it: that of a deleted one can be read.
+fn has_or_had(client: &mut Client, chain: &str) -> Result<(), CliError> {
+    let Err(absent) = client.get(chain) else {
+        return Ok(());
+    };
+    if !matches!(absent, ClientError::NotFound(_)) {
+        return Err(absent.into());
+    }
+    let mut had = false;
+    let request = message::EventsRequest {
+        follow: false,
+        chain: chain.to_owned(),
+        after: 0,
+    };
+    let on_event = |event: Option<message::Event>| {
+        had = had || event.is_some();
+        !had
+    };
+    client.events(request, PERIOD, on_event)?;
+    match had {
+        true => Ok(()),
+        false => Err(absent.into()),
     }
 }
 

@@ -16,13 +16,14 @@ assigned ways of the last-level cache (CAT), or another core that shares the cac
 (docs/reference/commands/profile-curves.md).
 
 Examples:
-  tailwater profile all examples/acl-nat.yaml
+  tailwater profile all chain.yaml
   tailwater profile cache chain.yaml --flows 1000000 --frame 60
       Uniform traffic with a million flows instead of a preset or a capture.
   tailwater profile cache chain.yaml --cache-by pirate
       Without resctrl, even if available.
   tailwater profile latency chain.yaml --traffic capture.pcap --report curves.html
 
+Files of docs/ are in the sources of Tailwater and in /usr/share/doc/tailwater of its Debian package.
 Ctrl-C ends it within a second, and nothing is written.
 
 Exit codes: 0 measured and written; 4 measured and written, but other programs or guests disturbed it, or noise

@@ -42,6 +42,7 @@ impl Machine {
                 let purpose = Purpose {
                     slo: experiment.spec.slo.budget(),
                     cores: vec![dedicated_core, auxiliary],
+                    has_dpdk: cfg!(feature = "dpdk"),
                 };
                 let watched = measure_gaps(&purpose, WATCHED, WINDOW, &experiment.stop);
                 watched.map_err(|source| CliError::System {

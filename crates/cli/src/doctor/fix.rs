@@ -77,7 +77,7 @@ pub fn fix(args: &DoctorArgs, plan: &[Mending<'_>]) -> Result<Vec<Fix>, CliError
                     fix.command = action.command();
                     match undo {
                         Undo::By(commands) => fix.undo.clone_from(commands),
-                        Undo::Not(reason) => fix.message = Some(format!("cannot be undone by a command: {reason}")),
+                        Undo::Not(reason) => fix.message = Some(format!("no command undoes it: {reason}")),
                     }
                     let answer = match &mut input {
                         Some(input) => ask(mending, action, undo, input)?,
@@ -136,14 +136,17 @@ fn ask(
 
 fn undo_words(undo: &Undo) -> String {
     match undo {
-        Undo::By(commands) => format!("until the next boot, or: {}", one_line(&commands.join(" && "))),
-        Undo::Not(reason) => format!("until the next boot; not to be undone by a command: {reason}"),
+        Undo::By(commands) => format!(
+            "lasts until the next boot, or until you run: {}",
+            one_line(&commands.join(" && "))
+        ),
+        Undo::Not(reason) => format!("lasts until the next boot; no command undoes it: {reason}"),
     }
 }
 
-/// Formats the outcomes, and the commands that undo what was done.
+/// Formats the outcomes, with the meaning of those that are no change, and the commands that undo what was done.
 pub fn table(fixes: &[Fix]) -> String {
-    let mut text = String::from("\nfix\n");
+    let mut text = String::from("\nChanges (--fix)\n");
     let mut undo: Vec<&String> = Vec::new();
     for fix in fixes {
         let (mark, more) = match (fix.status, &fix.message) {
@@ -159,7 +162,7 @@ pub fn table(fixes: &[Fix]) -> String {
             _ => "$ ",
         };
         text.push_str(&format!(
-            "  {mark:<10}{}: {prompt}{}{}\n",
+            "  {mark:<11}{}: {prompt}{}{}\n",
             fix.check,
             one_line(&fix.command),
             one_line(&more)
@@ -177,8 +180,28 @@ pub fn table(fixes: &[Fix]) -> String {
             text.push_str(&format!("  $ {}\n", one_line(command)));
         }
     }
-    if fixes.iter().any(|fix| fix.status == FixStatus::NotMade) {
-        text.push_str("\nNothing else was changed: `tailwater doctor --fix --yes` makes all of these changes.\n");
+    let has = |status: FixStatus| fixes.iter().any(|fix| fix.status == status);
+    let meanings = [
+        (
+            FixStatus::NotMade,
+            "not made   nobody agreed: on a terminal, --fix asks for each; `doctor --fix --yes` makes them all",
+        ),
+        (
+            FixStatus::ByHand,
+            "by hand    run these yourself, if you want them: --fix does not, for the reason after the last #",
+        ),
+        (
+            FixStatus::Elsewhere,
+            "elsewhere  nothing on this machine changes these: they belong to what is named",
+        ),
+    ];
+    let meanings: Vec<&str> = meanings
+        .into_iter()
+        .filter(|(status, _)| has(*status))
+        .map(|(_, text)| text)
+        .collect();
+    if !meanings.is_empty() {
+        text.push_str(&format!("\n{}\n", meanings.join("\n")));
     }
     text
 }

@@ -128,7 +128,7 @@ fn assemble(
                         "Written by Tailwater " (env!("CARGO_PKG_VERSION")) (when) ". The report as JSON is in this "
                         "file, in the element " code { "report" }
                         @if !is_complete { ", without its longest lists" }
-                        ". What each chart means: docs/" (docs) "."
+                        ". What each chart means: docs/" (docs) ", in the sources and in /usr/share/doc/tailwater."
                     }
                 }
                 script type="application/json" id="report" { (PreEscaped(json)) }

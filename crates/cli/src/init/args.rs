@@ -21,7 +21,8 @@ Examples:
   tailwater init --rack --yes
       Also writes rack.yaml, which simulates the chain on two servers.
 
-Exit codes: 0 written, 2 wrong input, or a file exists (--force overwrites it).";
+Exit codes: 0 written; 2 wrong input, a folder that is missing or may not be written, or a file that exists (--force
+overwrites it); 1 a full or broken disk.";
 
 /// Arguments of `tailwater init`.
 #[derive(Debug, Args)]

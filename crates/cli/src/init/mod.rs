@@ -9,7 +9,7 @@ mod text;
 pub use args::{INIT_EXAMPLES, InitArgs};
 
 use crate::error::CliError;
-use crate::files::write_result;
+use crate::files::write_argument;
 use crate::input::Traffic;
 use crate::output::print;
 use args::{FirstFunction, default_cores};
@@ -69,18 +69,10 @@ pub fn init(args: &InitArgs) -> Result<ExitCode, CliError> {
     }
     check(&files, folder)?;
     for (path, text) in &files {
-        write_result(path, text).map_err(as_input)?;
+        write_argument(path, text)?;
     }
     print(&next(&files, &settings))?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// A folder that does not exist, or may not be written, is a wrong argument.
-fn as_input(error: CliError) -> CliError {
-    match error {
-        CliError::Report { file, source } => CliError::of_file(format!("cannot write {file}: {source}"), &source),
-        other => other,
-    }
 }
 
 /// Settings of the options, with defaults for the others.

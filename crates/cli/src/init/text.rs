@@ -50,7 +50,8 @@ fn scalar(text: &str) -> String {
 pub fn chain(settings: &Settings) -> String {
     let name = scalar(&settings.name);
     let mut text = format!(
-        "# A chain of network functions. Fields: `tailwater explain-spec chain`, docs/reference/chain-spec.md.\n\
+        "# A chain. Fields: `tailwater explain-spec chain`, or docs/reference/chain-spec.md (package: \
+         /usr/share/doc/tailwater).\n\
          apiVersion: tailwater.dev/v1alpha1\n\
          kind: Chain\n\
          metadata:\n  name: {name}\n\
@@ -127,8 +128,8 @@ pub fn server(settings: &Settings, server: &ServerSettings, file: &str) -> Strin
         ),
     };
     format!(
-        "# A server: one machine, many chains. Fields: `tailwater explain-spec server`, \
-         docs/reference/server-spec.md.\n\
+        "# A server: one machine, many chains. Fields: `tailwater explain-spec server`, or\n\
+         # docs/reference/server-spec.md (package: /usr/share/doc/tailwater).\n\
          apiVersion: tailwater.dev/v1alpha1\n\
          kind: Server\n\
          metadata:\n  name: {}\n\
@@ -144,7 +145,8 @@ pub fn server(settings: &Settings, server: &ServerSettings, file: &str) -> Strin
 /// Returns a rack of two servers.
 pub fn rack(settings: &Settings) -> String {
     format!(
-        "# A rack in the simulator. Fields: `tailwater explain-spec rack`, docs/reference/rack-spec.md.\n\
+        "# A rack in the simulator. Fields: `tailwater explain-spec rack`, or docs/reference/rack-spec.md\n\
+         # (package: /usr/share/doc/tailwater).\n\
          apiVersion: tailwater.dev/v1alpha1\n\
          kind: Rack\n\
          metadata:\n  name: {name}\n\

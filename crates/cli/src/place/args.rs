@@ -26,6 +26,7 @@ Examples:
   tailwater place slos.yaml --cluster cluster.yaml --predictor slomo --models models/
       Instances share a node only if each SLO is met beside the others, by predicted contention; with
       --cache shared without cache partitions.
+Files of examples/ are in the sources of Tailwater and in /usr/share/doc/tailwater of its Debian package.
 Exit codes: 0 all SLOs admitted, 2 wrong input, 3 an SLO was denied.";
 
 /// Arguments of `tailwater place`.

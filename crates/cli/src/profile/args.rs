@@ -13,7 +13,7 @@ Runs the chain on one core, on traffic and on synthetic packets, for less than a
 capacity, and writes it beside the chain, where `tailwater run` finds it.
 
 Examples:
-  tailwater profile capacity examples/acl-nat.yaml
+  tailwater profile capacity chain.yaml
   tailwater profile capacity chain.yaml --traffic capture.pcap --slo 500us -o slow.profile.yaml
 
 Ctrl-C ends it within a second, and nothing is written.";

@@ -22,7 +22,8 @@ Traffic is a capture (pcap or pcapng, also gzip or zstd) or a preset. A capture 
 repeatedly for a longer --duration, with flows renumbered in each repetition.
 
 Examples:
-  tailwater run examples/acl-nat.yaml
+  tailwater run chain.yaml
+      On bursty synthetic traffic for three seconds. `tailwater init` writes a chain.
   tailwater run chain.yaml --traffic capture.pcap.zst --duration 30s --cores 1,2
   tailwater run chain.yaml --report report.html
       A page with charts: latency, bursts, drops, and why packets were late.
@@ -45,6 +46,7 @@ On ports (docs/how-to/use-ports.md); all but kernel interfaces need --features d
   tailwater run chain.yaml --port interface=veth0 --port interface=veth1
   tailwater run chain.yaml --port 0000:3b:00.0 --port 0000:3b:00.1 --both-ways
 
+Files of docs/ are in the sources of Tailwater and in /usr/share/doc/tailwater of its Debian package.
 Durations take ns, us, ms, s or m. Ctrl-C ends a run with its report; a second one kills the program.
 
 Exit codes: 0 run finished, 1 run failed, 2 wrong input, 3 objective missed (--check-slo).";

@@ -14,7 +14,8 @@ A server has cores and ports, and runs any number of chains on them. A chain get
 spec.match; the most specific match wins.
 
 Examples:
-  tailwater serve examples/server/server.yaml
+  tailwater serve server.yaml
+      `tailwater init --server` writes one.
   tailwater serve server.yaml --duration 10s --output json
   tailwater serve server.yaml --take-over
 While it runs, from another terminal:

@@ -4,6 +4,7 @@ use crate::error::CliError;
 use crate::output::{ReportOutput, json, print};
 use crate::text::thousands;
 use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tailwater_dataplane::cores::format_list;
 use tailwater_dataplane::report::RunReport;
@@ -57,7 +58,8 @@ const HEADER: [&str; 10] = [
 ];
 
 impl ChainReport<'_> {
-    fn row(&self) -> [String; 10] {
+    /// Row of the table; `version` is the number of this run among those of the chain, if it was replaced.
+    fn row(&self, version: Option<(usize, usize)>) -> [String; 10] {
         let RunReport {
             packets,
             latency_us,
@@ -70,7 +72,10 @@ impl ChainReport<'_> {
             _ => format!("{time:.1}"),
         };
         [
-            self.name.to_owned(),
+            match version {
+                None => self.name.to_owned(),
+                Some((number, versions)) => format!("{} ({number} of {versions})", self.name),
+            },
             format_list(self.cores),
             thousands(packets.offered),
             thousands(packets.delivered),
@@ -126,8 +131,28 @@ pub fn print_all(
     })
 }
 
+/// Number of each row among those of its chain, and their number; `None` for the only one.
+fn versions(names: &[&str]) -> Vec<Option<(usize, usize)>> {
+    let mut all: BTreeMap<&str, usize> = BTreeMap::new();
+    let numbers: Vec<usize> = names
+        .iter()
+        .map(|&name| {
+            let number = all.entry(name).or_default();
+            *number += 1;
+            *number
+        })
+        .collect();
+    let numbered = names.iter().zip(numbers);
+    numbered
+        .map(|(name, number)| Some((number, all[name])).filter(|(_, all)| *all > 1))
+        .collect()
+}
+
 fn table(document: &Document<'_>) -> String {
-    let rows: Vec<[String; 10]> = document.chains.iter().map(ChainReport::row).collect();
+    let chains = &document.chains;
+    let names: Vec<&str> = chains.iter().map(|chain| chain.name).collect();
+    let numbered = chains.iter().zip(versions(&names));
+    let rows: Vec<[String; 10]> = numbered.map(|(chain, version)| chain.row(version)).collect();
     let header = HEADER.map(str::to_owned);
     let all = || std::iter::once(&header).chain(&rows);
     let widths: Vec<usize> = (0..HEADER.len())
@@ -141,11 +166,11 @@ fn table(document: &Document<'_>) -> String {
         });
         cells.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
     };
-    let chains = match rows.len() {
+    let count = match names.iter().collect::<BTreeSet<_>>().len() {
         1 => "1 chain".to_owned(),
         chains => format!("{chains} chains"),
     };
-    let heading = format!("server {}, {chains}\n\n", document.server);
+    let heading = format!("server {}, {count}\n\n", document.server);
     let ports = document.ports.iter().map(|port| {
         let [received, unmatched, lost] = [port.received, port.unmatched, port.lost].map(thousands);
         format!(
@@ -154,4 +179,14 @@ fn table(document: &Document<'_>) -> String {
         )
     });
     heading + &all().map(line).collect::<String>() + "\n" + &ports.collect::<String>()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::versions;
+
+    #[test]
+    fn rows_of_a_replaced_chain_are_told_apart() {
+        assert_eq!(versions(&["web", "edge", "web"]), [Some((1, 2)), None, Some((2, 2))]);
+    }
 }

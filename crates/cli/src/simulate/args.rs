@@ -14,7 +14,8 @@ Runs each policy on the same rack, chains and packets, in virtual time: once per
 Runs are parallel on all cores; the results do not depend on that.
 
 Examples:
-  tailwater simulate examples/rack.yaml
+  tailwater simulate rack.yaml
+      `tailwater init --rack` writes one.
   tailwater simulate rack.yaml --policy netblaze,tailwater --slo 500us
   tailwater simulate rack.yaml --slo 100us,200us,500us --seed 1,2,3 --output csv > sweep.csv
   tailwater simulate rack.yaml --traffic capture.pcap --output json > comparison.json
@@ -24,6 +25,7 @@ Examples:
       The fewest servers that meet all objectives, and the number of seeds for which they do.
   tailwater simulate examples/data-centre.yaml --duration 10s
       1,000 servers and 500 chains, with rates and backlogs instead of packets.
+Files of examples/ are in the sources of Tailwater and in /usr/share/doc/tailwater of its Debian package.
 Policies: static, rss++, metron, quadrant, quadrant-metron, dyssect, netblaze,
 netblaze-core-static-safe, netblaze-core-static-unsafe, netblaze-server-static-safe,
 netblaze-server-static-unsafe, netblaze-no-core-mapper, netblaze-no-boost,

@@ -12,10 +12,13 @@ use tailwater_functions::registry;
 
 /// Help text of `tailwater explain-spec`.
 pub const EXPLAIN_SPEC_EXAMPLES: &str = "\
-A path begins with a kind (Chain, Server, SloSet, Cluster, Rack), or with a function of a chain.
+A path begins with a kind (Chain, Server, SloSet, Cluster, Rack), or with a function of a chain. Without either it
+is that of a chain, or of the first of these kinds that has such a field.
 
 Examples:
   tailwater explain-spec chain.spec.slo
+  tailwater explain-spec spec.slo.latency
+      The same as chain.spec.slo.latency.
   tailwater explain-spec acl.rules
       The same as chain.spec.functions.acl.rules.
   tailwater explain-spec server --recursive
@@ -76,6 +79,11 @@ fn resolve<'p>(path: &'p str, functions: &[FunctionSchema]) -> Result<(&'static 
         let below = ["spec", "functions", first].into_iter();
         return Ok((KINDS[0], below.chain(parts).collect()));
     }
+    if PARTS.contains(&first) {
+        let path: Vec<&str> = path.split('.').collect();
+        let kind = KINDS.into_iter().find(|kind| has(kind, &path, functions));
+        return Ok((kind.unwrap_or(KINDS[0]), path));
+    }
     let kinds = KINDS.map(|kind| kind.name.to_lowercase());
     let candidates = kinds.iter().map(String::as_str);
     let suggestion = nearest(first, candidates.chain(functions.iter().map(|function| function.name)));
@@ -84,6 +92,17 @@ fn resolve<'p>(path: &'p str, functions: &[FunctionSchema]) -> Result<(&'static 
         "expected a path that begins with one of the kinds {}, or with a function, found \"{first}\"{suggestion}",
         names()
     )))
+}
+
+/// Returns `true` if a kind has the field of this path.
+fn has(kind: &'static Kind, path: &[&str], functions: &[FunctionSchema]) -> bool {
+    match path {
+        [first, rest @ ..] => {
+            let found = start(kind, first).map(|start| find(kind.name, start, rest.iter().copied(), functions));
+            found.map_or(rest.is_empty(), |found| found.is_ok())
+        }
+        [] => true,
+    }
 }
 
 fn wrong(at: &str, names: &[&str], found: &str) -> CliError {
@@ -230,6 +249,15 @@ mod tests {
             (kind.name, &path[..]),
             ("Chain", &["spec", "functions", "acl", "rules"][..])
         );
+        for (path, expected) in [
+            ("spec.slo.latency", "Chain"),
+            ("kind", "Chain"),
+            ("spec.watch", "Server"),
+            ("spec.slo.latncy", "Chain"),
+        ] {
+            let (kind, found) = resolve(path, &functions).unwrap();
+            assert_eq!((kind.name, found.join(".").as_str()), (expected, path));
+        }
         let error = resolve("serber", &functions).unwrap_err().to_string();
         assert!(error.ends_with("found \"serber\"; did you mean \"server\"?"), "{error}");
     }

@@ -6,6 +6,9 @@ use crate::{Purpose, System};
 
 const INSTALL: &str = "sudo apt install libdpdk-dev dpdk";
 
+/// In the sources of Tailwater.
+const BUILD: &str = "cargo build --release --features dpdk";
+
 /// Range of supported DPDK releases: year and month.
 const RELEASES: [(u32, u32); 2] = [(22, 11), (25, 11)];
 
@@ -23,11 +26,22 @@ fn driver_for(kernel: &str) -> &str {
     }
 }
 
-/// Checks that DPDK is installed in a supported release, with drivers for the NICs.
-pub(super) fn dpdk(system: &dyn System, _: &Purpose) -> Vec<Finding> {
+/// Checks that the program was built with DPDK, and that it is installed in a supported release, with drivers for the
+/// NICs.
+pub(super) fn dpdk(system: &dyn System, purpose: &Purpose) -> Vec<Finding> {
     const CHECK: &str = "dpdk";
-    let why = "ports require it (the trace NIC does not)";
-    let Some(version) = system.run("pkg-config", &["--modversion", "libdpdk"]).value() else {
+    let why = "ports require it, apart from kernel interfaces (interface=NAME) and traffic";
+    let version = system.run("pkg-config", &["--modversion", "libdpdk"]).value();
+    if !purpose.has_dpdk {
+        let found = "this program was built without it: build one with it in the sources of Tailwater";
+        let finding = Finding::bad(CHECK, Severity::Missing, found, why);
+        let finding = match version {
+            None => finding.fixed_by(INSTALL),
+            Some(_) => finding,
+        };
+        return vec![finding.fixed_by(BUILD)];
+    }
+    let Some(version) = version else {
         let found = "not found by pkg-config";
         return vec![Finding::bad(CHECK, Severity::Missing, found, why).fixed_by(INSTALL)];
     };

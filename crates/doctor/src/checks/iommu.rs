@@ -5,9 +5,15 @@ use crate::finding::{Finding, Severity, boot_with};
 use crate::text::{Vendor, is_guest, vendor};
 use crate::{Probe, Purpose, System};
 
-/// Checks that a NIC can be passed to a program safely.
-pub(super) fn iommu(system: &dyn System, _: &Purpose) -> Vec<Finding> {
+/// Checks that a NIC can be passed to a program safely, if the program has DPDK.
+pub(super) fn iommu(system: &dyn System, purpose: &Purpose) -> Vec<Finding> {
     const CHECK: &str = "iommu";
+    if !purpose.has_dpdk {
+        return vec![Finding::good(
+            CHECK,
+            "not required: this program was built without DPDK",
+        )];
+    }
     let units = system.list("/sys/class/iommu").value().unwrap_or_default();
     let vfio = system.list("/sys/module/vfio_pci") != Probe::Absent;
     let parameter = "/sys/module/vfio/parameters/enable_unsafe_noiommu_mode";

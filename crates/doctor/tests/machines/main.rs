@@ -14,6 +14,7 @@ fn purpose(cores: &[usize]) -> Purpose {
     Purpose {
         slo: Nanos::from_micros(200),
         cores: cores.to_vec(),
+        has_dpdk: true,
     }
 }
 

@@ -339,3 +339,32 @@ fn how_the_cache_is_divided_is_told() {
     let (severity, _) = told(&no_cat().without(&format!("{CPU}/cpu3/cache")));
     assert_eq!(severity, Severity::Unknown);
 }
+
+/// Advice on DPDK is of use only to a program that has it.
+#[test]
+fn a_program_without_dpdk_is_told_how_to_get_one_with_it() {
+    let purpose = Purpose {
+        has_dpdk: false,
+        ..purpose(&[2, 3])
+    };
+    let build = "cargo build --release --features dpdk";
+    let without = tuned().without("/usr/lib/x").without("/sys/module/vfio_pci");
+    for (machine, fix) in [
+        (
+            without.prints("pkg-config --modversion libdpdk", "21.11.0"),
+            &[build][..],
+        ),
+        (Written::default(), &["sudo apt install libdpdk-dev dpdk", build]),
+    ] {
+        let all = examine(&machine, &purpose);
+        let of = |check: &str| all.iter().filter(|finding| finding.check == check).collect::<Vec<_>>();
+        let [dpdk] = of("dpdk")[..] else { panic!("{all:#?}") };
+        assert!(dpdk.found.starts_with("this program was built without it"), "{dpdk:?}");
+        assert_eq!(dpdk.severity, Severity::Missing);
+        assert_eq!(dpdk.fix, fix);
+        assert!(
+            of("iommu").iter().all(|finding| finding.severity == Severity::Good),
+            "{all:#?}"
+        );
+    }
+}

@@ -116,6 +116,9 @@ fn whole(message: impl Into<String>) -> DocumentError {
     }
 }
 
+/// Documents that can be compared.
+const EXPECTED: &str = "expected the JSON of `tailwater run` or `tailwater serve` (--output json)";
+
 /// Top-level fields by which kinds of documents are told apart.
 #[derive(Default, Deserialize)]
 struct Kind {
@@ -215,7 +218,7 @@ pub fn parse(text: &[u8]) -> Result<Vec<RunFigures>, DocumentError> {
     }
     let is_object = text.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{');
     let kind = match serde_json::from_slice::<Kind>(text) {
-        Err(error) if !error.is_data() => return Err(error.into()),
+        Err(error) if !error.is_data() => return Err(unlike(error)),
         // Lists would be read as the fields in order.
         Ok(kind) if is_object => kind,
         _ => Kind::default(),
@@ -232,9 +235,7 @@ pub fn parse(text: &[u8]) -> Result<Vec<RunFigures>, DocumentError> {
             document.chains.into_iter().map(|chain| chain.report).collect()
         }
         _ => {
-            return Err(whole(
-                "expected the JSON of `tailwater run` or `tailwater serve` (--output json), found another document",
-            ));
+            return Err(whole(format!("{EXPECTED}, found another document")));
         }
     };
     if runs.is_empty() {
@@ -254,10 +255,17 @@ pub fn parse(text: &[u8]) -> Result<Vec<RunFigures>, DocumentError> {
 /// Adds the likely reason to an error about a field: documents are written by this program.
 fn version(error: serde_json::Error) -> DocumentError {
     let is_field = error.is_data();
-    let mut error = DocumentError::from(error);
+    let mut error = unlike(error);
     if is_field {
-        error.message += ": the document is of another version of Tailwater";
+        error.message += "; a report of another version of Tailwater?";
     }
+    error
+}
+
+/// Error of a text that is no such document.
+fn unlike(error: serde_json::Error) -> DocumentError {
+    let mut error = DocumentError::from(error);
+    error.message = format!("{EXPECTED}: {}", error.message);
     error
 }
 

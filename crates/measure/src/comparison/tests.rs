@@ -246,12 +246,13 @@ fn documents_are_told_apart() {
         ("{\"server\": \"s\", \"chains\": []}", "expected a chain, found none"),
         (
             "{\n\"chain\": \"c\"}",
-            "2:13: missing field `traffic`: the document is of another version",
+            "2:13: expected the JSON of `tailwater run` or `tailwater serve` (--output json): missing \
+             field `traffic`; a report of another version",
         ),
         // The run of a server mapper has a field `server`, too.
         ("{\"chain\": \"c\", \"server\": {}}", "missing field `traffic`"),
-        ("kind: Chain", "1:1: expected value"),
-        ("", "1:0: EOF while parsing"),
+        ("kind: Chain", "1:1: expected the JSON of `tailwater run`"),
+        ("", "(--output json): EOF while parsing"),
     ] {
         let error = parse(text.as_bytes()).unwrap_err().to_string();
         assert!(error.contains(expected), "{text:?}: {error}");
