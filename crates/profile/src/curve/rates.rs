@@ -232,7 +232,7 @@ mod tests {
         });
         for rate in search.rates() {
             let rate = rate.unwrap();
-            assert!(rate <= 0.7 && rate >= 0.7 * (1.0 - WIDTH), "{rate}");
+            assert!((0.7 * (1.0 - WIDTH)..=0.7).contains(&rate), "{rate}");
         }
     }
 }
