@@ -90,6 +90,8 @@ pub struct Attribution {
     /// End of the time in which the gaps count. Under lasting overload the worker is never idle, and a packet that is
     /// late long after a gap is late because of the overload.
     gaps_until: Nanos,
+    /// End of the time in which packets are lost for the last gap.
+    losses_until: Nanos,
     /// Wake-up time of the worker since it was last idle.
     waking: Nanos,
 }
@@ -102,6 +104,7 @@ impl Attribution {
             shares: FlowShares::new(slo),
             gaps: Nanos::ZERO,
             gaps_until: Nanos::ZERO,
+            losses_until: Nanos::ZERO,
             waking: Nanos::ZERO,
         }
     }
@@ -126,6 +129,7 @@ impl Attribution {
         const EFFECT_FACTOR: u64 = 20;
         self.gaps = self.active_gaps(now) + length;
         self.gaps_until = now + Nanos(self.gaps.0.saturating_mul(EFFECT_FACTOR));
+        self.losses_until = now + length;
     }
 
     /// Time lost to gaps that still count.
@@ -140,9 +144,12 @@ impl Attribution {
     }
 
     /// Cause of packets that found the ring full just now: a gap, if the worker lost more than the SLO to gaps since it
-    /// was last idle. Otherwise `full`.
+    /// was last idle, and the last one ended no longer ago than it took. Otherwise `full`.
+    ///
+    /// A ring that filled in a gap has room as soon as the worker is back, unless the load is too high for it. Then a
+    /// gap costs as many packets as the worker would have processed in it, and all others would have been lost anyway.
     pub fn loss(&self, now: Nanos, full: Cause) -> Cause {
-        match self.active_gaps(now) > self.slo {
+        match now <= self.losses_until && self.active_gaps(now) > self.slo {
             true => Cause::Preempted,
             false => full,
         }
@@ -401,5 +408,17 @@ mod tests {
         let packet = late(60_000_000, 60_001_490, 60_001_500);
         assert_eq!(attribution.cause(packet), Cause::QueuedBehindOthers);
         assert_eq!(attribution.loss(packet.sent, Cause::RingFull), Cause::RingFull);
+    }
+    /// Regression: one gap explained all packets that a full ring lost later, as long as the worker was never idle.
+    #[test]
+    fn a_gap_explains_losses_for_as_long_as_it_took() {
+        let mut attribution = busy(0, 60);
+        let gap = Nanos::from_millis(34);
+        attribution.gap(gap, Nanos::from_millis(100));
+        let loss = |at| attribution.loss(Nanos::from_millis(at), Cause::RingFull);
+        assert_eq!(
+            [100, 134, 135].map(loss),
+            [Cause::Preempted, Cause::Preempted, Cause::RingFull]
+        );
     }
 }

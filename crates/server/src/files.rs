@@ -33,7 +33,8 @@ pub fn read_manifest(path: &Path) -> Result<Manifest, SpecError> {
 }
 
 /// Reads the chains of files and folders: of a folder, all files `*.yaml` and `*.yml` whose names do not begin with a
-/// dot, in the order of their names.
+/// dot, in the order of their names. What has such a name and is no file, or cannot be looked at, is an error: it must
+/// not pass for a chain that was removed.
 ///
 /// # Errors
 /// A file or folder cannot be read: all of those.
@@ -79,7 +80,7 @@ fn files_of(folder: &Path) -> Result<Vec<PathBuf>, SpecError> {
 
 fn is_chain(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    !name.starts_with('.') && [".yaml", ".yml"].iter().any(|extension| name.ends_with(extension)) && path.is_file()
+    !name.starts_with('.') && [".yaml", ".yml"].iter().any(|extension| name.ends_with(extension))
 }
 
 fn unreadable(name: &str, error: &std::io::Error) -> SpecError {
@@ -161,6 +162,27 @@ mod tests {
         assert_eq!([watcher.poll(), watcher.poll()], [false, false]);
         fs::remove_file(&file).unwrap();
         assert_eq!([watcher.poll(), watcher.poll(), watcher.poll()], [false, true, false]);
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn what_took_the_place_of_a_file_is_an_error_and_no_removed_chain() {
+        let folder = std::env::temp_dir().join(format!("tailwater-places-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir(&folder).unwrap();
+        let file = folder.join("a.yaml");
+        let places: [fn(&Path); 3] = [
+            |file| fs::create_dir(file).unwrap(),
+            |file| std::os::unix::fs::symlink("nowhere", file).unwrap(),
+            |file| std::os::unix::fs::symlink("a.yaml", file).unwrap(),
+        ];
+        for take in places {
+            take(&file);
+            let error = read_all(std::slice::from_ref(&folder)).unwrap_err().to_string();
+            assert!(error.contains("a.yaml"), "{error}");
+            let _ = fs::remove_file(&file).or_else(|_| fs::remove_dir(&file));
+        }
+        assert!(read_all(std::slice::from_ref(&folder)).unwrap().is_empty());
         fs::remove_dir_all(&folder).unwrap();
     }
 }

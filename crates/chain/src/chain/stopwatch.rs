@@ -142,9 +142,15 @@ impl Stopwatch {
         };
         let mut begun = None;
         let may_begin = is_new && request.is_open();
+        let quick = request.quick();
         for at in 0..batch.len() {
-            let mut is_traced = batch.packet(at).is_traced();
-            if may_begin && !is_traced && request.takes(&batch.packet(at).headers.key) {
+            let packet = batch.packet(at);
+            let mut is_traced = packet.is_traced();
+            let may_match = may_begin && quick.may_match(&packet.headers.key);
+            if !is_traced && !may_match {
+                continue;
+            }
+            if !is_traced && request.takes(&packet.headers.key) {
                 let now = *begun.get_or_insert_with(|| (self.read)());
                 self.send_step((batch, at), table, None, (Explanation::EMPTY, [now; 2]));
                 batch.packet_mut(at).0.set_traced();

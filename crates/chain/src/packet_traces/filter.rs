@@ -75,6 +75,11 @@ impl PacketFilter {
         self.quick.may_match(key)
     }
 
+    /// The first test, to be copied before many packets.
+    pub(crate) fn quick(&self) -> Quick {
+        self.quick
+    }
+
     /// Same as [`matches`](PacketFilter::matches), without the first test.
     #[inline(never)]
     pub(super) fn node_matches(&self, key: &FlowKey) -> bool {

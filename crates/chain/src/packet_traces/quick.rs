@@ -18,8 +18,8 @@ struct Bits {
 }
 
 /// Necessary condition of a filter: a word of the key has one of these values in these bits.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Quick {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Quick {
     /// The word is that with the ports.
     of_ports: bool,
     /// Mask and value. The last one is repeated.
@@ -49,7 +49,7 @@ impl Quick {
 
     /// Returns `false` if packets of this flow do not match.
     #[inline]
-    pub(super) fn may_match(&self, key: &FlowKey) -> bool {
+    pub(crate) fn may_match(&self, key: &FlowKey) -> bool {
         let [addresses, .., ports] = key.words();
         let word = if self.of_ports { ports } else { addresses };
         let has = |at: usize| {

@@ -1,6 +1,7 @@
 //! Request to trace packets, and the steps that it yields.
 
 use super::filter::PacketFilter;
+use super::quick::Quick;
 use crate::function::Explanation;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc::SyncSender;
@@ -28,10 +29,15 @@ impl TraceRequest {
         self.left.load(Ordering::Relaxed) > 0
     }
 
-    /// Returns `true` if a packet of this flow is to be traced, and counts it.
-    #[inline]
+    /// Test that most packets fail which are not to be traced. A copy of it stays in registers.
+    pub(crate) fn quick(&self) -> Quick {
+        self.filter.quick()
+    }
+
+    /// Returns `true` if a packet of this flow, which passed the [first test](TraceRequest::quick), is to be traced, and
+    /// counts it.
     pub(crate) fn takes(&self, key: &FlowKey) -> bool {
-        self.filter.matches(key) && self.take()
+        self.filter.node_matches(key) && self.take()
     }
 
     #[cold]

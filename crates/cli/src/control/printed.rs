@@ -373,7 +373,7 @@ impl EventPrinter {
 fn event_line(event: &message::Event) -> String {
     let chain = if event.chain.is_empty() { "server" } else { &event.chain };
     let line = format!(
-        "{}  {:<8}{:<16}{chain:<20}{}",
+        "{}  {:<8}{:<16}{chain:<19} {}",
         timestamp(event.unix_nanos),
         view::severity(event.severity()),
         event.reason,
