@@ -34,8 +34,8 @@ impl TraceRequest {
         self.filter.quick()
     }
 
-    /// Returns `true` if a packet of this flow, which passed the [first test](TraceRequest::quick), is to be traced, and
-    /// counts it.
+    /// Returns `true` if a packet of this flow, which passed the [first test](TraceRequest::quick), is to be traced. It
+    /// is counted then.
     pub(crate) fn takes(&self, key: &FlowKey) -> bool {
         self.filter.node_matches(key) && self.take()
     }

@@ -406,7 +406,8 @@ fn a_library_is_in_its_process_what_it_is_in_ours() {
 }
 
 /// Flows begin and end all the time while a balancer moves buckets. Each end is reported once, with all the flow's
-/// packets. On a busy machine, a worker that had to wait for memory loses the batch that its functions may have changed.
+/// packets. On a busy machine, a worker that had to wait for memory loses the batch that its functions may have
+/// changed.
 #[test]
 fn and_while_buckets_move() {
     let _alone = alone();
