@@ -262,7 +262,7 @@ fn late(table: &mut Table, report: &RunReport) {
     let descheduled = report.late_by_cause.get("descheduled").copied().unwrap_or(0);
     if descheduled > 0 {
         let part = percent(share(descheduled, total));
-        let text = format!("without CPU interference, {part} of them would have been in time");
+        let text = format!("{part} of them are put down to CPU interference");
         table.line("", &text);
     }
     table.gap();

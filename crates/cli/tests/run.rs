@@ -389,6 +389,10 @@ fn a_first_chain_is_written_and_runs() {
         command.current_dir(&folder.0).arg("init").args(args);
         command.output().unwrap()
     };
+    let printed = init(&["-", "--slo", "50ms"]);
+    assert!(text(&printed.stdout).contains("kind: Chain"), "{printed:?}");
+    assert_refused(&init(&["-", "--server"]), "-: expected a file");
+    assert_eq!(std::fs::read_dir(&folder.0).unwrap().count(), 0);
     let output = init(&["edge.yaml", "--slo", "50ms", "--server", "--cores", "0", "--rack"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     let said = text(&output.stdout);

@@ -3,7 +3,8 @@
 //! Each chain has a share of the core's time. It is within its share as long as it has credit: credit grows with time
 //! by the share and is spent by turns. Chains within their shares run first, those with the tightest objective before
 //! others. Chains beyond their shares use the time that is left. So a chain under overload delays one within its share
-//! by no more than one of its turns, however long that is, and no time is wasted.
+//! by no more than one of its turns, and no time is wasted. A turn is a batch, which nobody interrupts: a [`TurnSize`]
+//! bounds its time by the number of packets.
 //!
 //! Credit and debt are small, so that the past matters little: what a chain left to others does not entitle it to delay
 //! them later, and a chain that had the core for itself is not excluded when another one wakes.
@@ -22,6 +23,14 @@ const MOST_CREDIT: Nanos = Nanos::from_micros(50);
 
 /// Maximum debt, as a multiple of the maximum credit, or the last turn if that took longer.
 const DEBT_FACTOR: i64 = 4;
+
+/// Longest turn, for the ports that a core polls between two turns: their rings of 1,024 packets last for as long at two
+/// million packets a second.
+const LONGEST_TURN: Nanos = Nanos::from_micros(500);
+
+/// Longest turn as a part of the tightest objective of the core's other chains, and what no objective shortens.
+const TURN_OF_OBJECTIVE: u64 = 4;
+const LEAST_TURN: Nanos = Nanos::from_micros(50);
 
 /// Claim of a chain to a core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,6 +115,15 @@ impl TurnOrder {
         self.accounts[position].credit > 0
     }
 
+    /// Time that a turn of the chain at this position should take at most: a part of the tightest objective of the
+    /// others.
+    #[inline]
+    pub fn longest_turn(&self, position: usize) -> Nanos {
+        let other = self.accounts.get(usize::from(position == 0));
+        let part = other.map_or(LONGEST_TURN, |other| Nanos(other.claim.objective.0 / TURN_OF_OBJECTIVE));
+        part.clamp(LEAST_TURN, LONGEST_TURN)
+    }
+
     /// Notes that time has passed.
     #[inline]
     pub fn pass(&mut self, time: Nanos) {
@@ -132,6 +150,45 @@ impl TurnOrder {
         let beyond = (0..self.accounts.len()).filter(|position| !self.is_within(*position));
         let waiting = beyond.filter(|position| waits(self.accounts[*position].key));
         waiting.max_by_key(|position| self.accounts[*position].credit)
+    }
+}
+
+/// Number of packets in a chain's turns, by the time that they take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TurnSize {
+    most: usize,
+    packets: usize,
+}
+
+impl TurnSize {
+    /// Turns of at most this many packets, and of one to begin with: nobody knows yet what a packet costs.
+    pub fn new(most: usize) -> TurnSize {
+        TurnSize {
+            most: most.max(1),
+            packets: 1,
+        }
+    }
+
+    /// Number of packets of the next turn.
+    pub fn packets(self) -> usize {
+        self.packets
+    }
+
+    /// Returns the number of packets from the next turn on, if it changes after a turn that took this long, and should
+    /// take at most `longest`. Only a turn that left packets behind (`is_full`) shows that more have room.
+    #[inline]
+    pub fn after(&mut self, took: Nanos, longest: Nanos, is_full: bool) -> Option<usize> {
+        if took > longest {
+            if self.packets == 1 {
+                return None;
+            }
+            self.packets /= 2;
+        } else if is_full && self.packets < self.most && took.0.saturating_mul(2) <= longest.0 {
+            self.packets = (2 * self.packets).min(self.most);
+        } else {
+            return None;
+        }
+        Some(self.packets)
     }
 }
 
@@ -218,6 +275,21 @@ mod tests {
     }
 
     #[test]
+    fn the_longest_turn_respects_the_others() {
+        let mut order = TurnOrder::default();
+        order.add(0, share(400, 1));
+        assert_eq!(order.longest_turn(0), LONGEST_TURN);
+        order.add(1, share(300_000, 1));
+        // The first one's neighbour has time; the second one's has not.
+        assert_eq!(
+            [0, 1].map(|at| order.longest_turn(at)),
+            [500, 100].map(Nanos::from_micros)
+        );
+        order.add(2, share(20, 1));
+        assert_eq!(order.longest_turn(2), LEAST_TURN);
+    }
+
+    #[test]
     fn a_chain_in_overload_takes_only_what_is_left() {
         // The first offers five times the core; the second uses 40 % of it.
         let result = run(&[(share(100, 512), 5000), (share(200, 512), 400)]);
@@ -234,6 +306,24 @@ mod tests {
         let result = run(&[(share(100, 768), 5000), (share(100, 256), 5000)]);
         let ratio = result[0].1 as f64 / result[1].1 as f64;
         assert!((2.7..3.3).contains(&ratio), "{result:?}");
+    }
+
+    proptest! {
+        /// Turns become as short as they should be, if one packet is, and not much shorter.
+        #[test]
+        fn turns_fit_their_time(most in 1usize..300, cost in 1u64..5_000_000, before in 1u64..5_000_000) {
+            let mut size = TurnSize::new(most);
+            let longest = LONGEST_TURN.0;
+            for cost in [before, cost] {
+                let took = |size: &TurnSize| Nanos(size.packets as u64 * cost);
+                while size.after(took(&size), LONGEST_TURN, true).is_some() {}
+                let packets = size.packets as u64;
+                prop_assert!(packets * cost <= longest || packets == 1);
+                prop_assert!(2 * packets * cost > longest || size.packets == most, "{:?}", size);
+            }
+            // Nor do they change while there is little to do.
+            prop_assert_eq!(size.after(Nanos::ZERO, LONGEST_TURN, false), None);
+        }
     }
 
     proptest! {

@@ -141,11 +141,17 @@ fn stamps(paths: &[PathBuf]) -> Vec<Stamp> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_change_is_seen_once_it_has_settled() {
-        let folder = std::env::temp_dir().join(format!("tailwater-watcher-{}", std::process::id()));
+    /// Empty folder of a test.
+    fn empty(name: &str) -> PathBuf {
+        let folder = std::env::temp_dir().join(format!("tailwater-{name}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir(&folder).unwrap();
+        folder
+    }
+
+    #[test]
+    fn a_change_is_seen_once_it_has_settled() {
+        let folder = empty("watcher");
         let file = folder.join("a.yaml");
         fs::write(&file, "a").unwrap();
         let mut watcher = FolderWatcher::new(vec![folder.clone()]);
@@ -167,9 +173,7 @@ mod tests {
 
     #[test]
     fn what_took_the_place_of_a_file_is_an_error_and_no_removed_chain() {
-        let folder = std::env::temp_dir().join(format!("tailwater-places-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&folder);
-        fs::create_dir(&folder).unwrap();
+        let folder = empty("places");
         let file = folder.join("a.yaml");
         let places: [fn(&Path); 3] = [
             |file| fs::create_dir(file).unwrap(),

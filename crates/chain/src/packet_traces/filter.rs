@@ -63,24 +63,12 @@ impl PacketFilter {
         PacketFilter { node, quick }
     }
 
-    /// Returns `true` if packets of this flow match.
-    #[inline]
-    pub fn matches(&self, key: &FlowKey) -> bool {
-        self.may_match(key) && self.node_matches(key)
-    }
-
-    /// Returns `false` if packets of this flow certainly do not match.
-    #[inline]
-    pub(super) fn may_match(&self, key: &FlowKey) -> bool {
-        self.quick.may_match(key)
-    }
-
     /// The first test, to be copied before many packets.
     pub(crate) fn quick(&self) -> Quick {
         self.quick
     }
 
-    /// Same as [`matches`](PacketFilter::matches), without the first test.
+    /// Returns `true` if packets of this flow match, which have passed the first test.
     #[inline(never)]
     pub(super) fn node_matches(&self, key: &FlowKey) -> bool {
         self.node.matches(key)
@@ -252,7 +240,8 @@ mod tests {
     }
 
     fn matches(filter: &str, key: &FlowKey) -> bool {
-        PacketFilter::parse(filter).unwrap().matches(key)
+        let filter = PacketFilter::parse(filter).unwrap();
+        filter.quick().may_match(key) && filter.node_matches(key)
     }
 
     #[test]

@@ -170,7 +170,7 @@ mod tests {
             let filter = PacketFilter::parse(&text).unwrap();
             for number in 0..=u8::MAX {
                 let key = key(number);
-                prop_assert_eq!(filter.matches(&key), filter.node_matches(&key), "{} {}", text, key);
+                prop_assert!(filter.quick().may_match(&key) || !filter.node_matches(&key), "{} {}", text, key);
             }
         }
     }
@@ -183,7 +183,7 @@ mod tests {
             ("udp and tcp", 0),
         ] {
             let filter = PacketFilter::parse(text).unwrap();
-            assert!(!filter.may_match(&key(others)), "{text}");
+            assert!(!filter.quick().may_match(&key(others)), "{text}");
         }
     }
 }

@@ -64,7 +64,7 @@ Examples:
   tailwater events --chain edge --watch
       Also new ones, until Ctrl-C.
 
-Exit codes: 0 done, 1 no server, no such chain, or events lost since this was too slow, 2 wrong input.";
+Exit codes: 0 done, 1 no server, or events lost since this was too slow, 2 wrong input.";
 
 /// Server to talk to.
 #[derive(Debug, Args)]

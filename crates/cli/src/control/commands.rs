@@ -168,17 +168,15 @@ pub fn drain(args: &DrainArgs) -> Result<ExitCode, CliError> {
 /// Runs `tailwater events`.
 ///
 /// # Errors
-/// There is no server, or it neither has this chain nor remembers an event of it.
+/// There is no server.
 pub fn events(args: &EventsArgs) -> Result<ExitCode, CliError> {
     let mut client = connect(&args.socket)?;
-    if let Some(chain) = &args.chain {
-        has_or_had(&mut client, chain)?;
-    }
     let mut following = Following::start()?;
     let mut printer = EventPrinter::new(args.output);
-    let mut result = Ok(true);
+    let (mut result, mut any) = (Ok(true), false);
     let on_event = |event: Option<message::Event>| {
         if let Some(event) = &event {
+            any = true;
             result = printer.event(event).and_then(|text| following.print(&text));
         }
         matches!(result, Ok(true)) && following.goes_on()
@@ -190,34 +188,13 @@ pub fn events(args: &EventsArgs) -> Result<ExitCode, CliError> {
     };
     client.events(request, PERIOD, on_event)?;
     result?;
+    // One that is being measured has none yet, and is no error; a name that was mistyped has none either.
+    if let (false, false, Some(chain)) = (any, args.watch, &args.chain) {
+        complain("notice", &format!("no event of a chain {chain:?} is remembered"));
+    }
     match args.watch {
         true => following.ended(),
         false => Ok(ExitCode::SUCCESS),
-    }
-}
-
-/// Checks that a server has this chain, or an event of it: that of a deleted one can be read.
-fn has_or_had(client: &mut Client, chain: &str) -> Result<(), CliError> {
-    let Err(absent) = client.get(chain) else {
-        return Ok(());
-    };
-    if !matches!(absent, ClientError::NotFound(_)) {
-        return Err(absent.into());
-    }
-    let mut had = false;
-    let request = message::EventsRequest {
-        follow: false,
-        chain: chain.to_owned(),
-        after: 0,
-    };
-    let on_event = |event: Option<message::Event>| {
-        had = had || event.is_some();
-        !had
-    };
-    client.events(request, PERIOD, on_event)?;
-    match had {
-        true => Ok(()),
-        false => Err(absent.into()),
     }
 }
 

@@ -52,6 +52,16 @@ pub fn init(args: &InitArgs) -> Result<ExitCode, CliError> {
     if settings.rack {
         files.push((folder.join("rack.yaml"), text::rack(&settings)));
     }
+    if args.file == Path::new(STANDARD_OUTPUT) {
+        if files.len() > 1 {
+            return Err(CliError::Input(
+                "-: expected a file: --server and --rack write others beside it".to_owned(),
+            ));
+        }
+        check(&files, folder)?;
+        print(&files[0].1)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     // All or none: an existing file is found before anything is written.
     for (number, (path, _)) in files.iter().enumerate() {
         if files.iter().take(number).any(|(other, _)| other == path) {
@@ -74,6 +84,9 @@ pub fn init(args: &InitArgs) -> Result<ExitCode, CliError> {
     print(&next(&files, &settings))?;
     Ok(ExitCode::SUCCESS)
 }
+
+/// Name of standard output, as everywhere else.
+const STANDARD_OUTPUT: &str = "-";
 
 /// Settings of the options, with defaults for the others.
 fn settings(args: &InitArgs) -> Result<Settings, CliError> {

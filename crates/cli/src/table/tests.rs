@@ -226,7 +226,7 @@ late or lost                     600
   queued-behind-others            20  waited behind packets of other flows (minnows)
   descheduled                    480  worker preempted
   nic-ring-full                  100  lost: the NIC's receive queue was full
-                    without CPU interference, 80 % of them would have been in time
+                    80 % of them are put down to CPU interference
 
 throughput          0.200 Mpps, 1.578 Gbit/s
 cores               1 dedicated

@@ -209,7 +209,7 @@ impl CoreLoop {
         if !resident.busy && now < resident.idle_turn_at && !is_fed() {
             return HostedTurn::Idle;
         }
-        let turn = resident.worker.turn(now, away);
+        let turn = resident.worker.turn(now, away, self.order.longest_turn(position));
         match turn {
             HostedTurn::Worked(end) => {
                 resident.busy = true;

@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
 use tailwater_chain::chain::Chain;
 use tailwater_net::Nanos;
+use tailwater_policy::turns::TurnSize;
 
 /// Result of a hosted worker's turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,8 +36,9 @@ pub(crate) struct Feeds {
 
 /// Worker that a core's thread runs in turns with others.
 pub(crate) trait Hosted: Send {
-    /// Runs a turn that begins at `now`. `away` is the time since the last turn in which the thread was off its core.
-    fn turn(&mut self, now: Nanos, away: Nanos) -> HostedTurn;
+    /// Runs a turn that begins at `now`, and should take at most `longest`. `away` is the time since the last turn in
+    /// which the thread was off its core.
+    fn turn(&mut self, now: Nanos, away: Nanos, longest: Nanos) -> HostedTurn;
 }
 
 /// Phase of a hosted worker's life.
@@ -53,6 +55,7 @@ enum Phase {
 pub(crate) struct HostedWorker<P> {
     worker: Option<PollLoop<P>>,
     times: LoopTimes,
+    size: TurnSize,
     phase: Phase,
     died: Option<String>,
     ends: RunEnds,
@@ -76,9 +79,12 @@ impl<P: Processing> HostedWorker<P> {
         let mut times = worker.begin();
         // Among others it has a part of the core only, and a successor waits for what it has.
         times.drain = times.drain.max(LONGEST_DRAIN);
+        let size = TurnSize::new(worker.context.config.batch);
+        worker.processing.limit(size.packets());
         HostedWorker {
             awaits: inheritance.map(|inheritance| (inheritance, Nanos::MAX)),
             times,
+            size,
             worker: Some(worker),
             phase: Phase::Works,
             died: None,
@@ -90,7 +96,7 @@ impl<P: Processing> HostedWorker<P> {
     }
 
     #[inline]
-    fn work(&mut self) -> HostedTurn {
+    fn work(&mut self, longest: Nanos) -> HostedTurn {
         if self.awaits.is_some() && !self.inherit() {
             return HostedTurn::Waits;
         }
@@ -98,6 +104,12 @@ impl<P: Processing> HostedWorker<P> {
             return HostedTurn::Over;
         };
         let (turn, received) = worker.turn(times, || flags.are_set());
+        if let Turn::Worked(end) = turn {
+            let took = end.saturating_sub(times.now);
+            if let Some(packets) = self.size.after(took, longest, received.waiting > 0) {
+                worker.processing.limit(packets);
+            }
+        }
         let waits = worker.processing.waits_for_others();
         if self.requests.is_pending() {
             let is_quiet = matches!(turn, Turn::Idle(_)) && received.waiting == 0 && worker.processing.is_done();
@@ -199,12 +211,12 @@ impl<P: Processing> HostedWorker<P> {
 }
 
 impl<P: Processing + Send> Hosted for HostedWorker<P> {
-    fn turn(&mut self, now: Nanos, away: Nanos) -> HostedTurn {
+    fn turn(&mut self, now: Nanos, away: Nanos, longest: Nanos) -> HostedTurn {
         self.times.now = now;
         // Time in which the thread was on its core for other workers is no preemption.
         self.times.last = Nanos(now.0.saturating_sub(away.0));
         let turn = match self.phase {
-            Phase::Works => catch_panic(|| self.work()),
+            Phase::Works => catch_panic(|| self.work(longest)),
             Phase::ServesOthers | Phase::Over => catch_panic(|| self.serve_others()),
         };
         turn.unwrap_or_else(|message| {

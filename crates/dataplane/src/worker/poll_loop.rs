@@ -43,6 +43,11 @@ pub(crate) trait Processing: Counting {
     /// `None` if it must poll.
     fn on_idle(&mut self, received: Received, now: Nanos, idle: Nanos) -> Option<Duration>;
 
+    /// Receives at most this many packets at once from now on, unless functions require another number.
+    fn limit(&mut self, packets: usize) {
+        let _ = packets;
+    }
+
     /// Takes the place of another worker, whose chain this is: functions `kept` keep what they hold, and their flows.
     fn succeed(&mut self, chain: Chain, kept: &[String]) {
         let _ = kept;

@@ -397,6 +397,13 @@ impl Processing for ChainProcessing {
         self.chain.succeed_to(share, kept);
     }
 
+    #[inline]
+    fn limit(&mut self, packets: usize) {
+        if !self.sized {
+            self.batch.limit(packets);
+        }
+    }
+
     fn chain(&mut self) -> Option<&mut Chain> {
         Some(&mut self.chain)
     }
