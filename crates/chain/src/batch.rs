@@ -17,8 +17,8 @@ pub use size::{DEFAULT_BATCH, MAX_BATCH};
 use crate::buffer::{Buffer, BufferMemory, BufferPool, HEADROOM, MAX_FRAME};
 use crate::parcel::{PacketStore, Parcel, Receipt};
 use crate::region::{CACHE_LINE, prefetch};
-use tailwater_net::Nanos;
 use tailwater_net::parse::Headers;
+use tailwater_net::{FlowKey, Nanos};
 use tailwater_sdk::program::{TurnPacket, TurnVerdict};
 
 /// Up to [`MAX_BATCH`] packets of one buffer pool, in order of arrival.
@@ -230,6 +230,22 @@ impl Batch {
     #[inline]
     pub fn iter(&self) -> impl Iterator<Item = &Packet> {
         self.packets.iter().map(|slot| &slot.packet)
+    }
+
+    /// Returns `true` if `test` returns a bit for some packet's key. It is called for all of them without a branch, and
+    /// in blocks, so that compilers test several at a time.
+    #[inline]
+    pub(crate) fn any_key(&self, test: impl Fn(&FlowKey) -> u64) -> bool {
+        let key = |slot: &Slot| test(&slot.packet.headers.key);
+        let mut found = [0; 8];
+        let (blocks, rest) = self.packets.as_chunks::<8>();
+        for block in blocks {
+            for (found, slot) in found.iter_mut().zip(block) {
+                *found |= key(slot);
+            }
+        }
+        let rest = rest.iter().fold(0, |found, slot| found | key(slot));
+        found.into_iter().fold(rest, |any, found| any | found) != 0
     }
 
     /// Metadata of packet `i`.

@@ -1,6 +1,6 @@
 //! Time spent in each function of a chain, and traces of single packets.
 
-use crate::batch::{Batch, MAX_BATCH, Verdict};
+use crate::batch::{Batch, MAX_BATCH, Packet, Verdict};
 use crate::flow_table::FlowTable;
 use crate::function::Explanation;
 use crate::packet_traces::request::TraceRequest;
@@ -135,33 +135,31 @@ impl Stopwatch {
         {
             (self.request, self.seen) = (request, generation);
         }
-        self.has_traced = false;
-        let Some(request) = &self.request else {
-            self.since = 0;
-            return;
+        // A packet in front of the first function is not traced yet.
+        self.has_traced = match &self.request {
+            Some(request) if is_new && request.may_begin_in(batch) => self.begin_packets(batch, table),
+            Some(_) if !is_new => batch.iter().any(Packet::is_traced),
+            _ => false,
         };
+        let is_due = self.since >= TIMED_BATCHES;
+        self.is_running = self.has_traced || is_due || self.request.is_none();
+        if is_due || self.request.is_none() {
+            self.since = 0;
+        }
+    }
+
+    /// Begins to trace those packets of a batch that match, with a step of each. Returns `true` if there are some.
+    fn begin_packets(&self, batch: &mut Batch, table: Option<&FlowTable>) -> bool {
         let mut begun = None;
-        let may_begin = is_new && request.is_open();
-        let quick = request.quick();
         for at in 0..batch.len() {
-            let packet = batch.packet(at);
-            let mut is_traced = packet.is_traced();
-            let may_match = may_begin && quick.may_match(&packet.headers.key);
-            if !is_traced && !may_match {
-                continue;
-            }
-            if !is_traced && request.takes(&packet.headers.key) {
+            let key = &batch.packet(at).headers.key;
+            if self.request.as_ref().is_some_and(|request| request.takes(key)) {
                 let now = *begun.get_or_insert_with(|| (self.read)());
                 self.send_step((batch, at), table, None, (Explanation::EMPTY, [now; 2]));
                 batch.packet_mut(at).0.set_traced();
-                is_traced = true;
             }
-            self.has_traced |= is_traced;
         }
-        self.is_running = self.has_traced || self.since >= TIMED_BATCHES;
-        if self.since >= TIMED_BATCHES {
-            self.since = 0;
-        }
+        begun.is_some()
     }
 
     /// Returns `true` if packets of the current batch are traced.

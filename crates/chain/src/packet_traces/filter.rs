@@ -2,6 +2,7 @@
 
 use super::node::{End, Node};
 use super::quick::Quick;
+use crate::batch::Batch;
 use std::net::IpAddr;
 use tailwater_net::FlowKey;
 
@@ -14,9 +15,9 @@ const DEEPEST: usize = 32;
 /// Condition on the addresses, ports and protocol of a packet, as it arrives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PacketFilter {
-    node: Node,
+    pub(super) node: Node,
     /// Test that most packets fail which do not match.
-    quick: Quick,
+    pub(super) quick: Quick,
 }
 
 /// Filter that cannot be understood: a line for the user.
@@ -63,15 +64,15 @@ impl PacketFilter {
         PacketFilter { node, quick }
     }
 
-    /// The first test, to be copied before many packets.
-    pub(crate) fn quick(&self) -> Quick {
-        self.quick
+    /// Returns `false` if no packet of this batch matches.
+    #[inline]
+    pub(super) fn may_match_some(&self, batch: &Batch) -> bool {
+        self.quick.may_match_some(batch)
     }
 
-    /// Returns `true` if packets of this flow match, which have passed the first test.
-    #[inline(never)]
-    pub(super) fn node_matches(&self, key: &FlowKey) -> bool {
-        self.node.matches(key)
+    /// Returns `true` if packets of this flow match.
+    pub(super) fn matches(&self, key: &FlowKey) -> bool {
+        self.quick.may_match(key) && self.node.matches(key)
     }
 }
 
@@ -240,8 +241,7 @@ mod tests {
     }
 
     fn matches(filter: &str, key: &FlowKey) -> bool {
-        let filter = PacketFilter::parse(filter).unwrap();
-        filter.quick().may_match(key) && filter.node_matches(key)
+        PacketFilter::parse(filter).unwrap().matches(key)
     }
 
     #[test]

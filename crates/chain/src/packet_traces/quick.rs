@@ -1,6 +1,7 @@
 //! First test of a filter: one word of a flow key against a few values. Most packets fail it, and cost no more.
 
 use super::node::{End, Node};
+use crate::batch::Batch;
 use std::net::IpAddr;
 use tailwater_net::FlowKey;
 
@@ -9,6 +10,12 @@ const MOST: usize = 4;
 
 /// Words of a flow key that are tested: the addresses of IPv4; ports, protocol and version.
 const WORDS: usize = 2;
+
+/// Words of a flow key: the addresses of IPv4.
+const ADDRESSES: usize = 0;
+
+/// Ports, protocol and version.
+const PORTS: usize = 4;
 
 /// Bits of the words that a key must have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,6 +31,7 @@ pub(crate) struct Quick {
     of_ports: bool,
     /// Mask and value. The last one is repeated.
     alternatives: [(u64, u64); MOST],
+    /// The first two are all.
     is_short: bool,
 }
 
@@ -52,11 +60,29 @@ impl Quick {
     pub(crate) fn may_match(&self, key: &FlowKey) -> bool {
         let [addresses, .., ports] = key.words();
         let word = if self.of_ports { ports } else { addresses };
-        let has = |at: usize| {
-            let (mask, value) = self.alternatives[at];
-            word & mask == value
-        };
-        has(0) || has(1) || !self.is_short && (has(2) || has(3))
+        self.alternatives.iter().any(|(mask, value)| word & mask == *value)
+    }
+
+    /// Returns `false` if no packet of this batch matches. That costs about three instructions for each of them.
+    #[inline]
+    pub(crate) fn may_match_some(&self, batch: &Batch) -> bool {
+        match (self.of_ports, self.is_short) {
+            (true, true) => self.finds::<PORTS, 2>(batch),
+            (true, false) => self.finds::<PORTS, MOST>(batch),
+            (false, true) => self.finds::<ADDRESSES, 2>(batch),
+            (false, false) => self.finds::<ADDRESSES, MOST>(batch),
+        }
+    }
+
+    /// Returns `true` if some packet's word has one of the first `N` alternatives.
+    #[inline]
+    fn finds<const WORD: usize, const N: usize>(&self, batch: &Batch) -> bool {
+        let alternatives: [(u64, u64); N] = std::array::from_fn(|at| self.alternatives[at]);
+        batch.any_key(|key| {
+            let word = key.words()[WORD];
+            let has = |(mask, value)| if word & mask == value { u64::MAX } else { 0 };
+            alternatives.into_iter().fold(0, |found, bits| found | has(bits))
+        })
     }
 }
 
@@ -129,8 +155,11 @@ fn both(one: &Bits, two: &Bits) -> Option<Bits> {
 #[cfg(test)]
 mod tests {
     use super::super::PacketFilter;
+    use crate::batch::Batch;
+    use crate::buffer::BufferPool;
+    use crate::rig::udp;
     use proptest::prelude::*;
-    use tailwater_net::FlowKey;
+    use tailwater_net::{FlowKey, Nanos};
 
     /// One of few keys, so that filters match some.
     fn key(number: u8) -> FlowKey {
@@ -170,8 +199,33 @@ mod tests {
             let filter = PacketFilter::parse(&text).unwrap();
             for number in 0..=u8::MAX {
                 let key = key(number);
-                prop_assert!(filter.quick().may_match(&key) || !filter.node_matches(&key), "{} {}", text, key);
+                prop_assert!(filter.quick.may_match(&key) || !filter.node.matches(&key), "{} {}", text, key);
             }
+        }
+    }
+
+    proptest! {
+        /// A batch passes the test if one of its packets does, wherever it is and whatever the batch's size.
+        #[test]
+        fn a_batch_passes_with_one_packet(
+            numbers in prop::collection::vec(any::<u8>(), 0..40),
+            text in prop::sample::select(vec![
+                "", "tcp", "src port 444", "port 443", "port 443 or port 444", "src host 10.1.0.2", "host 10.0.0.1",
+                "host 10.0.0.1 or host 10.1.0.2", "portrange 440-443", "udp and tcp",
+            ]),
+        ) {
+            let quick = PacketFilter::parse(text).unwrap().quick;
+            let mut pool = BufferPool::new(64, 128).unwrap();
+            let mut batch = Batch::new(&pool, 64);
+            for _ in &numbers {
+                batch.push(&mut pool, &udp(1), Nanos::ZERO, 0);
+            }
+            for (packet, number) in batch.iter_mut().zip(&numbers) {
+                packet.headers.key = key(*number);
+            }
+            let one = batch.iter().any(|packet| quick.may_match(&packet.headers.key));
+            prop_assert_eq!(quick.may_match_some(&batch), one);
+            batch.release(&mut pool);
         }
     }
 
@@ -183,7 +237,7 @@ mod tests {
             ("udp and tcp", 0),
         ] {
             let filter = PacketFilter::parse(text).unwrap();
-            assert!(!filter.quick().may_match(&key(others)), "{text}");
+            assert!(!filter.quick.may_match(&key(others)), "{text}");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Request to trace packets, and the steps that it yields.
 
 use super::filter::PacketFilter;
-use super::quick::Quick;
+use crate::batch::Batch;
 use crate::function::Explanation;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc::SyncSender;
@@ -24,20 +24,15 @@ pub(crate) struct TraceRequest {
 }
 
 impl TraceRequest {
-    /// Returns `true` if more packets may begin.
-    pub(crate) fn is_open(&self) -> bool {
-        self.left.load(Ordering::Relaxed) > 0
+    /// Returns `false` if no packet of this batch begins to be traced.
+    #[inline]
+    pub(crate) fn may_begin_in(&self, batch: &Batch) -> bool {
+        self.left.load(Ordering::Relaxed) > 0 && self.filter.may_match_some(batch)
     }
 
-    /// Test that most packets fail which are not to be traced. A copy of it stays in registers.
-    pub(crate) fn quick(&self) -> Quick {
-        self.filter.quick()
-    }
-
-    /// Returns `true` if a packet of this flow, which passed the [first test](TraceRequest::quick), is to be traced. It
-    /// is counted then.
+    /// Returns `true` if a packet of this flow is to be traced. It is counted then.
     pub(crate) fn takes(&self, key: &FlowKey) -> bool {
-        self.filter.node_matches(key) && self.take()
+        self.filter.matches(key) && self.take()
     }
 
     #[cold]
