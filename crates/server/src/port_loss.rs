@@ -79,7 +79,11 @@ impl PortLossMonitor {
             ..PortReading::default()
         });
         self.readings.push_back(reading);
-        while self.readings.get(1).is_some_and(|next| next.at + INTERVAL <= reading.at) {
+        while self
+            .readings
+            .get(1)
+            .is_some_and(|next| next.at + INTERVAL <= reading.at)
+        {
             self.readings.pop_front();
         }
         self.cores.retain(|(_, at)| *at + INTERVAL > reading.at);
@@ -119,9 +123,7 @@ impl PortLossMonitor {
 
     /// Ends the episode if no packet has been lost for long enough.
     fn end(&mut self, port: &str, reading: PortReading) -> Option<MachineNote> {
-        let episode = self
-            .episode
-            .take_if(|episode| reading.at >= episode.last.at + QUIET)?;
+        let episode = self.episode.take_if(|episode| reading.at >= episode.last.at + QUIET)?;
         Some(MachineNote {
             severity: Severity::Normal,
             chain: None,

@@ -223,7 +223,10 @@ impl Poller {
         add(&counters.lost, lost);
         add(&counters.unreceived, lost);
         add(&counters.on_any_queue, on_any_queue);
-        let only = self.rules.only_of_all().and_then(|slot| self.outlets.get_mut(slot)?.as_mut());
+        let only = self
+            .rules
+            .only_of_all()
+            .and_then(|slot| self.outlets.get_mut(slot)?.as_mut());
         let is_claimed = only.is_some_and(|outlets| outlets.home.lose_unreceived(lost));
         add(&counters.unclaimed, if is_claimed { 0 } else { lost });
     }

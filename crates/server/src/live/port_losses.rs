@@ -89,7 +89,12 @@ fn cause_of(
     name_of: impl Fn((usize, usize)) -> Option<String>,
 ) -> LossCause {
     let nothing = UnreceivedCounts::default();
-    let since = |number: usize| (before.get(number).unwrap_or(&nothing), now.get(number).unwrap_or(&nothing));
+    let since = |number: usize| {
+        (
+            before.get(number).unwrap_or(&nothing),
+            now.get(number).unwrap_or(&nothing),
+        )
+    };
     let is_any = (0..now.len()).any(|number| {
         let (before, now) = since(number);
         now.on_any_queue > before.on_any_queue
@@ -155,7 +160,12 @@ fn unclaimed(port: &SharedPort) -> u64 {
 
 /// Verdict on an objective beside packets that the chain's port lost: met only if it is met even if all of them were
 /// the chain's. `late` of `owed` packets were late or lost.
-pub(super) fn verdict_beside(met: Option<bool>, [late, owed]: [u64; 2], port_lost: u64, percentile: f64) -> Option<bool> {
+pub(super) fn verdict_beside(
+    met: Option<bool>,
+    [late, owed]: [u64; 2],
+    port_lost: u64,
+    percentile: f64,
+) -> Option<bool> {
     met.filter(|met| !met || is_within(late + port_lost, owed + port_lost, percentile))
 }
 
