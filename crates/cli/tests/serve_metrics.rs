@@ -2,13 +2,15 @@
 
 mod common;
 
-use common::chain_server::{Folder, Serving, wait};
+use common::chain_server::{Folder, Serving, number, wait};
 use common::serving::{documented, get, served};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::mpsc::{Receiver, channel};
+use tailwater_net::builder::FrameBuilder;
+use tailwater_net::{FlowKey, protocol};
 
 /// Value of the sample that begins with `name`, if it is on the page.
 fn value(page: &str, name: &str) -> Option<f64> {
@@ -78,6 +80,140 @@ fn chains_come_and_go_on_the_page_of_their_server() {
     assert!(at("tailwater_packet_reasons_total{chain=\"first\",reason=\"acl/denied\"}") > 0.0);
     let report = serving.stop();
     assert_eq!(report["chains"].as_array().unwrap().len(), 2);
+}
+
+/// Capture of 4,000 packets that come at once, from two networks in turn, and of one 200 ms later. A port's ring has room
+/// for 1,024: the others are lost before any chain sees them, whatever the machine does.
+fn bursts() -> Vec<u8> {
+    let mut capture = Vec::new();
+    let mut words = |words: &[u32]| capture.extend(words.iter().flat_map(|word| word.to_le_bytes()));
+    words(&[0xa1b2_c3d4, 0x0004_0002, 0, 0, 65_535, 1]);
+    for number in 0..=4000_u16 {
+        let source = Ipv4Addr::new(10, 0, if number % 2 == 0 { 0 } else { 128 }, 1);
+        let key = FlowKey::v4(source, Ipv4Addr::new(192, 0, 2, 1), protocol::UDP, number, 53);
+        let frame = FrameBuilder::new(&key).payload(&[0; 22]).to_vec().unwrap();
+        let (length, micros) = (frame.len() as u32, if number < 4000 { 0 } else { 200_000 });
+        words(&[0, micros, length, length]);
+        // 64 bytes.
+        let of_frame = frame
+            .chunks_exact(4)
+            .map(|word| word.try_into().map(u32::from_le_bytes).unwrap());
+        words(&of_frame.collect::<Vec<u32>>());
+    }
+    capture
+}
+
+/// Packets that a port lost were in no chain's verdict: all chains said that they met their objectives.
+#[test]
+fn a_port_that_loses_packets_leaves_its_chains_without_a_verdict() {
+    let (folder, address) = (Folder::new(), free_address());
+    folder.server(&format!("  metrics: {}\n", address.port()));
+    let server = std::fs::read_to_string(folder.0.join("server.yaml")).unwrap();
+    let port = |name: &str| format!("{{name: {name}, traffic: bursts.pcap, repeat: true}}");
+    let of_presets = "{name: north, traffic: small.pcap, rate: 5kpps, repeat: true}";
+    folder.write(
+        "server.yaml",
+        &server.replace(of_presets, &format!("{}, {}", port("north"), port("south"))),
+    );
+    std::fs::write(folder.0.join("bursts.pcap"), bursts()).unwrap();
+    // Its objective is met by all packets that reach a chain.
+    let chain = |name: &str, fields: &str| {
+        folder.write(
+            &format!("chains/{name}.yaml"),
+            &format!(
+                "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {{name: {name}}}\nspec:\n  \
+                 slo: {{latency: 10s}}\n  functions: [{{forward: }}]\n  {fields}\n"
+            ),
+        );
+    };
+    chain("first", "port: north\n  match: {sources: [10.0.0.0/17]}");
+    chain("second", "port: north\n  match: {sources: [10.0.128.0/17]}");
+    // All packets of its port are its own, also those that the port loses.
+    chain("alone", "port: south");
+    let serving = Serving::start_again(&folder);
+    let condition = |chain: &Value| chain["conditions"][1].clone();
+    let find = |name: &str| {
+        let chains = folder.chains();
+        let found = chains["chains"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|chain| chain["name"] == name);
+        found.unwrap().clone()
+    };
+    for name in ["first", "second"] {
+        wait("a verdict", || condition(&find(name))["reason"] == "PortLoss");
+        let chain = find(name);
+        assert_eq!(
+            (&chain["latency"]["met"], &condition(&chain)["status"]),
+            (&Value::Null, &"Unknown".into())
+        );
+        assert!(number(&chain["latency"]["port_lost"]) > 0, "{chain}");
+        assert_eq!(number(&chain["packets"]["lost"]), 0, "{chain}");
+    }
+    wait("the verdict of the only chain", || {
+        condition(&find("alone"))["reason"] == "Missed"
+    });
+    let alone = find("alone");
+    assert_eq!(number(&alone["latency"]["port_lost"]), 0);
+    assert!(number(&alone["packets"]["lost"]) > 0, "{alone}");
+
+    let events = folder.ok(&["events"]);
+    let core = folder.core();
+    for port in ["north", "south"] {
+        let losses: Vec<&str> = events
+            .lines()
+            .filter(|line| line.contains(&format!("port {port}: ")))
+            .collect();
+        let begins = losses.iter().filter(|line| line.contains(" PortLoss "));
+        assert!(begins.count() >= 1, "{events}");
+        assert!(losses[0].contains("packets lost") && losses[0].contains(&format!(", on core {core}")));
+    }
+    let (shown, chains) = (folder.ok(&["get", "ports"]), folder.ok(&["get", "chains"]));
+    assert!(shown.starts_with("NAME ") && shown.contains("\nsouth"), "{shown}");
+    let met = |name: &str| {
+        chains
+            .lines()
+            .find(|line| line.starts_with(name))
+            .unwrap()
+            .split_whitespace()
+            .nth(4)
+    };
+    assert_eq!(
+        [met("first"), met("second"), met("alone")],
+        [Some("port"), Some("port"), Some("no")],
+        "{chains}"
+    );
+    let ports: Value = serde_json::from_str(&folder.ok(&["get", "ports", "north", "-o", "json"])).unwrap();
+    let north = &ports["ports"][0];
+    assert!(
+        number(&north["packets"]["lost"]) >= 2976 && number(&north["interval"]["lost"]) > 0,
+        "{north}"
+    );
+    assert_eq!(north["interval"]["losing_cores"], serde_json::json!([core]));
+    let unknown = folder.run(&["get", "ports", "west", "--socket", "edge.sock"]);
+    assert_eq!(unknown.status.code(), Some(1));
+    let screen = folder.ok(&["top", "--once", "--interval", "1ms"]);
+    assert!(
+        screen.contains(", port north loses ") && screen.contains(", port south loses "),
+        "{screen}"
+    );
+    let page = get(address, "GET /metrics");
+    assert_eq!(value(&page, "tailwater_objective_met{chain=\"first\"}"), None, "{page}");
+    assert_eq!(
+        value(&page, "tailwater_objective_met{chain=\"alone\"}"),
+        Some(0.0),
+        "{page}"
+    );
+    let report = serving.stop();
+    for chain in report["chains"].as_array().unwrap() {
+        let verdict = if chain["name"] == "alone" {
+            &Value::Bool(false)
+        } else {
+            &Value::Null
+        };
+        assert_eq!(&chain["report"]["slo_met"], verdict, "{chain}");
+    }
 }
 
 /// A server whose chain cannot be started again is alive and not ready.
