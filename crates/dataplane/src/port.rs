@@ -22,7 +22,7 @@ pub struct Received {
     pub lost_ring_full: u64,
     /// Arrival of the first of these.
     pub lost_since: Nanos,
-    /// Of the packets lost, those that the device lost on a queue that it does not name: any of the port's.
+    /// Of the packets lost, those that the device lost on a queue that it does not report: any of the port's.
     pub lost_on_any_queue: u64,
     /// Offered packets that were not delivered to the worker.
     pub refused: Refused,

@@ -1,4 +1,4 @@
-//! Decides when a port begins to lose packets, when it stops, and what its operators read about it.
+//! Decides when a port begins to lose packets and when it stops, and words the events of both.
 //!
 //! ```text
 //!   no loss --(a packet is lost)--> PortLoss --(more are lost: after 10 s, 20 s, ...)--> PortLoss
@@ -34,7 +34,7 @@ pub struct PortReading {
 /// Circumstances of a loss: the cores that lost packets since the last reading, and what held them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LossCause {
-    /// Cores that poll the queues on which packets were lost: all of the port's if the device does not name the queue.
+    /// Cores that poll the queues on which packets were lost: all of the port's if the device does not report the queue.
     pub cores: Vec<u32>,
     /// Longest time between two polls of these cores; 0 if it is unknown.
     pub gap: Nanos,
@@ -60,7 +60,7 @@ struct Episode {
     /// Reading with the last loss.
     last: PortReading,
     /// Reading at the last event.
-    told: PortReading,
+    reported: PortReading,
     /// Time between that event and the next one.
     period: Nanos,
 }
@@ -94,30 +94,30 @@ impl PortLossMonitor {
         self.cores.retain(|(core, _)| !cause.cores.contains(core));
         self.cores.extend(cause.cores.iter().map(|core| (*core, reading.at)));
         self.cores.sort_unstable();
-        let told = match &mut self.episode {
+        let since = match &mut self.episode {
             None => {
                 self.episode = Some(Episode {
                     before,
                     last: reading,
-                    told: reading,
+                    reported: reading,
                     period: FIRST_PERIOD,
                 });
                 before
             }
             Some(episode) => {
                 episode.last = reading;
-                if reading.at < episode.told.at + episode.period {
+                if reading.at < episode.reported.at + episode.period {
                     return None;
                 }
                 episode.period = LONGEST_PERIOD.min(episode.period + episode.period);
-                std::mem::replace(&mut episode.told, reading)
+                std::mem::replace(&mut episode.reported, reading)
             }
         };
         Some(MachineNote {
             severity: Severity::Warning,
             chain: None,
             reason: "PortLoss",
-            message: format!("port {port}: {}{cause}", Lost(told, reading)),
+            message: format!("port {port}: {}{cause}", Lost(since, reading)),
         })
     }
 
@@ -141,7 +141,8 @@ impl PortLossMonitor {
         match (self.readings.front(), self.readings.back()) {
             (Some(first), Some(last)) if last.at > first.at => (
                 Nanos(last.at.0 - first.at.0),
-                last.arrived - first.arrived,
+                // Packets that are left to another process do not count as arrived any more.
+                last.arrived.saturating_sub(first.arrived),
                 last.lost - first.lost,
             ),
             (_, Some(only)) => (Nanos::ZERO, only.arrived, only.lost),
@@ -161,7 +162,7 @@ struct Lost(PortReading, PortReading);
 impl std::fmt::Display for Lost {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Lost(from, until) = self;
-        let (lost, arrived) = (until.lost - from.lost, until.arrived - from.arrived);
+        let (lost, arrived) = (until.lost - from.lost, until.arrived.saturating_sub(from.arrived));
         let length = until.at.saturating_sub(from.at);
         write!(f, "{lost} of {arrived} packets lost")?;
         if length > Nanos::ZERO {
@@ -228,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_loses_packets_is_told_at_once_and_at_its_end() {
+    fn the_begin_and_the_end_of_losses_are_reported() {
         let mut rig = Rig::new();
         assert!(rig.read(30, 0).is_empty());
         let begins = "port in: 20 of 1000 packets lost within 100ms, 200 per second, on core 3; longest time without a \
@@ -246,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_goes_on_is_told_less_and_less_often() {
+    fn lasting_losses_are_reported_at_growing_intervals() {
         let mut rig = Rig::new();
         let hour = rig.read(36_000, 1);
         assert!((8..=12).contains(&hour.len()), "{hour:?}");
@@ -255,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn losses_without_a_known_cause_are_told_without_one() {
+    fn losses_without_a_known_cause_are_reported_without_one() {
         let mut monitor = PortLossMonitor::default();
         let reading = PortReading {
             at: Nanos::from_secs(9),

@@ -61,7 +61,7 @@ pub fn print_ports(
 pub fn loss(port: &message::Port) -> Option<String> {
     (port.interval_lost > 0).then(|| {
         format!(
-            "port {} loses {} packets/s, {} so far: any chain's",
+            "port {} loses {} packets/s, {} so far",
             port.name,
             short(per_second(port, port.interval_lost)),
             short(port.lost as f64)
@@ -142,7 +142,7 @@ mod tests {
         assert_eq!(lines[1], ["calm", "100pps", "0pps", "1.50k", "0", "-"]);
         assert_eq!(lines[2], ["in", "200pps", "100pps", "1.50k", "12.3k", "1,3"]);
         let losses: Vec<String> = ports().iter().filter_map(loss).collect();
-        assert_eq!(losses, ["port in loses 100 packets/s, 12.3k so far: any chain's"]);
+        assert_eq!(losses, ["port in loses 100 packets/s, 12.3k so far"]);
     }
 
     #[test]

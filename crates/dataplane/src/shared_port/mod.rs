@@ -224,8 +224,8 @@ pub struct UnreceivedCounts {
     /// Packets lost: the queue's ring was full, or they came in several buffers and were too long for one.
     pub lost: u64,
     /// Of these, packets in no chain's books.
-    pub unclaimed: u64,
-    /// Of these, packets lost on a queue that the device does not name. They are counted at the first one.
+    pub unattributed: u64,
+    /// Of these, packets lost on a queue that the device does not report. They are counted at the first one.
     pub on_any_queue: u64,
 }
 
@@ -360,7 +360,7 @@ impl SharedPort {
             let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
             UnreceivedCounts {
                 lost: of(&own.unreceived),
-                unclaimed: of(&own.unclaimed),
+                unattributed: of(&own.unattributed),
                 on_any_queue: of(&own.on_any_queue),
                 // Last: never fewer than those lost of them.
                 arrived: of(&own.received),

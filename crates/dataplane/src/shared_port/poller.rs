@@ -49,8 +49,8 @@ pub(crate) struct PollerCounters {
     pub(crate) lost: AtomicU64,
     /// Of the lost packets, those that the port itself lost on reception.
     pub(crate) unreceived: AtomicU64,
-    /// Of these, those that are in no chain's books, and those lost on a queue that the device does not name.
-    pub(crate) unclaimed: AtomicU64,
+    /// Of these, those that are in no chain's books, and those lost on a queue that the device does not report.
+    pub(crate) unattributed: AtomicU64,
     pub(crate) on_any_queue: AtomicU64,
     pub(crate) damaged: AtomicU64,
     /// Packets that waited while the poller was paused.
@@ -227,8 +227,8 @@ impl Poller {
             .rules
             .only_of_all()
             .and_then(|slot| self.outlets.get_mut(slot)?.as_mut());
-        let is_claimed = only.is_some_and(|outlets| outlets.home.lose_unreceived(lost));
-        add(&counters.unclaimed, if is_claimed { 0 } else { lost });
+        let is_attributed = only.is_some_and(|outlets| outlets.home.lose_unreceived(lost));
+        add(&counters.unattributed, if is_attributed { 0 } else { lost });
     }
 
     /// Passes the batch on.

@@ -118,7 +118,7 @@ fn cause_of(
 
 /// Packets that a chain's port has lost, and that are in no chain's books: any of them may be the chain's.
 #[derive(Debug)]
-pub(super) struct BesideChain {
+pub(super) struct UnattributedLosses {
     port: Arc<SharedPort>,
     /// At the chain's start, and around its last window.
     at_start: u64,
@@ -127,11 +127,11 @@ pub(super) struct BesideChain {
     until: u64,
 }
 
-impl BesideChain {
-    /// Those of a chain that starts now.
-    pub(super) fn new(port: &Arc<SharedPort>) -> BesideChain {
-        let at_start = unclaimed(port);
-        BesideChain {
+impl UnattributedLosses {
+    /// Losses beside a chain that starts now.
+    pub(super) fn new(port: &Arc<SharedPort>) -> UnattributedLosses {
+        let at_start = unattributed(port);
+        UnattributedLosses {
             port: Arc::clone(port),
             at_start,
             window: None,
@@ -142,25 +142,25 @@ impl BesideChain {
 
     /// Packets lost since the chain's start.
     pub(super) fn since_start(&self) -> u64 {
-        unclaimed(&self.port) - self.at_start
+        unattributed(&self.port) - self.at_start
     }
 
     /// Packets lost in the chain's last window, which has this index. Each loss is in one window.
     pub(super) fn in_window(&mut self, index: u64) -> u64 {
         if self.window.replace(index) != Some(index) {
-            self.from = std::mem::replace(&mut self.until, unclaimed(&self.port));
+            self.from = std::mem::replace(&mut self.until, unattributed(&self.port));
         }
         self.until - self.from
     }
 }
 
-fn unclaimed(port: &SharedPort) -> u64 {
-    port.unreceived().map(|of_core| of_core.unclaimed).sum()
+fn unattributed(port: &SharedPort) -> u64 {
+    port.unreceived().map(|of_core| of_core.unattributed).sum()
 }
 
-/// Verdict on an objective beside packets that the chain's port lost: met only if it is met even if all of them were
-/// the chain's. `late` of `owed` packets were late or lost.
-pub(super) fn verdict_beside(
+/// Verdict on an objective with packets that the chain's port lost: met only if it is met even with all of them as the
+/// chain's own. `late` of `owed` packets were late or lost.
+pub(super) fn verdict_with_losses(
     met: Option<bool>,
     [late, owed]: [u64; 2],
     port_lost: u64,
@@ -174,8 +174,8 @@ pub(super) fn judge_report(report: &mut RunReport, chain: &RunningChain) {
     let packets = &report.packets;
     let late = report.late_by_cause.values().sum::<u64>().max(packets.lost);
     let counts = [late, packets.delivered + packets.lost];
-    let lost = chain.beside.since_start();
-    let verdict = verdict_beside(report.slo_met, counts, lost, report.slo.percentile);
+    let lost = chain.port_losses.since_start();
+    let verdict = verdict_with_losses(report.slo_met, counts, lost, report.slo.percentile);
     if verdict != report.slo_met {
         (report.slo_met, report.no_verdict) = (verdict, Some(NoVerdict::PortLoss));
     }
@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn an_objective_is_met_only_if_all_packets_of_the_port_may_be_the_chains() {
-        let verdict = |met, late, port_lost| verdict_beside(met, [late, 1000], port_lost, 99.0);
+        let verdict = |met, late, port_lost| verdict_with_losses(met, [late, 1000], port_lost, 99.0);
         assert_eq!(verdict(Some(true), 0, 0), Some(true));
         assert_eq!(verdict(Some(true), 0, 10), Some(true));
         assert_eq!(verdict(Some(true), 0, 11), None);
@@ -202,7 +202,7 @@ mod tests {
         let counts = |lost: u64, on_any_queue: u64| UnreceivedCounts {
             arrived: 100,
             lost,
-            unclaimed: lost,
+            unattributed: lost,
             on_any_queue,
         };
         let gap = |core, length, slot| PollGap {
@@ -221,7 +221,7 @@ mod tests {
         };
         assert_eq!(cause([counts(6, 0), counts(5, 0)]), expected(&[4], 70, "c3"));
         assert_eq!(cause([counts(6, 0), counts(7, 0)]), expected(&[4, 7], 90, "c2"));
-        // The device does not say on which queue.
+        // The device does not report the queue.
         assert_eq!(cause([counts(6, 1), counts(5, 0)]), expected(&[4, 7], 90, "c2"));
     }
 }

@@ -5,7 +5,7 @@ use super::details;
 use super::ended::CarriedCounts;
 use super::figures::{ChainFigures, Latest};
 use super::news::is_of_state;
-use super::port_losses::{BesideChain, verdict_beside};
+use super::port_losses::{UnattributedLosses, verdict_with_losses};
 use crate::details::TracedChain;
 use crate::machine::{
     ChainLoad, ChainObservation, ChainState, CoreUse, LatencyObservation, MissedShares, PacketCounts, PacketRates,
@@ -66,8 +66,8 @@ pub(super) struct RunningChain {
     weight: u32,
     /// Recent packets by class of flows.
     pub(super) classes: RecentClasses,
-    /// Packets that its port lost beside it.
-    pub(super) beside: BesideChain,
+    /// Packets that its port lost, and that may be its own.
+    pub(super) port_losses: UnattributedLosses,
 }
 
 /// Lines for the user that nobody has taken yet.
@@ -181,11 +181,11 @@ impl RunningChain {
             news: news.unwrap_or_default(),
             weight: from.weight,
             classes: RecentClasses::default(),
-            beside: BesideChain::new(from.port),
+            port_losses: UnattributedLosses::new(from.port),
         };
         chain.await_start()?;
-        // Packets that came before are nobody's.
-        chain.beside = BesideChain::new(from.port);
+        // Packets lost before are in no verdict.
+        chain.port_losses = UnattributedLosses::new(from.port);
         Ok(chain)
     }
 
@@ -396,14 +396,14 @@ impl RunningChain {
             lost: packets.lost,
         });
         if let Some(progress) = latest.as_ref() {
-            observation.total = total_latency(progress, slo, observation.packets, self.beside.since_start());
+            observation.total = total_latency(progress, slo, observation.packets, self.port_losses.since_start());
             let window = progress.window.filter(|_| end.is_none());
             if let Some(window) = &window {
-                let port_lost = self.beside.in_window(window.index);
+                let port_lost = self.port_losses.in_window(window.index);
                 let counts = [window.late + window.lost, window.delivered + window.lost];
                 let latency = window_latency(window, slo);
                 observation.latency = LatencyObservation {
-                    met: verdict_beside(latency.met, counts, port_lost, slo.percentile),
+                    met: verdict_with_losses(latency.met, counts, port_lost, slo.percentile),
                     port_lost,
                     ..latency
                 };
@@ -456,7 +456,7 @@ fn total_latency(progress: &Progress, slo: &Slo, packets: PacketCounts, port_los
         p50: is_known.then_some(progress.p50),
         p99: is_known.then_some(progress.p99),
         objective: slo.budget(),
-        met: verdict_beside(met, [late, packets.delivered + packets.lost], port_lost, slo.percentile),
+        met: verdict_with_losses(met, [late, packets.delivered + packets.lost], port_lost, slo.percentile),
         missed: MissedShares::default(),
         port_lost,
     }
