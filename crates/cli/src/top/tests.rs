@@ -60,6 +60,7 @@ fn sample(at: u64, packets: u64) -> Sample {
         at: Nanos(at),
         chains: vec![chain("calm", 100, packets), chain("late", 900, 2 * packets)],
         cores: vec![core(1, false, 50, &["calm", "late"]), core(3, true, 95, &[])],
+        ports: Vec::new(),
         events: vec![EventSample {
             time: "2026-01-01T00:00:00Z".to_owned(),
             is_warning: true,

@@ -105,6 +105,8 @@ pub struct LiveMachine {
     /// News of the ports.
     notes: Vec<MachineNote>,
     losses: PortLosses,
+    /// Chains started in the change under way, if there is one.
+    started: Option<Vec<String>>,
     taking_over: TakingOver,
 }
 
@@ -178,6 +180,7 @@ impl LiveMachine {
             origin,
             notes: Vec::new(),
             losses: PortLosses::default(),
+            started: None,
             taking_over: TakingOver::new(is_paused),
         })
     }
@@ -321,11 +324,18 @@ impl Machine for LiveMachine {
     }
 
     fn begin_change(&mut self, is_first: bool) {
+        self.started.get_or_insert_default();
         self.ports.values().for_each(|port| port.begin_change(is_first));
     }
 
     fn complete_change(&mut self) {
         self.ports.values().for_each(|port| port.end_change());
+        // Their packets come from now on.
+        for name in self.started.take().unwrap_or_default() {
+            if let Some(chain) = self.chains.get_mut(&name) {
+                chain.port_losses.restart();
+            }
+        }
     }
 
     fn start(&mut self, chain: &AppliedChain) -> Result<(), Refusal> {

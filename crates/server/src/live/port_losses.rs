@@ -140,6 +140,11 @@ impl UnattributedLosses {
         }
     }
 
+    /// Begins anew.
+    pub(super) fn restart(&mut self) {
+        *self = UnattributedLosses::new(&self.port);
+    }
+
     /// Packets lost since the chain's start.
     pub(super) fn since_start(&self) -> u64 {
         unattributed(&self.port) - self.at_start
