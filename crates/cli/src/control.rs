@@ -8,6 +8,8 @@ mod manifests;
 #[cfg(not(feature = "control"))]
 mod missing;
 #[cfg(feature = "control")]
+pub(crate) mod ports;
+#[cfg(feature = "control")]
 mod printed;
 #[cfg(feature = "control")]
 pub(crate) mod socket;

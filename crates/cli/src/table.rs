@@ -163,6 +163,7 @@ pub fn without_verdict(report: &RunReport) -> String {
             };
             format!("{}{dropped}", too_few(owed, report.slo.percentile))
         }
+        Some(NoVerdict::PortLoss) => "its port lost packets that may be the chain's".to_owned(),
         Some(NoVerdict::NoPackets) | None => "no packets arrived for the chain".to_owned(),
     }
 }

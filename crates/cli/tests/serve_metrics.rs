@@ -2,13 +2,15 @@
 
 mod common;
 
-use common::chain_server::{Folder, Serving, wait};
+use common::chain_server::{Folder, Serving, number, wait};
 use common::serving::{documented, get, served};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::mpsc::{Receiver, channel};
+use tailwater_net::builder::FrameBuilder;
+use tailwater_net::{FlowKey, protocol};
 
 /// Value of the sample that begins with `name`, if it is on the page.
 fn value(page: &str, name: &str) -> Option<f64> {
@@ -78,6 +80,121 @@ fn chains_come_and_go_on_the_page_of_their_server() {
     assert!(at("tailwater_packet_reasons_total{chain=\"first\",reason=\"acl/denied\"}") > 0.0);
     let report = serving.stop();
     assert_eq!(report["chains"].as_array().unwrap().len(), 2);
+}
+
+/// Capture of 4,000 packets that come at once, from two networks in turn, and of one 200 ms later. A port's ring has room
+/// for 1,024: the others are lost before any chain sees them, whatever the machine does.
+fn bursts() -> Vec<u8> {
+    let mut capture = Vec::new();
+    let mut words = |words: &[u32]| capture.extend(words.iter().flat_map(|word| word.to_le_bytes()));
+    words(&[0xa1b2_c3d4, 0x0004_0002, 0, 0, 65_535, 1]);
+    for number in 0..=4000_u16 {
+        let source = Ipv4Addr::new(10, 0, if number % 2 == 0 { 0 } else { 128 }, 1);
+        let key = FlowKey::v4(source, Ipv4Addr::new(192, 0, 2, 1), protocol::UDP, number, 53);
+        let frame = FrameBuilder::new(&key).payload(&[0; 22]).to_vec().unwrap();
+        let (length, micros) = (frame.len() as u32, if number < 4000 { 0 } else { 200_000 });
+        words(&[0, micros, length, length]);
+        // 64 bytes.
+        let of_frame = frame
+            .chunks_exact(4)
+            .map(|word| word.try_into().map(u32::from_le_bytes).unwrap());
+        words(&of_frame.collect::<Vec<u32>>());
+    }
+    capture
+}
+
+/// Packets that a port lost were in no chain's verdict: all chains said that they met their objectives.
+#[test]
+fn a_port_that_loses_packets_leaves_its_chains_without_a_verdict() {
+    let (folder, address) = (Folder::new(), free_address());
+    folder.server(&format!("  metrics: {}\n", address.port()));
+    let server = std::fs::read_to_string(folder.0.join("server.yaml")).unwrap();
+    let port = |name: &str| format!("{{name: {name}, traffic: bursts.pcap, repeat: true}}");
+    let of_presets = "{name: north, traffic: small.pcap, rate: 5kpps, repeat: true}";
+    folder.write(
+        "server.yaml",
+        &server.replace(of_presets, &format!("{}, {}", port("north"), port("south"))),
+    );
+    std::fs::write(folder.0.join("bursts.pcap"), bursts()).unwrap();
+    // Its objective is met by all packets that reach a chain.
+    let chain = |name: &str, fields: &str| {
+        folder.write(
+            &format!("chains/{name}.yaml"),
+            &format!(
+                "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {{name: {name}}}\nspec:\n  \
+                 slo: {{latency: 10s}}\n  functions: [{{forward: }}]\n  {fields}\n"
+            ),
+        );
+    };
+    chain("first", "port: north\n  match: {sources: [10.0.0.0/17]}");
+    chain("second", "port: north\n  match: {sources: [10.0.128.0/17]}");
+    // All packets of its port are its own, also those that the port loses.
+    chain("alone", "port: south");
+    let serving = Serving::start_again(&folder);
+    let is = |chain: &Value, reason: &str| chain["conditions"][1]["reason"] == reason;
+    let mut shown = Value::Null;
+    // In the order of their names. A window without packets, of a core that was taken away, has no verdict.
+    wait("the verdicts", || {
+        shown = folder.chains();
+        let chains = &shown["chains"];
+        is(&chains[0], "Missed") && is(&chains[1], "PortLoss") && is(&chains[2], "PortLoss")
+    });
+    let port_lost = |number: usize| shown["chains"][number]["latency"]["port_lost"].as_u64();
+    assert_eq!(port_lost(0), Some(0), "{shown}");
+    for number in [1, 2] {
+        let chain = &shown["chains"][number];
+        assert!(port_lost(number) > Some(0), "{chain}");
+        assert_eq!(
+            (&chain["latency"]["met"], &chain["packets"]["lost"]),
+            (&Value::Null, &0.into())
+        );
+    }
+    assert!(number(&shown["chains"][0]["packets"]["lost"]) > 0, "{shown}");
+    wait("the table", || {
+        let table = folder.ok(&["get", "chains"]);
+        let met = table.lines().skip(1).map(|line| line.split_whitespace().nth(4));
+        met.eq(["no", "port", "port"].map(Some))
+    });
+    let core = folder.core();
+    wait("the losses of a second", || {
+        shown = serde_json::from_str(&folder.ok(&["get", "ports", "north", "-o", "json"])).unwrap();
+        let interval = &shown["ports"][0]["interval"];
+        number(&interval["lost"]) > 0 && interval["losing_cores"] == serde_json::json!([core])
+    });
+    assert!(number(&shown["ports"][0]["packets"]["lost"]) >= 2976, "{shown}");
+    let events = folder.ok(&["events"]);
+    for port in ["north", "south"] {
+        let about = format!("port {port}: ");
+        let first = events.lines().find(|line| line.contains(&about)).unwrap_or_default();
+        let (losses, core) = (" packets lost", format!(", on core {core}"));
+        assert!(
+            first.contains(" PortLoss ") && first.contains(losses) && first.contains(&core),
+            "{events}"
+        );
+    }
+    let unknown = folder.run(&["get", "ports", "west", "--socket", "edge.sock"]);
+    assert_eq!(unknown.status.code(), Some(1));
+    let screen = folder.ok(&["top", "--once", "--interval", "1ms"]);
+    assert!(
+        screen.contains(", port north loses ") && screen.contains(", port south loses "),
+        "{screen}"
+    );
+    let page = get(address, "GET /metrics");
+    assert_eq!(value(&page, "tailwater_objective_met{chain=\"first\"}"), None, "{page}");
+    assert_eq!(
+        value(&page, "tailwater_objective_met{chain=\"alone\"}"),
+        Some(0.0),
+        "{page}"
+    );
+    let report = serving.stop();
+    for chain in report["chains"].as_array().unwrap() {
+        let verdict = if chain["name"] == "alone" {
+            &Value::Bool(false)
+        } else {
+            &Value::Null
+        };
+        assert_eq!(&chain["report"]["slo_met"], verdict, "{chain}");
+    }
 }
 
 /// A server whose chain cannot be started again is alive and not ready.

@@ -477,6 +477,7 @@ impl<R: Receiver, S: Sender> PortQueue for DeviceQueue<R, S> {
             let missed = std::mem::take(&mut self.last_missed);
             received.offered += missed;
             received.lost_ring_full += missed;
+            received.lost_on_any_queue = missed;
         }
         if let Some(among) = &mut self.forwarding {
             among.peek();

@@ -22,6 +22,8 @@ pub struct Received {
     pub lost_ring_full: u64,
     /// Arrival of the first of these.
     pub lost_since: Nanos,
+    /// Of the packets lost, those that the device lost on a queue that it does not report: any of the port's.
+    pub lost_on_any_queue: u64,
     /// Offered packets that were not delivered to the worker.
     pub refused: Refused,
     /// Arrived packets left in the ring; above 0, if there are any and `counts_waiting` is not set.

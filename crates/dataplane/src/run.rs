@@ -102,7 +102,8 @@ pub fn run_hosted(
     let on_host = OnHost {
         host,
         share,
-        only: only_fed.then(|| port.slot()),
+        chain: port.slot(),
+        is_only_source: only_fed,
         ends: port.ends().clone(),
         succession: port.succession().cloned(),
         real_time: &real_time,

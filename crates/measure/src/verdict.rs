@@ -15,6 +15,8 @@ pub enum NoVerdict {
     AllDropped,
     /// Fewer packets were delivered or lost than the percentile [requires](packets_required).
     TooFewPackets,
+    /// The port lost packets that may be the chain's, and with which it would have missed the objective.
+    PortLoss,
 }
 
 /// Decides whether an objective was met: `percentile` percent of `owed` packets, those delivered or lost, were in time.

@@ -57,6 +57,29 @@ pub struct CoreDetails {
     pub busy: Nanos,
 }
 
+/// Packets of a port.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PortDetails {
+    /// Name of the port.
+    pub name: String,
+    /// Packets that arrived, for all chains and none, lost ones included.
+    pub received: u64,
+    /// Packets that no chain matched.
+    pub unmatched: u64,
+    /// Packets lost before their chain was known.
+    pub lost: u64,
+    /// Packets dropped because the device found their checksums wrong.
+    pub damaged: u64,
+    /// Length of the last interval, about a second; 0 before one has ended.
+    pub interval: Nanos,
+    /// Packets that arrived in it.
+    pub interval_received: u64,
+    /// Packets that the port lost on reception in it.
+    pub interval_lost: u64,
+    /// Cores on which it lost these.
+    pub losing_cores: Vec<u32>,
+}
+
 /// Switch of a chain's packet traces.
 #[derive(Clone, Debug)]
 pub struct TracedChain(pub Arc<PacketTraces>);

@@ -25,6 +25,7 @@ pub mod generation;
 pub mod live;
 pub mod machine;
 mod manager;
+pub mod port_loss;
 mod profiling;
 mod reconcile;
 mod request;

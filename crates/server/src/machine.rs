@@ -3,7 +3,7 @@
 use crate::admission::placement::Capacity;
 use crate::cache::ways::CacheWays;
 use crate::chain::AppliedChain;
-use crate::details::{ChainDetails, CoreDetails, TracedChain};
+use crate::details::{ChainDetails, CoreDetails, PortDetails, TracedChain};
 use crate::events::Severity;
 use crate::take_over::fields::{FinalCounts, HandedOver, MachineOffer, TakenOver};
 use std::collections::BTreeMap;
@@ -112,6 +112,11 @@ pub trait Machine {
 
     /// Work of its cores.
     fn cores(&self) -> Vec<CoreDetails>;
+
+    /// Packets of its ports, in the order of their names.
+    fn ports(&self) -> Vec<PortDetails> {
+        Vec::new()
+    }
 
     /// Returns what has happened since the last call and is not part of a chain's state, for the server's events.
     fn notes(&mut self) -> Vec<MachineNote> {
@@ -397,6 +402,9 @@ pub struct LatencyObservation {
     pub objective: Nanos,
     /// Whether the objective was met at its percentile; `None` without a verdict.
     pub met: Option<bool>,
+    /// Packets that the chain's port lost meanwhile and that are in no chain's books. There is no verdict of `true` if
+    /// the objective would be missed with all of them.
+    pub port_lost: u64,
     /// Packets that missed it, of those that no function dropped.
     pub missed: MissedShares,
 }

@@ -2,12 +2,15 @@
 
 use crate::admission::Promise;
 use crate::chain::AppliedChain;
-use crate::details::CoreDetails;
+use crate::details::{CoreDetails, PortDetails};
 use crate::events::EventRing;
 use crate::machine::{ChainObservation, LatencyObservation};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tailwater_net::Nanos;
+
+/// Reason of an unknown objective: the chain's port lost packets that may be its own.
+const PORT_LOSS: &str = "PortLoss";
 
 /// Phase of a chain's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,6 +79,8 @@ pub struct ChainStatus {
     pub generation: u64,
     /// Conditions.
     pub conditions: [Condition; 3],
+    /// Status of the condition `ObjectiveMet`, or the one before its port lost packets: losses hide it, and do not end it.
+    pub known_objective: ConditionStatus,
     /// Reason for which its promise is not kept, if it is not.
     pub broken: Option<BrokenPromise>,
     /// Latest observation, if the machine has the chain.
@@ -98,6 +103,7 @@ impl ChainStatus {
                 objective(&LatencyObservation::default(), 100.0, now),
                 promise(None, false, now),
             ],
+            known_objective: ConditionStatus::Unknown,
             broken: None,
             observation: None,
             revision: 0,
@@ -161,6 +167,10 @@ impl ChainStatus {
             }
             *old = new;
         }
+        let objective = &self.conditions[1];
+        if objective.reason != PORT_LOSS {
+            self.known_objective = objective.status;
+        }
         is_changed
     }
 }
@@ -189,6 +199,7 @@ pub fn objective(latency: &LatencyObservation, percentile: f64, since: Nanos) ->
     let (status, reason) = match latency.met {
         Some(true) => (ConditionStatus::True, "Met"),
         Some(false) => (ConditionStatus::False, "Missed"),
+        None if latency.port_lost > 0 => (ConditionStatus::Unknown, PORT_LOSS),
         None => (ConditionStatus::Unknown, "NoVerdict"),
     };
     let message = match (latency.met, latency.p99) {
@@ -201,6 +212,11 @@ pub fn objective(latency: &LatencyObservation, percentile: f64, since: Nanos) ->
             };
             format!("{p99}, objective {}{missed}", latency.objective)
         }
+        (None, _) if latency.port_lost > 0 => format!(
+            "its port lost {} packets, each of which may be the chain's: permitted {} %",
+            latency.port_lost,
+            permitted(percentile)
+        ),
         _ => String::new(),
     };
     Condition {
@@ -221,13 +237,13 @@ fn missed(latency: &LatencyObservation, percentile: f64) -> String {
         .collect();
     match parts.is_empty() {
         true => String::new(),
-        // Rounded: 100 - 99.9 is not 0.1.
-        false => format!(
-            ": {}, permitted {} %",
-            parts.join(" and "),
-            (1e6 * (100.0 - percentile)).round() / 1e6
-        ),
+        false => format!(": {}, permitted {} %", parts.join(" and "), permitted(percentile)),
     }
+}
+
+/// Percentage of packets that may miss an objective. Rounded: 100 - 99.9 is not 0.1.
+fn permitted(percentile: f64) -> f64 {
+    (1e6 * (100.0 - percentile)).round() / 1e6
 }
 
 fn promise(broken: Option<&BrokenPromise>, is_promised: bool, since: Nanos) -> Condition {
@@ -269,6 +285,8 @@ pub struct Snapshot {
     pub cores: Arc<[CoreDetails]>,
     /// Time at which their work was read, since the Unix epoch.
     pub cores_read: Nanos,
+    /// Its ports, in the order of their names.
+    pub ports: Arc<[PortDetails]>,
     /// Applies so far.
     pub applies: Applies,
     /// Latest events.

@@ -27,8 +27,10 @@ Examples:
   tailwater get chains edge -o yaml
   tailwater get chains -o wide --watch
       A line for each change, until Ctrl-C.
+  tailwater get ports
+      Packets that arrive, and those lost before their chain is known.
 
-Exit codes: 0 done, 1 no such chain or no server, 2 wrong input.";
+Exit codes: 0 done, 1 no such chain or port or no server, 2 wrong input.";
 
 /// Help text of `tailwater describe`.
 pub const DESCRIBE_EXAMPLES: &str = "\
@@ -100,9 +102,9 @@ pub struct ApplyArgs {
 #[derive(Debug, Args)]
 pub struct GetArgs {
     /// Kind of objects
-    #[arg(value_name = "chains", hide_possible_values = true)]
-    pub kind: Kind,
-    /// Name of a chain
+    #[arg(value_name = "chains|ports", hide_possible_values = true)]
+    pub kind: GetKind,
+    /// Name of a chain or port
     #[arg(value_name = "NAME")]
     pub name: Option<String>,
     /// Format
@@ -112,7 +114,7 @@ pub struct GetArgs {
     /// Then print changes until Ctrl-C
     #[arg(short = 'w', long)]
     pub watch: bool,
-    /// With --watch, print all chains with their last window at this interval instead
+    /// With --watch, print all chains with their last window at this interval instead; of ports [default: 1s]
     #[arg(long, value_name = "TIME", requires = "watch", value_parser = values::window)]
     pub interval: Option<Nanos>,
     /// The server.
@@ -198,6 +200,17 @@ pub enum Kind {
     /// Chains.
     #[value(name = "chains", alias = "chain")]
     Chains,
+}
+
+/// Kind of objects that are shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum GetKind {
+    /// Chains.
+    #[value(name = "chains", alias = "chain")]
+    Chains,
+    /// Ports.
+    #[value(name = "ports", alias = "port")]
+    Ports,
 }
 
 /// Where a request is carried out.

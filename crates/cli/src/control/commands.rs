@@ -1,6 +1,7 @@
 //! Requests to a server, and their results on standard output.
 
-use super::args::{ApplyArgs, DeleteArgs, DescribeArgs, DrainArgs, EventsArgs, Format, GetArgs, SocketArgs};
+use super::args::{ApplyArgs, DeleteArgs, DescribeArgs, DrainArgs, EventsArgs, Format, GetArgs, GetKind, SocketArgs};
+use super::ports::{self, print_ports};
 use super::printed::{self, ChainPrinter, EventPrinter};
 use super::{manifests, socket};
 use crate::error::CliError;
@@ -16,6 +17,8 @@ use tailwater_server::control::{Client, ClientError};
 
 /// Time within which a request to stop is noticed.
 const PERIOD: Duration = Duration::from_millis(100);
+/// Time between two looks at ports.
+const SECOND: Duration = Duration::from_secs(1);
 
 /// Runs `tailwater apply`.
 ///
@@ -54,9 +57,12 @@ pub fn apply(args: &ApplyArgs) -> Result<ExitCode, CliError> {
 /// Runs `tailwater get`.
 ///
 /// # Errors
-/// There is no such chain, or no server.
+/// There is no such chain or port, or no server.
 pub fn get(args: &GetArgs) -> Result<ExitCode, CliError> {
     let mut client = connect(&args.socket)?;
+    if args.kind == GetKind::Ports {
+        return get_ports(&mut client, args);
+    }
     let mut printer = ChainPrinter::new(args.output);
     if args.watch {
         let name = args.name.as_deref().unwrap_or_default();
@@ -71,11 +77,15 @@ pub fn get(args: &GetArgs) -> Result<ExitCode, CliError> {
     let text = match &args.name {
         Some(name) => printer.one(&client.get(name)?)?,
         None => {
-            let chains = client.list()?.chains;
-            if chains.is_empty() && matches!(args.output, Format::Table | Format::Wide) {
-                complain("notice", "no chains");
+            let list = client.list()?;
+            if matches!(args.output, Format::Table | Format::Wide) {
+                if list.chains.is_empty() {
+                    complain("notice", "no chains");
+                }
+                let losses = list.ports.iter().filter_map(ports::loss);
+                losses.for_each(|loss| complain("notice", &loss));
             }
-            printer.all(&chains)?
+            printer.all(&list)?
         }
     };
     print(&text)?;
@@ -97,10 +107,38 @@ fn poll(
                 return Ok(ExitCode::SUCCESS);
             }
         }
-        let next = Instant::now() + Duration::from_nanos(interval.0);
-        while following.goes_on() && Instant::now() < next {
-            std::thread::sleep(PERIOD.min(next.saturating_duration_since(Instant::now())));
+        following.wait(Duration::from_nanos(interval.0));
+    }
+    following.ended()
+}
+
+/// Prints the ports, once or at an interval: all, or the one of this name.
+fn get_ports(client: &mut Client, args: &GetArgs) -> Result<ExitCode, CliError> {
+    let mut ports = || -> Result<Vec<message::Port>, CliError> {
+        let mut ports = client.list()?.ports;
+        if let Some(name) = &args.name {
+            ports.retain(|port| port.name == *name);
+            if ports.is_empty() {
+                return Err(ClientError::NotFound(format!("there is no port {name}")).into());
+            }
         }
+        Ok(ports)
+    };
+    if !args.watch {
+        print(&print_ports(&ports()?, args.output, (true, false))?)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let interval = args
+        .interval
+        .map_or(SECOND, |interval| Duration::from_nanos(interval.0));
+    let (mut following, mut is_first) = (Following::start()?, true);
+    while following.goes_on() {
+        let text = print_ports(&ports()?, args.output, (is_first, true))?;
+        is_first = false;
+        if !following.print(&text)? {
+            return Ok(ExitCode::SUCCESS);
+        }
+        following.wait(interval);
     }
     following.ended()
 }
@@ -231,6 +269,14 @@ impl Following {
     fn goes_on(&mut self) -> bool {
         self.is_read = self.is_read && has_reader();
         self.is_read && !self.stop.load(Ordering::Relaxed)
+    }
+
+    /// Waits for this time, or until it goes on no more.
+    fn wait(&mut self, time: Duration) {
+        let next = Instant::now() + time;
+        while self.goes_on() && Instant::now() < next {
+            std::thread::sleep(PERIOD.min(next.saturating_duration_since(Instant::now())));
+        }
     }
 
     /// Result of the command: an error if neither a signal nor the reader ended it, but the server.

@@ -1,7 +1,7 @@
 //! Chains and events for people and programs.
 
 use super::args::{EventFormat, Format};
-use super::view::{self, ChainView, EventView, ListView};
+use super::view::{self, ChainView, EventView, ListView, PortView};
 use super::yaml::to_yaml;
 use crate::dates::timestamp;
 use crate::error::CliError;
@@ -58,11 +58,14 @@ impl ChainPrinter {
         }
     }
 
-    /// Formats all chains.
+    /// Formats all chains; in a document, also the ports.
     ///
     /// # Errors
     /// They cannot be serialised.
-    pub fn all(&mut self, chains: &[message::Chain]) -> Result<String, CliError> {
+    pub fn all(
+        &mut self,
+        message::ListResponse { chains, ports, .. }: &message::ListResponse,
+    ) -> Result<String, CliError> {
         match self.format {
             Format::Table | Format::Wide => {
                 // The heads fit the widest of all chains.
@@ -71,6 +74,7 @@ impl ChainPrinter {
             }
             _ => self.document(&ListView {
                 chains: chains.iter().map(ChainView::from).collect(),
+                ports: ports.iter().map(PortView::from).collect(),
             }),
         }
     }
@@ -154,11 +158,6 @@ fn cells(chain: &message::Chain, is_gone: bool) -> [String; COLUMNS.len()] {
     let cores = chain.cores.clone().unwrap_or_default();
     let placement = chain.placement.clone().unwrap_or_default();
     let time = |nanos: Option<u64>| nanos.map_or_else(none, |nanos| Nanos(nanos).to_string());
-    let met = match latency.met {
-        Some(true) => "yes",
-        Some(false) => "no",
-        None => "-",
-    };
     [
         chain.name.clone(),
         if is_gone {
@@ -169,7 +168,7 @@ fn cells(chain: &message::Chain, is_gone: bool) -> [String; COLUMNS.len()] {
         .to_owned(),
         time(latency.p99_nanos),
         time(Some(latency.objective_nanos)),
-        met.to_owned(),
+        view::met(&latency).to_owned(),
         chain
             .rates
             .map_or_else(none, |rates| format!("{}pps", short(rates.offered))),
@@ -415,7 +414,12 @@ mod tests {
             ..message::Chain::default()
         };
         let chains = [chain("a"), chain("a-chain-with-a-name-of-thirty-1")];
-        let table = ChainPrinter::new(Format::Table).all(&chains).unwrap();
+        let table = ChainPrinter::new(Format::Table)
+            .all(&message::ListResponse {
+                chains: chains.into(),
+                ..message::ListResponse::default()
+            })
+            .unwrap();
         let lines: Vec<&str> = table.lines().collect();
         assert_eq!(lines.len(), 3);
         let phase = lines[0].find("PHASE").unwrap();

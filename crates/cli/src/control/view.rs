@@ -9,6 +9,54 @@ use tailwater_server::control::generated as message;
 pub struct ListView {
     /// Sorted by name.
     pub chains: Vec<ChainView>,
+    /// Ports that they share, sorted by name.
+    pub ports: Vec<PortView>,
+}
+
+/// Port.
+#[derive(Debug, Serialize)]
+pub struct PortView {
+    name: String,
+    packets: PortPacketsView,
+    interval: PortIntervalView,
+}
+
+/// Packets since the server's start.
+#[derive(Debug, Serialize)]
+struct PortPacketsView {
+    received: u64,
+    unmatched: u64,
+    lost: u64,
+    damaged: u64,
+}
+
+/// Packets in the last second.
+#[derive(Debug, Serialize)]
+struct PortIntervalView {
+    nanoseconds: u64,
+    received: u64,
+    lost: u64,
+    losing_cores: Vec<u32>,
+}
+
+impl From<&message::Port> for PortView {
+    fn from(port: &message::Port) -> PortView {
+        PortView {
+            name: port.name.clone(),
+            packets: PortPacketsView {
+                received: port.received,
+                unmatched: port.unmatched,
+                lost: port.lost,
+                damaged: port.damaged,
+            },
+            interval: PortIntervalView {
+                nanoseconds: port.interval_nanos,
+                received: port.interval_received,
+                lost: port.interval_lost,
+                losing_cores: port.losing_cores.clone(),
+            },
+        }
+    }
 }
 
 /// Chain.
@@ -79,6 +127,7 @@ struct LatencyView {
     objective_nanoseconds: u64,
     percentile: f64,
     met: Option<bool>,
+    port_lost: u64,
 }
 
 /// Packets per second in the last window.
@@ -205,6 +254,7 @@ fn latency(latency: &message::Latency) -> LatencyView {
         objective_nanoseconds: latency.objective_nanos,
         percentile: latency.percentile,
         met: latency.met,
+        port_lost: latency.port_lost,
     }
 }
 
@@ -228,6 +278,16 @@ impl From<&message::Event> for EventView {
             reason: event.reason.clone(),
             message: event.message.clone(),
         }
+    }
+}
+
+/// Verdict on an objective in a word: `port` if it is unknown since the port lost packets that may be the chain's.
+pub fn met(latency: &message::Latency) -> &'static str {
+    match latency.met {
+        Some(true) => "yes",
+        Some(false) => "no",
+        None if latency.port_lost > 0 => "port",
+        None => "-",
     }
 }
 

@@ -328,6 +328,7 @@ fn without_packets(policy: &PolicyResult, slo: &SloReport) -> Option<String> {
         NoVerdict::NoPackets => "no packets arrived for the chain".to_owned(),
         NoVerdict::AllDropped => format!("the chain dropped all {} packets", thousands(policy.offered)),
         NoVerdict::TooFewPackets => too_few(owed, slo.percentile),
+        NoVerdict::PortLoss => "the port lost packets".to_owned(),
     })
 }
 

@@ -174,6 +174,16 @@ fn configuration(snapshot: &Snapshot, encoder: &mut DescriptorEncoder) -> fmt::R
         };
         labelled(&mut family, Some(name), None, |metric| metric.encode_gauge(&is_kept))?;
     }
+    let help = "1 if the last window met the chain's objective, 0 if not; absent if that is unknown";
+    let mut family = encoder.encode_descriptor("objective_met", help, None, MetricType::Gauge)?;
+    for (name, chain) in &snapshot.chains {
+        let is_met = match chain.objective_met().status {
+            ConditionStatus::True => 1,
+            ConditionStatus::False => 0,
+            ConditionStatus::Unknown => continue,
+        };
+        labelled(&mut family, Some(name), None, |metric| metric.encode_gauge(&is_met))?;
+    }
     let help = "Applies, by outcome";
     let mut family = encoder.encode_descriptor("server_applies", help, None, MetricType::Counter)?;
     let applies = snapshot.applies;

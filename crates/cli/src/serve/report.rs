@@ -7,7 +7,7 @@ use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tailwater_dataplane::cores::format_list;
-use tailwater_dataplane::report::RunReport;
+use tailwater_dataplane::report::{NoVerdict, RunReport};
 use tailwater_dataplane::shared_port::SharedPort;
 use tailwater_server::live::EndedChain;
 
@@ -88,6 +88,7 @@ impl ChainReport<'_> {
                 _ if self.failure.is_some() => "FAILED".to_owned(),
                 Some(true) => "yes".to_owned(),
                 Some(false) => "NO".to_owned(),
+                None if self.report.no_verdict == Some(NoVerdict::PortLoss) => "port".to_owned(),
                 None => "no verdict".to_owned(),
             },
         ]

@@ -16,6 +16,8 @@ pub struct Sample {
     pub chains: Vec<ChainSample>,
     /// Cores.
     pub cores: Vec<CoreSample>,
+    /// Ports, sorted by name.
+    pub ports: Vec<PortSample>,
     /// Events that are kept, oldest first.
     pub events: Vec<EventSample>,
 }
@@ -39,6 +41,8 @@ pub struct ChainSample {
     pub objective: Nanos,
     /// Whether it is met.
     pub is_met: Option<bool>,
+    /// Packets that its port lost meanwhile, and that may be its own.
+    pub port_lost: u64,
     /// Dedicated cores.
     pub cores: Vec<u32>,
     /// Auxiliary cores in use, on average.
@@ -90,6 +94,17 @@ pub struct CoreSample {
     pub busy: Nanos,
     /// Chains that are placed on it.
     pub chains: Vec<String>,
+}
+
+/// Port at one time.
+#[derive(Clone, Debug, Default)]
+pub struct PortSample {
+    /// Name.
+    pub name: String,
+    /// Packets per second that it lost in the last second.
+    pub rate: f64,
+    /// Packets that it has lost.
+    pub lost: u64,
 }
 
 /// Event.

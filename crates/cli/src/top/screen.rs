@@ -1,6 +1,6 @@
 //! Drawing of the screen.
 
-use super::sample::{ChainSample, Rates};
+use super::sample::{ChainSample, PortSample, Rates};
 use super::state::{Page, State};
 use crate::text::short;
 use ratatui::Frame;
@@ -94,16 +94,28 @@ fn heading(state: &State, position: Option<(usize, usize)>, look: Look) -> Parag
                 .filter_map(|chain| chain.rates)
                 .map(|rates| rates[0])
                 .sum();
-            let is_bad = missed > 0 || lost > 0.0;
+            let is_bad = missed > 0 || lost > 0.0 || sample.ports.iter().any(|port| port.rate > 0.0);
             let text = format!(
-                "{} packets/s offered, {} lost/s, {missed} objectives missed",
+                "{} packets/s offered, {} lost/s, {missed} objectives missed{}",
                 short(offered),
-                short(lost)
+                short(lost),
+                port_losses(&sample.ports)
             );
             Line::styled(text, if is_bad { look.bad() } else { look.good() })
         }
     };
     Paragraph::new(vec![Line::from(title), second])
+}
+
+/// Losses of the ports, of which no chain knows. Those that lose packets now come first.
+fn port_losses(ports: &[PortSample]) -> String {
+    let mut ports: Vec<&PortSample> = ports.iter().filter(|port| port.lost > 0 || port.rate > 0.0).collect();
+    ports.sort_by(|one, two| two.rate.total_cmp(&one.rate));
+    let losses = ports.iter().map(|port| {
+        let (rate, lost) = (short(port.rate), short(port.lost as f64));
+        format!(", port {} loses {rate}/s ({lost} so far)", port.name)
+    });
+    losses.collect()
 }
 
 fn footing(state: &State, is_recorded: bool, look: Look) -> Paragraph<'static> {
@@ -199,6 +211,7 @@ fn chain_cells(chain: &ChainSample, rates: Option<&Rates>, look: Look) -> Vec<Ce
     let met = match chain.is_met {
         Some(true) => Cell::from(Span::styled("yes", look.good())),
         Some(false) => Cell::from(Span::styled("NO", look.bad())),
+        None if chain.port_lost > 0 => Cell::from(Span::styled("port", look.bad())),
         None => Cell::from("-"),
     };
     let cause = rates.and_then(|rates| rates.late.first());
@@ -296,6 +309,7 @@ fn summary(chain: &ChainSample, rates: &Rates, look: Look) -> Paragraph<'static>
     let verdict = match chain.is_met {
         Some(true) => Span::styled("met", look.good()),
         Some(false) => Span::styled("MISSED", look.bad()),
+        None if chain.port_lost > 0 => Span::styled("unknown, its port loses packets", look.bad()),
         None => Span::raw("no verdict"),
     };
     let [p50, p99] = chain.latency.map(time);

@@ -1,7 +1,7 @@
 //! Samples of a running server, over its control socket.
 
-use super::sample::{ChainSample, CoreSample, Counters, EventSample, FunctionSample, Sample};
-use crate::control::view;
+use super::sample::{ChainSample, CoreSample, Counters, EventSample, FunctionSample, PortSample, Sample};
+use crate::control::{ports, view};
 use crate::dates::timestamp;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,7 +18,7 @@ const WAIT: Duration = Duration::from_secs(1);
 /// The connection fails.
 pub fn sample(client: &mut Client) -> Result<Sample, ClientError> {
     let health = client.health()?;
-    let chains = client.list()?.chains;
+    let list = client.list()?;
     let figures = client.figures("")?;
     let mut events = Vec::new();
     client.events(message::EventsRequest::default(), WAIT, |event| {
@@ -38,11 +38,13 @@ pub fn sample(client: &mut Client) -> Result<Sample, ClientError> {
             health.generation, health.running, health.chains
         ),
         at: Nanos(figures.unix_nanos),
-        chains: chains
+        chains: list
+            .chains
             .iter()
             .map(|chain| of_chain(chain, counters.remove(&chain.name)))
             .collect(),
         cores: figures.cores.iter().map(of_core).collect(),
+        ports: list.ports.iter().map(of_port).collect(),
         events,
     })
 }
@@ -51,7 +53,8 @@ fn of_chain(chain: &message::Chain, counters: Option<Counters>) -> ChainSample {
     let latency = chain.latency.unwrap_or_default();
     let cores = chain.cores.clone().unwrap_or_default();
     let fails = |condition: &&message::Condition| {
-        condition.status() == message::ConditionStatus::False && !condition.message.is_empty()
+        let is_unknown = condition.status() == message::ConditionStatus::Unknown;
+        (is_unknown || condition.status() == message::ConditionStatus::False) && !condition.message.is_empty()
     };
     let conditions = chain.conditions.iter().filter(fails);
     let mut notes: Vec<String> = conditions
@@ -74,6 +77,7 @@ fn of_chain(chain: &message::Chain, counters: Option<Counters>) -> ChainSample {
         latency: [latency.p50_nanos.map(Nanos), latency.p99_nanos.map(Nanos)],
         objective: Nanos(latency.objective_nanos),
         is_met: latency.met,
+        port_lost: latency.port_lost,
         cores: cores.dedicated,
         auxiliary: cores.auxiliary,
         counters,
@@ -105,6 +109,14 @@ fn of_core(core: &message::CoreFigures) -> CoreSample {
         is_auxiliary: core.role() == message::CoreRole::Auxiliary,
         busy: Nanos(core.busy_nanos),
         chains: core.chains.clone(),
+    }
+}
+
+fn of_port(port: &message::Port) -> PortSample {
+    PortSample {
+        name: port.name.clone(),
+        rate: ports::per_second(port, port.interval_lost),
+        lost: port.lost,
     }
 }
 

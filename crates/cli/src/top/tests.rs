@@ -1,4 +1,4 @@
-use super::sample::{ChainSample, CoreSample, Counters, EventSample, FunctionSample, Sample};
+use super::sample::{ChainSample, CoreSample, Counters, EventSample, FunctionSample, PortSample, Sample};
 use super::shown::text;
 use super::state::{Key, Page, State};
 use super::{recording, state};
@@ -60,6 +60,7 @@ fn sample(at: u64, packets: u64) -> Sample {
         at: Nanos(at),
         chains: vec![chain("calm", 100, packets), chain("late", 900, 2 * packets)],
         cores: vec![core(1, false, 50, &["calm", "late"]), core(3, true, 95, &[])],
+        ports: Vec::new(),
         events: vec![EventSample {
             time: "2026-01-01T00:00:00Z".to_owned(),
             is_warning: true,
@@ -110,6 +111,25 @@ fn all_chains_are_shown_with_what_matters() {
     }
     let late = line_with(&screen, "late  ");
     assert!(late.contains("████████ 450 %") && late.contains("NO"), "{late}");
+}
+
+#[test]
+fn losses_of_ports_are_shown_and_leave_no_verdict() {
+    let mut lossy = sample(2_000_000_000, 2000);
+    let port = |name: &str, rate, lost| PortSample {
+        name: name.to_owned(),
+        rate,
+        lost,
+    };
+    lossy.ports = vec![port("a", 0.0, 0), port("b", 0.0, 7), port("c", 1500.0, 20_000)];
+    (lossy.chains[0].is_met, lossy.chains[0].port_lost) = (None, 12);
+    let mut state = State::new(lossy);
+    let screen = text(&state, None, SIZE);
+    let losses = "1 objectives missed, port c loses 1.50k/s (20.0k so far), port b loses 0/s (7 so far)";
+    assert!(line_with(&screen, "objectives missed").contains(losses), "{screen}");
+    assert!(line_with(&screen, "calm").contains(" port "), "{screen}");
+    press(&mut state, &[Key::Enter]);
+    assert!(text(&state, None, SIZE).contains("objective 200us: unknown, its port loses packets"));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Loop of a core: orders, ports, and the workers' turns.
 
 use super::mailbox::{Order, Orders};
+use super::poll_gap::GapMeter;
 use super::real_time::ThreadPriority;
 use crate::clock::Clock;
 use crate::shared_port::Poller;
@@ -43,6 +44,7 @@ pub(super) struct CoreLoop {
     residents: Vec<Option<Resident>>,
     order: TurnOrder,
     busy: Arc<AtomicU64>,
+    gap: GapMeter,
     nap: Option<Nanos>,
     /// A worker waits for another core.
     waits: bool,
@@ -53,7 +55,12 @@ pub(super) struct CoreLoop {
 }
 
 impl CoreLoop {
-    pub(super) fn new(clock: Clock, orders: Orders<Order>, busy: Arc<AtomicU64>, nap: Option<Nanos>) -> CoreLoop {
+    pub(super) fn new(
+        clock: Clock,
+        orders: Orders<Order>,
+        (busy, gap): (Arc<AtomicU64>, GapMeter),
+        nap: Option<Nanos>,
+    ) -> CoreLoop {
         CoreLoop {
             clock,
             orders,
@@ -61,6 +68,7 @@ impl CoreLoop {
             residents: Vec::new(),
             order: TurnOrder::default(),
             busy,
+            gap,
             nap,
             waits: false,
             shares_at: None,
@@ -144,6 +152,7 @@ impl CoreLoop {
     /// Polls all ports. Returns `true` if packets came.
     #[inline]
     fn poll(&mut self, now: Nanos) -> bool {
+        self.gap.poll(now);
         let pollers = self.pollers.iter_mut();
         pollers.fold(false, |any, (_, poller)| poller.poll(now) || any)
     }
@@ -213,6 +222,7 @@ impl CoreLoop {
         match turn {
             HostedTurn::Worked(end) => {
                 resident.busy = true;
+                self.gap.hold(resident.feeds.chain);
                 self.order.charge(position, end.saturating_sub(now));
             }
             HostedTurn::Waits => {

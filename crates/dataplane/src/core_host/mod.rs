@@ -4,6 +4,7 @@
 //! - `core_loop`: the loop of a core.
 //! - `auxiliary_core`: the loop of an auxiliary core.
 //! - `mailbox`: orders to it, between two turns.
+//! - `poll_gap`: the longest time in which it polled no port.
 //! - `real_time`: its priority while functions in processes of their own take turns with it.
 //!
 //! Workers on a core are those of any number of chains. Their order is decided by [`tailwater_policy::turns`], and the
@@ -12,6 +13,7 @@
 mod auxiliary_core;
 mod core_loop;
 mod mailbox;
+mod poll_gap;
 mod real_time;
 
 use crate::clock::Clock;
@@ -26,6 +28,8 @@ use crate::worker::hosted::{Feeds, Hosted};
 use auxiliary_core::{AuxiliaryLoop, AuxiliaryOrder, HostedAuxiliary};
 use core_loop::CoreLoop;
 use mailbox::{Mailbox, Order, Orders, mailbox};
+pub use poll_gap::PollGap;
+use poll_gap::{GapMeter, LongestGap};
 pub(crate) use real_time::RealTimeCore;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -51,6 +55,8 @@ pub(crate) const HELPER_PRIORITY: u8 = 1;
 pub struct CoreHost {
     clock: Clock,
     cores: Vec<HostedCore<Order>>,
+    /// Longest gap between two polls of each core, in the same order.
+    gaps: Vec<Arc<LongestGap>>,
     auxiliary: Vec<(HostedCore<AuxiliaryOrder>, Waker)>,
     pool: Option<AuxiliaryPool>,
     ports: AtomicU64,
@@ -155,16 +161,20 @@ impl CoreHost {
         let mut host = CoreHost {
             clock: clock.clone(),
             cores: Vec::new(),
+            gaps: Vec::new(),
             auxiliary: Vec::new(),
             pool: None,
             ports: AtomicU64::new(0),
         };
         for &number in &config.cores {
+            let gap = Arc::<LongestGap>::default();
+            let meter = GapMeter::new(Arc::clone(&gap));
             let core = HostedCore::start(("core", number), |orders, busy| {
-                let core = CoreLoop::new(clock.clone(), orders, busy, config.nap);
+                let core = CoreLoop::new(clock.clone(), orders, (busy, meter), config.nap);
                 || core.run()
             })?;
             host.cores.push(core);
+            host.gaps.push(gap);
         }
         for &number in &config.auxiliary {
             let (sleeper, waker) = park(config.park);
@@ -210,6 +220,11 @@ impl CoreHost {
     pub fn busy(&self) -> impl Iterator<Item = (usize, Nanos)> {
         let auxiliary = self.auxiliary.iter().map(|(core, _)| core.busy());
         self.cores.iter().map(HostedCore::busy).chain(auxiliary)
+    }
+
+    /// Longest time between two polls of each dedicated core since the last call.
+    pub fn take_poll_gaps(&self) -> impl Iterator<Item = PollGap> {
+        self.cores().zip(&self.gaps).map(|(core, gap)| gap.take(core))
     }
 
     /// Opens a port that chains on these cores share: each core has a poller. The number of pollers in `config` is

@@ -86,8 +86,10 @@ pub(crate) struct OnHost<'h> {
     pub(crate) host: &'h CoreHost,
     /// The chain's share of each core.
     pub(crate) share: TurnShare,
-    /// Shared port, and the chain's slot there, if workers get packets only from it.
-    pub(crate) only: Option<(usize, Slot)>,
+    /// Shared port, and the chain's slot there.
+    pub(crate) chain: (usize, Slot),
+    /// Workers get packets only from that port.
+    pub(crate) is_only_source: bool,
     /// Flags of the workers, and their heir.
     pub(crate) ends: RunEnds,
     /// Inheritance of the chain, if it takes the place of another one.
@@ -240,9 +242,13 @@ fn host<'scope>(on_host: &OnHost<'_>, (core, number): (usize, usize), worker: An
         AnyWorker::External(worker) => Box::new(HostedWorker::new(*worker, of_run, results, inheritance)),
     };
     // Without such a core the worker is dropped, and with it the sender of results.
-    let only = on_host.only.as_ref();
-    let only = only.and_then(|(port, slot)| Some((*port, slot.get()?)));
-    let _ = on_host.host.run(core, worker, on_host.share, Feeds { only });
+    let (port, slot) = &on_host.chain;
+    let chain = slot.get().map(|slot| (*port, slot));
+    let feeds = Feeds {
+        only: chain.filter(|_| on_host.is_only_source),
+        chain,
+    };
+    let _ = on_host.host.run(core, worker, on_host.share, feeds);
     (format!("worker-{core}"), Started::Hosted(result))
 }
 

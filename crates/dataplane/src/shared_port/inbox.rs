@@ -204,6 +204,15 @@ impl Outlet {
         self.lost += 1;
     }
 
+    /// Counts packets that the port lost, and that could only be the chain's, as found its ring full. Returns `false` if
+    /// the chain has ended.
+    #[cold]
+    pub(crate) fn lose_unreceived(&mut self, packets: u64) -> bool {
+        let has_ended = self.to.is_closed();
+        self.lost += if has_ended { 0 } else { packets };
+        !has_ended
+    }
+
     /// Takes an empty list, if there is one and so many further packets may wait for the worker.
     #[inline]
     fn take_spare(&mut self, wanted: usize, pool: &mut BufferPool) -> Option<List> {

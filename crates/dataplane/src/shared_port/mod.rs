@@ -210,10 +210,23 @@ pub struct SharedPortCounts {
     pub delivered: u64,
     /// Packets that no chain matched.
     pub unmatched: u64,
-    /// Packets lost before their chain was known.
+    /// Packets lost before their chain was known. If a chain gets all packets of the port, they are in its books, too.
     pub lost: u64,
     /// Packets dropped because the device found their checksum wrong.
     pub damaged: u64,
+}
+
+/// Packets that one poller's queue of a shared port has lost on reception, since this process began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UnreceivedCounts {
+    /// Packets that arrived, lost ones included.
+    pub arrived: u64,
+    /// Packets lost: the queue's ring was full, or they came in several buffers and were too long for one.
+    pub lost: u64,
+    /// Of these, packets in no chain's books.
+    pub unattributed: u64,
+    /// Of these, packets lost on a queue that the device does not report. They are counted at the first one.
+    pub on_any_queue: u64,
 }
 
 /// Cause why a chain cannot use a shared port.
@@ -339,6 +352,25 @@ impl SharedPort {
             lost: before.lost + sum(|own| &own.lost),
             damaged: before.damaged + sum(|own| &own.damaged),
         }
+    }
+
+    /// Packets that each poller's queue has lost on reception, in the order of the host's dedicated cores.
+    pub fn unreceived(&self) -> impl Iterator<Item = UnreceivedCounts> {
+        self.counters.iter().map(|own| {
+            let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+            UnreceivedCounts {
+                lost: of(&own.unreceived),
+                unattributed: of(&own.unattributed),
+                on_any_queue: of(&own.on_any_queue),
+                // Last: never fewer than those lost of them.
+                arrived: of(&own.received),
+            }
+        })
+    }
+
+    /// Number of the port on its host, as [`PollGap`](crate::core_host::PollGap) names it.
+    pub fn number(&self) -> usize {
+        self.control.number()
     }
 
     /// Passes samples of the chains' packets since the last call to `each`.

@@ -47,6 +47,11 @@ pub(crate) struct PollerCounters {
     pub(crate) unmatched: AtomicU64,
     /// Packets lost before their chain was known: the port's ring was full, or they were in several buffers.
     pub(crate) lost: AtomicU64,
+    /// Of the lost packets, those that the port itself lost on reception.
+    pub(crate) unreceived: AtomicU64,
+    /// Of these, those that are in no chain's books, and those lost on a queue that the device does not report.
+    pub(crate) unattributed: AtomicU64,
+    pub(crate) on_any_queue: AtomicU64,
     pub(crate) damaged: AtomicU64,
     /// Packets that waited while the poller was paused.
     pub(crate) waited: AtomicU64,
@@ -204,8 +209,26 @@ impl Poller {
     fn count(&mut self, received: Received) {
         let counters = &self.counters;
         add(&counters.received, received.offered);
-        add(&counters.lost, received.lost_ring_full + received.refused.in_pieces);
         add(&counters.damaged, received.refused.damaged);
+        let lost = received.lost_ring_full + received.refused.in_pieces;
+        if lost > 0 {
+            self.count_unreceived(lost, received.lost_on_any_queue);
+        }
+    }
+
+    /// Counts packets that the port lost on reception. They are a chain's own only if it gets all packets of the port.
+    #[cold]
+    fn count_unreceived(&mut self, lost: u64, on_any_queue: u64) {
+        let counters = &self.counters;
+        add(&counters.lost, lost);
+        add(&counters.unreceived, lost);
+        add(&counters.on_any_queue, on_any_queue);
+        let only = self
+            .rules
+            .only_of_all()
+            .and_then(|slot| self.outlets.get_mut(slot)?.as_mut());
+        let is_attributed = only.is_some_and(|outlets| outlets.home.lose_unreceived(lost));
+        add(&counters.unattributed, if is_attributed { 0 } else { lost });
     }
 
     /// Passes the batch on.

@@ -226,6 +226,12 @@ impl ChainRules {
         self.drops_unmatched
     }
 
+    /// Slot of the chain that gets every packet, if one does.
+    #[inline]
+    pub(super) fn only_of_all(&self) -> Option<usize> {
+        self.of_all.filter(|_| self.ended == 0).map(usize::from)
+    }
+
     /// Returns `true` if there is only one chain.
     #[inline]
     pub fn is_one(&self) -> bool {

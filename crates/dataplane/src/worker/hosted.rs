@@ -32,6 +32,8 @@ pub(crate) struct Feeds {
     /// Shared port and slot whose packets are all that the worker gets. It needs a turn only when there are some, and
     /// now and then. `None`: it gets a turn in every round.
     pub(crate) only: Option<(usize, usize)>,
+    /// Shared port and slot of its chain, as long as it has one.
+    pub(crate) chain: Option<(usize, usize)>,
 }
 
 /// Worker that a core's thread runs in turns with others.

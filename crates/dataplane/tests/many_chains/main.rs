@@ -14,6 +14,7 @@ use common::alone;
 use rig::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 use tailwater_dataplane::kept_packets::{KeptConfig, KeptObserver, KeptRecord};
 use tailwater_dataplane::shared_port::Unmatched;
 use tailwater_dataplane::{RunConfig, RunError, RunPlan};
@@ -80,6 +81,17 @@ fn a_chain_in_overload_takes_no_packet_from_another() {
     let spec = chain("10.0.0.0/16", "{synthetic: {cycles: 200000}}", "250ms");
     let slow = server.start_plan(RunPlan::new(spec, config).unwrap(), None);
     let other = server.run("10.1.0.0/16", "{forward: }", 1);
+    // The time between two polls of the core is a turn of the slow chain.
+    let holder = Some((server.port.number(), slow.withdrawal.slot().unwrap()));
+    let began = Instant::now();
+    while !server
+        .host
+        .take_poll_gaps()
+        .any(|gap| gap.chain == holder && gap.length > Nanos::ZERO)
+    {
+        assert!(began.elapsed() < PATIENCE, "no gap is of the slow chain");
+        std::thread::sleep(Duration::from_millis(1));
+    }
     server.await_received(100_000);
     let other = other.drain().unwrap();
     let slow = slow.drain().unwrap();

@@ -20,7 +20,7 @@ pub use ways::{CacheClass, CacheWays};
 
 use crate::admission::Capacity;
 use crate::chain::AppliedChain;
-use crate::details::CoreDetails;
+use crate::details::{CoreDetails, PortDetails};
 use crate::events::Severity;
 use crate::machine::{ChainObservation, ChainState, Machine, MachineNote, Refusal};
 use crate::take_over::fields::{FinalCounts, HandedOver, MachineOffer, TakenOver};
@@ -241,6 +241,10 @@ impl<M: Machine, A: CachePartitioner> Machine for DividedMachine<M, A> {
 
     fn cores(&self) -> Vec<CoreDetails> {
         self.machine.cores()
+    }
+
+    fn ports(&self) -> Vec<PortDetails> {
+        self.machine.ports()
     }
 
     fn offer(&mut self) -> Result<MachineOffer, Refusal> {

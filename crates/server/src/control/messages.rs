@@ -5,7 +5,7 @@ use crate::admission::{Placement, Promise};
 use crate::cache::{CacheClass, CacheWays};
 use crate::chain::Manifest;
 use crate::configuration::ControlError;
-use crate::details::{CoreDetails, CoreRole, FunctionDetails};
+use crate::details::{CoreDetails, CoreRole, FunctionDetails, PortDetails};
 use crate::events::{Event, Severity, start_of};
 use crate::machine::{LatencyObservation, PacketRates};
 use crate::request::{Applied, ApplyRequest, Outcome};
@@ -166,6 +166,21 @@ pub(super) fn core(details: &CoreDetails, chains: Vec<String>) -> message::CoreF
     }
 }
 
+/// Message of a port.
+pub(super) fn port(details: &PortDetails) -> message::Port {
+    message::Port {
+        name: details.name.clone(),
+        received: details.received,
+        unmatched: details.unmatched,
+        lost: details.lost,
+        damaged: details.damaged,
+        interval_nanos: details.interval.0,
+        interval_received: details.interval_received,
+        interval_lost: details.interval_lost,
+        losing_cores: details.losing_cores.clone(),
+    }
+}
+
 fn cache(cache: &CacheWays) -> message::Cache {
     let class = match cache.class {
         CacheClass::Reserved => message::CacheClass::Reserved,
@@ -207,6 +222,7 @@ fn latency_message(latency: &LatencyObservation, slo: &Slo) -> message::Latency 
         objective_nanos: slo.budget().0,
         percentile: slo.percentile,
         met: latency.met,
+        port_lost: latency.port_lost,
     }
 }
 

@@ -103,6 +103,7 @@ impl Control for Service {
         Ok(Response::new(message::ListResponse {
             chains: snapshot.chains.values().map(|chain| messages::chain(chain)).collect(),
             generation: snapshot.generation,
+            ports: snapshot.ports.iter().map(messages::port).collect(),
         }))
     }
 

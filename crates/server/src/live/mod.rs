@@ -14,6 +14,7 @@ mod news;
 mod offloading;
 mod options;
 mod outputs;
+mod port_losses;
 mod profiling;
 mod reading;
 mod running;
@@ -30,10 +31,11 @@ pub use running::window_latency;
 
 use crate::admission::Capacity;
 use crate::chain::AppliedChain;
-use crate::details::CoreDetails;
+use crate::details::{CoreDetails, PortDetails};
 use crate::machine::{ChainObservation, ChainState, Machine, MachineNote, Refusal};
 use crate::take_over::fields::{FinalCounts, HandedOver, MachineOffer, TakenOver};
 use deferred::TakingOver;
+use port_losses::PortLosses;
 use profiling::core_to_profile;
 use reading::{ChainReader, cores_of};
 use running::RunningChain;
@@ -102,6 +104,9 @@ pub struct LiveMachine {
     origin: Nanos,
     /// News of the ports.
     notes: Vec<MachineNote>,
+    losses: PortLosses,
+    /// Chains started in the change under way, if there is one.
+    started: Option<Vec<String>>,
     taking_over: TakingOver,
 }
 
@@ -174,6 +179,8 @@ impl LiveMachine {
             figures: Figures::default(),
             origin,
             notes: Vec::new(),
+            losses: PortLosses::default(),
+            started: None,
             taking_over: TakingOver::new(is_paused),
         })
     }
@@ -214,6 +221,7 @@ impl LiveMachine {
         let end = chain.join();
         if let Some(mut report) = end.report {
             ended::add_to_report(&mut report, &chain.carried);
+            port_losses::judge_report(&mut report, &chain);
             (self.on_end.0)(EndedChain {
                 name: chain.name().to_owned(),
                 cores: chain.cores().to_vec(),
@@ -316,11 +324,18 @@ impl Machine for LiveMachine {
     }
 
     fn begin_change(&mut self, is_first: bool) {
+        self.started.get_or_insert_default();
         self.ports.values().for_each(|port| port.begin_change(is_first));
     }
 
     fn complete_change(&mut self) {
         self.ports.values().for_each(|port| port.end_change());
+        // Their packets come from now on.
+        for name in self.started.take().unwrap_or_default() {
+            if let Some(chain) = self.chains.get_mut(&name) {
+                chain.port_losses.restart();
+            }
+        }
     }
 
     fn start(&mut self, chain: &AppliedChain) -> Result<(), Refusal> {
@@ -366,9 +381,14 @@ impl Machine for LiveMachine {
         details::of_cores(&self.host)
     }
 
+    fn ports(&self) -> Vec<PortDetails> {
+        self.port_details()
+    }
+
     fn observe(&mut self) -> Vec<ChainObservation> {
         self.reap();
         self.monitor_ports();
+        self.observe_port_losses();
         self.monitor_externals();
         self.read_flow_samples();
         let mut observations = Vec::new();

@@ -5,6 +5,7 @@ use super::details;
 use super::ended::CarriedCounts;
 use super::figures::{ChainFigures, Latest};
 use super::news::is_of_state;
+use super::port_losses::{UnattributedLosses, verdict_with_losses};
 use crate::details::TracedChain;
 use crate::machine::{
     ChainLoad, ChainObservation, ChainState, CoreUse, LatencyObservation, MissedShares, PacketCounts, PacketRates,
@@ -65,6 +66,8 @@ pub(super) struct RunningChain {
     weight: u32,
     /// Recent packets by class of flows.
     pub(super) classes: RecentClasses,
+    /// Packets that its port lost, and that may be its own.
+    pub(super) port_losses: UnattributedLosses,
 }
 
 /// Lines for the user that nobody has taken yet.
@@ -178,8 +181,11 @@ impl RunningChain {
             news: news.unwrap_or_default(),
             weight: from.weight,
             classes: RecentClasses::default(),
+            port_losses: UnattributedLosses::new(from.port),
         };
         chain.await_start()?;
+        // Packets lost before are in no verdict.
+        chain.port_losses = UnattributedLosses::new(from.port);
         Ok(chain)
     }
 
@@ -390,9 +396,18 @@ impl RunningChain {
             lost: packets.lost,
         });
         if let Some(progress) = latest.as_ref() {
-            observation.total = total_latency(progress, slo, observation.packets);
+            observation.total = total_latency(progress, slo, observation.packets, self.port_losses.since_start());
             let window = progress.window.filter(|_| end.is_none());
-            observation.latency = window.map_or(observation.latency, |window| window_latency(&window, slo));
+            if let Some(window) = &window {
+                let port_lost = self.port_losses.in_window(window.index);
+                let counts = [window.late + window.lost, window.delivered + window.lost];
+                let latency = window_latency(window, slo);
+                observation.latency = LatencyObservation {
+                    met: verdict_with_losses(latency.met, counts, port_lost, slo.percentile),
+                    port_lost,
+                    ..latency
+                };
+            }
             observation.rates = window.map(|window| rates(&window));
             observation.work = window.map(|window| WindowWork {
                 index: window.index,
@@ -427,19 +442,23 @@ pub fn window_latency(window: &LastWindow, slo: &Slo) -> LatencyObservation {
         objective: slo.budget(),
         met: window.slo_met,
         missed: missed_shares([window.delivered, window.lost, window.late]),
+        port_lost: 0,
     }
 }
 
-/// Latency since the start.
-fn total_latency(progress: &Progress, slo: &Slo, packets: PacketCounts) -> LatencyObservation {
+/// Latency since the start. The chain's port lost `port_lost` packets since then.
+fn total_latency(progress: &Progress, slo: &Slo, packets: PacketCounts, port_lost: u64) -> LatencyObservation {
     let is_known = progress.packets.delivered > 0;
     let at = || progress.latency.percentile(slo.percentile);
+    let met = is_known.then(|| at() <= slo.budget() && lost_is_within(slo.percentile, packets));
+    let late = progress.late_by_cause.values().sum::<u64>().max(packets.lost);
     LatencyObservation {
         p50: is_known.then_some(progress.p50),
         p99: is_known.then_some(progress.p99),
         objective: slo.budget(),
-        met: is_known.then(|| at() <= slo.budget() && lost_is_within(slo.percentile, packets)),
+        met: verdict_with_losses(met, [late, packets.delivered + packets.lost], port_lost, slo.percentile),
         missed: MissedShares::default(),
+        port_lost,
     }
 }
 

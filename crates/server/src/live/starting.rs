@@ -119,6 +119,9 @@ impl LiveMachine {
         started.carried = self.taking_over.forget(&chain.name);
         // The chain that had its slot before may have left samples.
         self.read_flow_samples();
+        if let Some(started) = &mut self.started {
+            started.push(chain.name.clone());
+        }
         if let Some(ended) = self.chains.insert(chain.name.clone(), started) {
             self.tell_end(ended);
         }
@@ -142,6 +145,9 @@ impl LiveMachine {
             self.leaving.push(old);
         }
         self.read_flow_samples();
+        if let Some(started) = &mut self.started {
+            started.push(chain.name.clone());
+        }
         self.chains.insert(chain.name.clone(), started);
         self.show();
         Ok(())

@@ -40,6 +40,7 @@ impl<M: Machine, S: Store> Manager<M, S> {
         }
         self.forget_promises();
         self.table.store_cores(self.machine.cores(), now);
+        self.table.store_ports(self.machine.ports());
         self.table.publish(self.current.generation);
     }
 

@@ -1,7 +1,7 @@
 //! Statuses of a server's chains and its events, published as snapshots.
 
 use crate::configuration::Configuration;
-use crate::details::CoreDetails;
+use crate::details::{CoreDetails, PortDetails};
 use crate::events::{EventRing, Severity};
 use crate::machine::ChainObservation;
 use crate::status::{Applies, BrokenPromise, ChainStatus, ConditionStatus, Phase, Snapshot};
@@ -16,6 +16,7 @@ pub(super) struct StatusTable {
     started: Nanos,
     chains: BTreeMap<String, Arc<ChainStatus>>,
     cores: (Arc<[CoreDetails]>, Nanos),
+    ports: Arc<[PortDetails]>,
     events: EventRing,
     applies: Applies,
     revision: u64,
@@ -29,6 +30,7 @@ impl StatusTable {
             started,
             chains: BTreeMap::new(),
             cores: Default::default(),
+            ports: Default::default(),
             events: EventRing::default(),
             applies: Applies::default(),
             revision: 0,
@@ -44,6 +46,7 @@ impl StatusTable {
             chains: self.chains.clone(),
             cores: Arc::clone(&self.cores.0),
             cores_read: self.cores.1,
+            ports: Arc::clone(&self.ports),
             applies: self.applies,
             events: self.events.clone(),
         }
@@ -61,6 +64,11 @@ impl StatusTable {
     /// Stores the work of the machine's cores.
     pub(super) fn store_cores(&mut self, cores: Vec<CoreDetails>, now: Nanos) {
         self.cores = (cores.into(), now);
+    }
+
+    /// Stores the packets of the machine's ports.
+    pub(super) fn store_ports(&mut self, ports: Vec<PortDetails>) {
+        self.ports = ports.into();
     }
 
     /// Counts an apply, which was accepted or refused.
@@ -135,14 +143,14 @@ impl StatusTable {
             return;
         };
         let status = Arc::make_mut(status);
-        let before = status.objective_met().status;
+        let before = status.known_objective;
         if status.store(observation, now) {
             self.revision += 1;
             status.revision = self.revision;
         }
         let after = status.objective_met().clone();
         let name = status.chain.name.clone();
-        if before != after.status {
+        if before != status.known_objective {
             let (severity, reason) = match after.status {
                 ConditionStatus::False => (Severity::Warning, "ObjectiveMissed"),
                 ConditionStatus::True => (Severity::Normal, "ObjectiveMet"),
