@@ -5,10 +5,12 @@ use crate::memory;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::fs;
 use std::io;
+use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 use tailwater_dataplane::reload_watcher;
 use tailwater_files::stop_requested;
 
@@ -88,16 +90,58 @@ fn is_ignored(signal: i32) -> bool {
 /// Does work that cannot be stopped, on a thread of its own; `None` once a signal set `stop`. The thread is then
 /// abandoned, and ends with the program.
 pub fn unless_stopped<T: Send + 'static>(stop: &AtomicBool, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    let (work, done) = sending(work);
+    wait(stop, Duration::ZERO, std::thread::spawn(work), &done)
+}
+
+/// Executes a command that does not read the stop flag, or not always, on a thread of its own. After a signal it has
+/// `time` to end by itself; then the thread is abandoned, and ends with the program.
+///
+/// # Errors
+/// Those of the command, a signal ended it, or there is no thread.
+pub fn until_stopped(
+    time: Duration,
+    command: impl FnOnce() -> Result<ExitCode, CliError> + Send + 'static,
+) -> Result<ExitCode, CliError> {
+    /// Size of the stack in bytes, as that of the first thread.
+    const STACK: usize = 8 << 20;
+    let stop = stop_on_signals()?;
+    let (command, done) = sending(command);
+    let thread = std::thread::Builder::new().name("main".to_owned()).stack_size(STACK);
+    let thread = thread.spawn(command).map_err(|error| {
+        let limits = "out of memory, or a limit of this user's processes (ulimit -v, -u)";
+        CliError::Exhausted(format!("the command's thread cannot be started: {limits}: {error}"))
+    })?;
+    wait(&stop, time, thread, &done).unwrap_or_else(|| {
+        let message = "interrupted before the result was complete";
+        Err(CliError::Stopped(message.to_owned()))
+    })
+}
+
+/// Returns work that sends its result, and the receiver.
+fn sending<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> (impl FnOnce() + Send + 'static, Receiver<T>) {
     let (sender, done) = channel();
-    let worker = std::thread::spawn(move || {
+    let work = move || {
         // The receiver may be gone.
         let _ = sender.send(work());
-    });
+    };
+    (work, done)
+}
+
+/// Waits for a worker's result; `None` if it has sent none within `time` after a signal.
+fn wait<T>(stop: &AtomicBool, time: Duration, worker: JoinHandle<()>, done: &Receiver<T>) -> Option<T> {
+    let mut stopped: Option<Instant> = None;
     loop {
         match done.recv_timeout(PAUSE) {
             Ok(result) => return Some(result),
             // Short memory sets the flag, too, so that the command goes on with what it has.
-            Err(RecvTimeoutError::Timeout) if stop.load(Ordering::Relaxed) && !memory::is_short() => return None,
+            Err(RecvTimeoutError::Timeout) if stop.load(Ordering::Relaxed) && !memory::is_short() => {
+                if stopped.get_or_insert_with(Instant::now).elapsed() >= time {
+                    return None;
+                }
+            }
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => match worker.join() {
                 Err(panic) => std::panic::resume_unwind(panic),

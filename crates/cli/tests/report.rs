@@ -185,18 +185,16 @@ fn runs_are_compared() {
     let (code, table, _) = diff(&[&before, &after]);
     assert_eq!(code, Some(1), "{table}");
     assert!(table.contains("p50_us higher, p99_us higher"), "{table}");
-    let (code, json, _) = diff(&[
-        &"--before",
-        &after,
-        &after,
-        &after,
-        &"--after",
-        &before,
-        &before,
-        &before,
-        &"-o",
-        &"json",
-    ]);
+    // Runs of their own have other durations.
+    let three = |name: &str, run: &serde_json::Value| {
+        [1.0, 2.0, 3.0].map(|more| {
+            let mut run = run.clone();
+            run["duration_s"] = (run["duration_s"].as_f64().unwrap() + more).into();
+            folder.write(&format!("{name}-{more}.json"), run.to_string())
+        })
+    };
+    let ([a, b, c], [d, e, f]) = (three("after", &other), three("before", &run));
+    let (code, json, _) = diff(&[&"--before", &a, &b, &c, &"--after", &d, &e, &f, &"-o", &"json"]);
     assert_eq!(code, Some(1), "{json}");
     let document: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(document["different"], true);
@@ -213,6 +211,35 @@ fn runs_are_compared() {
     for name in chain.as_object().unwrap().keys().chain(p99.as_object().unwrap().keys()) {
         assert!(page.contains(name), "{name}");
     }
+
+    // Copies show nothing of how runs vary: they count as one.
+    let (code, json, notices) = diff(&[&"--before", &a, &a, &a, &"--after", &d, &d, &d, &"-o", &"json"]);
+    let document: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let chain = &document["chains"][0];
+    let counted = (&chain["method"], &chain["runs_before"], &chain["runs_after"]);
+    assert_eq!(
+        (code, counted),
+        (Some(1), (&"block-bootstrap".into(), &1.into(), &1.into()))
+    );
+    assert_eq!(
+        notices.matches("given 3 times, or copied: counted as one run").count(),
+        2,
+        "{notices}"
+    );
+    let (code, table, notices) = diff(&[
+        &"--tolerance",
+        &"1e-9%",
+        &"--before",
+        &a,
+        &b,
+        &c,
+        &"--after",
+        &c,
+        &a,
+        &b,
+    ]);
+    assert_eq!(code, Some(0), "{table}");
+    assert_eq!(notices.matches("have the same content").count(), 3, "{notices}");
 
     other["chain"] = "another".into();
     let another = folder.write("another.json", other.to_string());
