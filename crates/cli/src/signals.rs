@@ -1,10 +1,12 @@
 //! Signals that end a command, or reload the files of a run.
 
+mod stop;
+
 use crate::error::CliError;
 use crate::memory;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::fs;
-use std::io;
+use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -55,7 +57,7 @@ pub fn survive_file_limit() -> Result<(), CliError> {
 }
 
 /// Returns the flag that SIGINT and SIGTERM set, which also [ends](stop_requested) reading and writing of pipes. A
-/// second signal kills the process. A signal that the parent made the process ignore, as shells do with SIGINT for
+/// second signal, 0.2 s later or more, kills the process. A signal that the parent made the process ignore, as shells do with SIGINT for
 /// `command &` in a script, stays ignored.
 ///
 /// # Errors
@@ -65,10 +67,7 @@ pub fn stop_on_signals() -> Result<Arc<AtomicBool>, CliError> {
     let stop = stop_requested();
     if REGISTERED.set(()).is_ok() {
         for signal in [SIGINT, SIGTERM].into_iter().filter(|signal| !is_ignored(*signal)) {
-            // In this order, so that the first signal finds the flag unset.
-            let registered = signal_hook::flag::register_conditional_default(signal, Arc::clone(stop))
-                .and_then(|_| signal_hook::flag::register(signal, Arc::clone(stop)));
-            registered.map_err(|source: io::Error| CliError::System {
+            stop::set_on(signal, stop).map_err(|source| CliError::System {
                 what: "signals cannot be handled",
                 source,
             })?;
@@ -113,6 +112,10 @@ pub fn until_stopped(
         CliError::Exhausted(format!("the command's thread cannot be started: {limits}: {error}"))
     })?;
     wait(&stop, time, thread, &done).unwrap_or_else(|| {
+        // The command may have left a question or its progress on the line.
+        if io::stderr().is_terminal() {
+            let _ = writeln!(io::stderr());
+        }
         let message = "interrupted before the result was complete";
         Err(CliError::Stopped(message.to_owned()))
     })

@@ -136,6 +136,26 @@ fn commands_that_do_not_look_at_signals_end_on_one() {
     });
 }
 
+/// `timeout` sends a signal to its child and to the group: the second one killed the run, without its report.
+#[test]
+fn a_signal_that_comes_twice_at_once_ends_a_run_with_its_report() {
+    let folder = Folder::new();
+    let chain = folder.forward();
+    for _ in 0..4 {
+        let child = spawn(&["run", chain.to_str().unwrap(), "--duration", "60s", "-o", "json"]);
+        until_signals_are_handled(&child);
+        std::thread::sleep(Duration::from_millis(50));
+        let twice = "kill -TERM $1; kill -TERM $1";
+        let sent = Command::new("sh")
+            .args(["-c", twice, "sh", &child.id().to_string()])
+            .status();
+        assert!(sent.unwrap().success());
+        let code = end(child).status.code();
+        // With its report, or before its first packet.
+        assert!(matches!(code, Some(0 | 1)), "{code:?}");
+    }
+}
+
 /// The shell makes its child ignore SIGINT, as for `command &` in a script: only the other signal ends it.
 #[test]
 fn a_run_that_is_stopped_before_its_first_packet_says_so() {

@@ -1,5 +1,6 @@
 //! Drawing of the screen.
 
+use super::columns;
 use super::sample::{ChainSample, Rates};
 use super::state::{Page, State};
 use crate::text::short;
@@ -7,7 +8,7 @@ use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{Cell, Paragraph, Row, Sparkline, Table, TableState};
+use ratatui::widgets::{Cell, Paragraph, Row, Sparkline, Table, TableState, Wrap};
 use tailwater_net::Nanos;
 
 /// Cells of a bar.
@@ -109,22 +110,16 @@ fn heading(state: &State, position: Option<(usize, usize)>, look: Look) -> Parag
 fn footing(state: &State, is_recorded: bool, look: Look) -> Paragraph<'static> {
     let text = match (state.is_typing, is_recorded) {
         (true, _) => format!("/{}█  Enter keeps the filter, Esc clears it", state.filter),
-        (false, true) => {
-            "q end  Tab pages  Enter open  ←/→ step  Space play or stop  s sort  / filter  h keys".to_owned()
-        }
-        (false, false) => "q end  Tab pages  Enter open  Space pause  s sort  r reverse  / filter  h keys".to_owned(),
+        (false, true) => "q end  h keys  Tab pages  Enter open  ←/→ step  Space play  s sort  / filter".to_owned(),
+        (false, false) => "q end  h keys  Tab pages  Enter open  Space pause  s sort  r reverse  / filter".to_owned(),
     };
     Paragraph::new(Line::styled(text, look.dim()))
 }
 
 fn chains(frame: &mut Frame<'_>, area: Rect, state: &State, look: Look) {
     let shown = state.chains();
-    let width = shown
-        .iter()
-        .map(|chain| chain.name.chars().count())
-        .max()
-        .unwrap_or(0)
-        .clamp(5, 32) as u16;
+    let longest = shown.iter().map(|chain| chain.name.chars().count()).max().unwrap_or(0);
+    let columns = columns::shown(area.width, u16::try_from(longest).unwrap_or(u16::MAX));
     let mark = |title: &str| {
         let arrow = if state.is_reversed { "▲" } else { "▼" };
         let is_order = match state.order.name() {
@@ -137,44 +132,19 @@ fn chains(frame: &mut Frame<'_>, area: Rect, state: &State, look: Look) {
             title.to_owned()
         }
     };
-    let heads = [
-        "NAME",
-        "PHASE",
-        "P50",
-        "P99",
-        "P99/OBJECTIVE",
-        "MET",
-        "OFFERED",
-        "DROPPED",
-        "LOST",
-        "CORES",
-        "AUX",
-        "FLOWS",
-        "PROMISE",
-        "LATE MOSTLY FOR",
-    ];
     let rows = shown.iter().map(|chain| {
         let rates = state.rates.get(&chain.name);
-        Row::new(chain_cells(chain, rates, look))
+        let cells = chain_cells(chain, rates, look).into_iter().enumerate();
+        let is_shown = |number: usize| columns.iter().any(|(shown, ..)| *shown == number);
+        Row::new(cells.filter(|(number, _)| is_shown(*number)).map(|(_, cell)| cell))
     });
-    let widths = [
-        Constraint::Length(width),
-        Constraint::Length(8),
-        Constraint::Length(9),
-        Constraint::Length(9),
-        Constraint::Length(15),
-        Constraint::Length(4),
-        Constraint::Length(8),
-        Constraint::Length(8),
-        Constraint::Length(7),
-        Constraint::Length(9),
-        Constraint::Length(5),
-        Constraint::Length(7),
-        Constraint::Length(9),
-        Constraint::Fill(1),
-    ];
+    let widths = columns.iter().map(|(number, _, width)| match *number {
+        columns::LAST => Constraint::Fill(1),
+        _ => Constraint::Length(*width),
+    });
+    let heads = columns.iter().map(|(_, head, _)| Cell::from(mark(head)));
     let table = Table::new(rows, widths)
-        .header(Row::new(heads.map(|head| Cell::from(mark(head)))).style(look.head()))
+        .header(Row::new(heads).style(look.head()))
         .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED));
     let mut selected = TableState::new().with_selected((!shown.is_empty()).then_some(state.selected));
     frame.render_stateful_widget(table, area, &mut selected);
@@ -263,15 +233,18 @@ fn chain(frame: &mut Frame<'_>, area: Rect, name: &str, state: &State, look: Loo
     let rates = state.rates.get(name).unwrap_or(&nothing);
     let notes = chain.notes.len() as u16;
     let functions = rates.functions.len() as u16;
+    let summary = summary(chain, rates, look);
+    // On a narrow terminal the last line takes several.
+    let summary_lines = summary.iter().map(|line| lines_of(line.width(), area.width)).sum();
     let [top, spark, notes_area, functions_area, counts] = Layout::vertical([
-        Constraint::Length(3),
+        Constraint::Length(summary_lines),
         Constraint::Length(4),
         Constraint::Length(notes),
         Constraint::Length(if functions > 0 { functions + 2 } else { 0 }),
         Constraint::Min(3),
     ])
     .areas(area);
-    frame.render_widget(summary(chain, rates, look), top);
+    frame.render_widget(Paragraph::new(summary).wrap(Wrap { trim: true }), top);
     latency_history(frame, spark, state, chain, look);
     let lines: Vec<Line<'_>> = chain
         .notes
@@ -290,7 +263,14 @@ fn chain(frame: &mut Frame<'_>, area: Rect, name: &str, state: &State, look: Loo
     );
 }
 
-fn summary(chain: &ChainSample, rates: &Rates, look: Look) -> Paragraph<'static> {
+/// Lines that a text of `text` cells takes at most, broken between words.
+fn lines_of(text: usize, width: u16) -> u16 {
+    let width = usize::from(width.max(1));
+    let lines = text.div_ceil(width).max(1);
+    (lines + usize::from(lines > 1)) as u16
+}
+
+fn summary(chain: &ChainSample, rates: &Rates, look: Look) -> Vec<Line<'static>> {
     let [offered, delivered, dropped, lost] = chain.rates.unwrap_or_default();
     let flows = chain.counters.as_ref().and_then(|counters| counters.flows);
     let verdict = match chain.is_met {
@@ -305,7 +285,7 @@ fn summary(chain: &ChainSample, rates: &Rates, look: Look) -> Paragraph<'static>
         format!(", promise: {}", chain.promise)
     };
     let flows = flows.map_or_else(String::new, |flows| format!(", {} flows", short(flows as f64)));
-    Paragraph::new(vec![
+    vec![
         Line::from(vec![
             Span::styled(chain.name.clone(), look.head()),
             Span::raw(format!("  {}{promise}{flows}", chain.phase)),
@@ -325,7 +305,7 @@ fn summary(chain: &ChainSample, rates: &Rates, look: Look) -> Paragraph<'static>
             rates.preemptions,
             numbers(&chain.cores),
         )),
-    ])
+    ]
 }
 
 fn latency_history(frame: &mut Frame<'_>, area: Rect, state: &State, chain: &ChainSample, look: Look) {

@@ -112,6 +112,20 @@ fn all_chains_are_shown_with_what_matters() {
     assert!(late.contains("████████ 450 %") && late.contains("NO"), "{late}");
 }
 
+/// Columns were as narrow as two cells: `5.` for 5.1 ms.
+#[test]
+fn a_narrow_terminal_shows_fewer_columns_and_whole_values() {
+    let screen = text(&two_samples(), None, (40, 12));
+    let late = line_with(&screen, "late  ");
+    let words: Vec<&str> = late.split_whitespace().collect();
+    assert_eq!(words, ["late", "Running", "900us", "NO", "1"], "{screen}");
+    let mut state = two_samples();
+    press(&mut state, &[Key::Enter]);
+    let screen = text(&state, None, (40, 30));
+    let line = line_with(&screen, "cores 1-2,5");
+    assert!(line.len() <= 40, "{screen}");
+}
+
 #[test]
 fn a_chain_is_opened_with_the_rates_of_its_functions() {
     let mut state = two_samples();
