@@ -93,7 +93,7 @@ pub enum Command {
     #[cfg(feature = "cluster")]
     #[command(after_help = DEFINITIONS_EXAMPLES)]
     Definitions,
-    /// Measure a chain's capacity on this machine
+    /// Measure a chain on this machine: capacity, latency, cache, contention
     #[command(subcommand)]
     Profile(ProfileCommand),
     /// Simulate chains on a rack of servers, under several policies

@@ -14,6 +14,9 @@ use tailwater_net::Nanos;
 /// Cells of a bar.
 const BAR: usize = 20;
 
+/// Width in cells below which tables have fewer columns: a value that is cut lacks its unit.
+const NARROW: u16 = 72;
+
 /// Styles, or none where colours are not wanted.
 #[derive(Clone, Copy, Debug)]
 pub struct Look {
@@ -255,7 +258,11 @@ fn chain(frame: &mut Frame<'_>, area: Rect, name: &str, state: &State, look: Loo
     if functions > 0 {
         function_table(frame, functions_area, rates, look);
     }
-    let [late, reasons] = Layout::horizontal([Constraint::Fill(1), Constraint::Fill(1)]).areas(counts);
+    let halves = [Constraint::Fill(1), Constraint::Fill(1)];
+    let [late, reasons] = match area.width < NARROW {
+        true => Layout::vertical(halves).areas(counts),
+        false => Layout::horizontal(halves).areas(counts),
+    };
     frame.render_widget(counted("LATE OR LOST, BY CAUSE", &rates.late, look), late);
     frame.render_widget(
         counted("DROPPED, LOST, UNUSUAL, BY REASON", &rates.reasons, look),
@@ -334,9 +341,11 @@ fn latency_history(frame: &mut Frame<'_>, area: Rect, state: &State, chain: &Cha
 
 fn function_table(frame: &mut Frame<'_>, area: Rect, rates: &Rates, look: Look) {
     let total: f64 = rates.functions.iter().map(|function| function.cores).sum();
+    let is_narrow = area.width < NARROW;
+    let shown = |number: usize| !is_narrow || [0, 3, 5].contains(&number);
     let rows = rates.functions.iter().map(|function| {
         let share = if total > 0.0 { function.cores / total } else { 0.0 };
-        Row::new(vec![
+        let cells = [
             function.name.clone(),
             short(function.packets),
             short(function.dropped),
@@ -344,15 +353,19 @@ fn function_table(frame: &mut Frame<'_>, area: Rect, rates: &Rates, look: Look) 
                 .nanos
                 .map_or_else(|| "-".to_owned(), |nanos| format!("{nanos:.0} ns")),
             format!("{:.3}", function.cores),
-            format!(
-                "{} {}",
-                "█".repeat((share * BAR as f64).round() as usize),
-                percent(share)
-            ),
-        ])
+            match is_narrow {
+                true => percent(share),
+                false => format!(
+                    "{} {}",
+                    "█".repeat((share * BAR as f64).round() as usize),
+                    percent(share)
+                ),
+            },
+        ];
+        Row::new(only(cells, shown))
     });
     let widths = [
-        Constraint::Length(20),
+        Constraint::Length(if is_narrow { 16 } else { 20 }),
         Constraint::Length(11),
         Constraint::Length(11),
         Constraint::Length(11),
@@ -365,12 +378,21 @@ fn function_table(frame: &mut Frame<'_>, area: Rect, rates: &Rates, look: Look) 
         "DROPPED/S",
         "PER PACKET",
         "CORES",
-        "SHARE OF THE CHAIN",
+        if is_narrow { "SHARE" } else { "SHARE OF THE CHAIN" },
     ];
     frame.render_widget(
-        Table::new(rows, widths).header(Row::new(heads).style(look.head())),
+        Table::new(rows, only(widths, shown)).header(Row::new(only(heads, shown)).style(look.head())),
         area,
     );
+}
+
+/// Items of the columns that are shown.
+fn only<T, const N: usize>(items: [T; N], shown: impl Fn(usize) -> bool) -> Vec<T> {
+    let numbered = items.into_iter().enumerate();
+    numbered
+        .filter(|(number, _)| shown(*number))
+        .map(|(_, item)| item)
+        .collect()
 }
 
 fn counted(head: &str, counts: &[(String, f64)], look: Look) -> Paragraph<'static> {
@@ -395,6 +417,7 @@ fn cores(frame: &mut Frame<'_>, area: Rect, state: &State, look: Look) {
         .filter(|(_, rates)| rates.to_auxiliary > 0.0)
         .map(|(name, rates)| format!("{name} {}/s", short(rates.to_auxiliary)))
         .collect();
+    let shown = |number: usize| area.width >= NARROW || number != 3;
     let rows = state.sample.cores.iter().map(|core| {
         let busy = state.busy.get(&core.core).copied();
         let bar = busy.map_or_else(String::new, |busy| {
@@ -412,14 +435,15 @@ fn cores(frame: &mut Frame<'_>, area: Rect, state: &State, look: Look) {
         } else {
             look.good()
         };
-        Row::new(vec![
+        let cells = [
             Cell::from(core.core.to_string()),
             Cell::from(role),
-            Cell::from(share),
+            Cell::from(Span::styled(share, style)),
             Cell::from(Span::styled(bar, style)),
             Cell::from(core.chains.len().to_string()),
             Cell::from(chains),
-        ])
+        ];
+        Row::new(only(cells, shown))
     });
     let widths = [
         Constraint::Length(5),
@@ -430,20 +454,24 @@ fn cores(frame: &mut Frame<'_>, area: Rect, state: &State, look: Look) {
         Constraint::Fill(1),
     ];
     let heads = ["CORE", "ROLE", "BUSY", "", "CHAINS", ""];
-    let table = Table::new(rows, widths)
-        .header(Row::new(heads).style(look.head()))
+    let table = Table::new(rows, only(widths, shown))
+        .header(Row::new(only(heads, shown)).style(look.head()))
         .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED));
     let mut selected = TableState::new().with_selected((!state.sample.cores.is_empty()).then_some(state.selected));
     frame.render_stateful_widget(table, area, &mut selected);
 }
 
 fn events(frame: &mut Frame<'_>, area: Rect, state: &State, look: Look) {
+    let is_narrow = area.width < NARROW;
     // The latest one first.
     let rows = state.sample.events.iter().rev().map(|event| {
         let style = if event.is_warning { look.bad() } else { Style::new() };
-        Row::new(vec![event.time.clone(), event.chain.clone(), event.text.clone()]).style(style)
+        // Without the day.
+        let time = event.time.get(11..19).filter(|_| is_narrow).unwrap_or(&event.time);
+        Row::new(vec![time.to_owned(), event.chain.clone(), event.text.clone()]).style(style)
     });
-    let widths = [Constraint::Length(20), Constraint::Length(20), Constraint::Fill(1)];
+    let [time, chain] = if is_narrow { [8, 10] } else { [20, 20] };
+    let widths = [Constraint::Length(time), Constraint::Length(chain), Constraint::Fill(1)];
     let table = Table::new(rows, widths)
         .header(Row::new(["TIME", "CHAIN", "EVENT"]).style(look.head()))
         .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED));

@@ -124,6 +124,15 @@ fn a_narrow_terminal_shows_fewer_columns_and_whole_values() {
     let screen = text(&state, None, (40, 30));
     let line = line_with(&screen, "cores 1-2,5");
     assert!(line.len() <= 40, "{screen}");
+    let acl = line_with(&screen, "acl  ");
+    assert!(acl.contains(" 30 ns ") && acl.ends_with("100 %"), "{screen}");
+    assert!(screen.contains("LATE OR LOST, BY CAUSE\n"), "{screen}");
+    press(&mut state, &[Key::Char('3')]);
+    let screen = text(&state, None, (40, 12));
+    assert!(screen.contains("00:00:00 late       ObjectiveMissed p99"), "{screen}");
+    press(&mut state, &[Key::Char('2')]);
+    let screen = text(&state, None, (40, 12));
+    assert!(line_with(&screen, "auxiliary").contains("lent to"), "{screen}");
 }
 
 #[test]
