@@ -46,8 +46,8 @@ pub(crate) struct PollerCounters {
     /// Packets that belonged to a chain, also those that found its ring full.
     pub(crate) delivered: AtomicU64,
     pub(crate) unmatched: AtomicU64,
-    /// Of the unmatched ones, those while no chain got packets or chains changed; of the others, those of IPv6 and those
-    /// without IP.
+    /// Of the unmatched ones, those while no chain got packets or chains changed; of the others, those of IPv6 and
+    /// those without IP.
     pub(crate) unmatched_between: AtomicU64,
     pub(crate) unmatched_ipv6: AtomicU64,
     pub(crate) unmatched_non_ip: AtomicU64,
