@@ -73,13 +73,7 @@ pub fn duration(node: &Located<'_>, range: RangeInclusive<Nanos>) -> Result<Nano
     };
     let Some((_, nanos)) = UNITS.iter().find(|&&(name, _)| name == unit) else {
         let what = "a duration with one of the units ns, us, ms, s";
-        let suggestion = match &*unit.to_ascii_lowercase() {
-            lower @ ("ns" | "us" | "ms" | "s") => Some(format!("{number}{lower}")),
-            lower @ ("nsec" | "usec" | "msec" | "sec") => Some(format!("{number}{}", lower.trim_end_matches("ec"))),
-            "m" | "min" => Some(format!("{}s", value * 60.0)),
-            "h" => Some(format!("{}s", value * 3600.0)),
-            _ => None,
-        };
+        let suggestion = meant_duration(number, unit, &range);
         return Err(node.expected(what).suggest(suggestion));
     };
     let nanos = Nanos((value * nanos).round() as u64);
@@ -88,6 +82,33 @@ pub fn duration(node: &Located<'_>, range: RangeInclusive<Nanos>) -> Result<Nano
         return Err(node.expected(&format!("a duration from {low} to {high}")));
     }
     Ok(nanos)
+}
+
+/// Returns the duration that was probably meant by a number with an unknown unit, in a form that [`duration`] accepts:
+/// `5ms` for `5m` where minutes are out of range, `300s` where they are not. `None` if no meaning is in range.
+pub fn meant_duration(number: &str, unit: &str, range: &RangeInclusive<Nanos>) -> Option<String> {
+    let value = decimal(number)?;
+    // Of several meanings the first in range.
+    let meanings: &[(&str, f64)] = match &*unit.to_lowercase() {
+        "n" | "ns" | "nsec" | "nsecs" | "nanos" | "nanosecond" | "nanoseconds" => &[("ns", 1.0)],
+        "u" | "us" | "\u{3bc}" | "\u{3bc}s" | "\u{b5}" | "usec" | "usecs" | "micros" | "microsecond"
+        | "microseconds" => &[("us", 1e3)],
+        "ms" | "msec" | "msecs" | "millis" | "millisecond" | "milliseconds" => &[("ms", 1e6)],
+        "s" | "sec" | "secs" | "second" | "seconds" => &[("s", 1e9)],
+        "m" => &[("", 60e9), ("ms", 1e6)],
+        "min" | "mins" | "minute" | "minutes" => &[("", 60e9)],
+        "h" | "hr" | "hour" | "hours" => &[("", 3600e9)],
+        "d" | "day" | "days" => &[("", 86_400e9)],
+        _ => &[],
+    };
+    meanings.iter().find_map(|(name, nanos)| {
+        let meant = Nanos((value * nanos).round() as u64);
+        range.contains(&meant).then(|| match *name {
+            // Longer units are none of a spec's.
+            "" => format!("{}s", meant.0 as f64 / 1e9),
+            name => format!("{number}{name}"),
+        })
+    })
 }
 
 /// Parses a rate such as `2Mpps` or `10Gbps`.
@@ -113,7 +134,19 @@ pub fn throughput(node: &Located<'_>) -> Result<Throughput, SpecError> {
     };
     let Some(&(_, unit)) = UNITS.iter().find(|&&(name, _)| name == unit) else {
         // Suggests a unit only if the case differs: a wrong guess would be off by a factor of a thousand.
-        let same = UNITS.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit));
+        let same = |unit: &str| UNITS.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit));
+        let other = [
+            ("bit/s", "bps"),
+            ("b/s", "bps"),
+            ("bit", "bps"),
+            ("p/s", "pps"),
+            ("pkt/s", "pps"),
+        ];
+        let other = other.iter().find_map(|(written, name)| {
+            let prefix = unit.strip_suffix(written)?;
+            same(&format!("{prefix}{name}"))
+        });
+        let same = same(unit).or(other);
         let suggestion = same.map(|(name, _)| format!("{number}{name}"));
         let what = "a rate with one of the units pps, kpps, Mpps, bps, kbps, Mbps, Gbps";
         return Err(node.expected(what).suggest(suggestion));
@@ -139,15 +172,22 @@ pub fn number_and_unit(text: &str) -> (&str, &str) {
 
 /// Parses a size such as `22MiB`, in bytes; errors call it `what`.
 pub fn size(node: &Located<'_>, range: RangeInclusive<u64>, what: &str) -> Result<u64, SpecError> {
+    const UNITS: [(&str, f64); 3] = [("KiB", 1024.0), ("MiB", 1_048_576.0), ("GiB", 1_073_741_824.0)];
     let (number, unit) = number_and_unit(node.text(what)?);
-    let unit = [("KiB", 1024.0), ("MiB", 1048576.0), ("GiB", 1073741824.0)]
-        .into_iter()
-        .find_map(|(name, bytes)| (name == unit).then_some(bytes));
-    let bytes = crate::located::decimal(number).zip(unit);
-    let bytes = bytes.map(|(number, unit)| (number * unit).round() as u64);
-    bytes
-        .filter(|bytes| range.contains(bytes))
-        .ok_or_else(|| node.expected(what))
+    let value = decimal(number);
+    let bytes = |factor: f64| value.map(|value| (value * factor).round() as u64);
+    let in_range = |factor: f64| bytes(factor).filter(|bytes| range.contains(bytes));
+    if let Some((_, factor)) = UNITS.iter().find(|(name, _)| *name == unit) {
+        return in_range(*factor).ok_or_else(|| node.expected(what));
+    }
+    // `22M`, `22MB` and `22mib`.
+    let letter = unit.to_ascii_lowercase();
+    let meant = UNITS.iter().find(|(name, factor)| {
+        let name = name.to_ascii_lowercase();
+        [&name[..1], &name.replace('i', ""), &name].contains(&&*letter) && in_range(*factor).is_some()
+    });
+    let suggestion = meant.map(|(name, _)| format!("{number}{name}"));
+    Err(node.expected(what).suggest(suggestion))
 }
 
 /// Description of the text that was expected.
@@ -325,5 +365,37 @@ pub fn line<'a>(node: &Located<'a>, most: usize) -> Result<&'a str, SpecError> {
     match text.len() <= most && !text.chars().any(char::is_control) {
         true => Ok(text),
         false => Err(node.expected(&what)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `5m` was taken for 300 s where the longest duration is 10 s.
+    #[test]
+    fn durations_that_were_meant_are_in_range() {
+        let objectives = Nanos::from_micros(1)..=Nanos::from_secs(10);
+        let timeouts = Nanos::from_secs(1)..=Nanos::from_secs(86_400);
+        for (number, unit, range, expected) in [
+            ("5", "m", &objectives, Some("5ms")),
+            ("0.1", "m", &objectives, Some("6s")),
+            ("5", "m", &timeouts, Some("300s")),
+            ("1.1", "min", &timeouts, Some("66s")),
+            ("5", "min", &objectives, None),
+            ("2", "h", &timeouts, Some("7200s")),
+            ("200", "u", &objectives, Some("200us")),
+            ("200", "\u{b5}", &objectives, Some("200us")),
+            ("200", "US", &objectives, Some("200us")),
+            ("2", "millis", &objectives, Some("2ms")),
+            ("3", "seconds", &objectives, Some("3s")),
+            ("3", "fortnights", &objectives, None),
+        ] {
+            assert_eq!(
+                meant_duration(number, unit, range).as_deref(),
+                expected,
+                "{number}{unit}"
+            );
+        }
     }
 }

@@ -36,6 +36,7 @@ use crate::trace::TraceCommand;
 use crate::version;
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Runs chains of network functions and reports whether they meet their latency objectives.
 #[derive(Debug, Parser)]
@@ -92,7 +93,7 @@ pub enum Command {
     #[cfg(feature = "cluster")]
     #[command(after_help = DEFINITIONS_EXAMPLES)]
     Definitions,
-    /// Measure a chain's capacity on this machine
+    /// Measure a chain on this machine: capacity, latency, cache, contention
     #[command(subcommand)]
     Profile(ProfileCommand),
     /// Simulate chains on a rack of servers, under several policies
@@ -164,6 +165,42 @@ pub enum Command {
     /// Check functions of your own: order, batches, moves between cores, hostile frames, many flows
     #[command(after_help = TEST_FUNCTION_EXAMPLES)]
     TestFunction(TestFunctionArgs),
+}
+
+impl Command {
+    /// Time in which the command ends by itself after a signal, before the program ends it. `None` if it always does,
+    /// with what it has.
+    pub fn time_to_stop(&self) -> Option<Duration> {
+        /// Reading of a pipe ends sooner.
+        const SOON: Duration = Duration::from_millis(300);
+        /// A command that follows a server notices a signal within 100 ms, unless the server does not answer.
+        const FOLLOWING: Duration = Duration::from_secs(2);
+        match self {
+            Command::Demo(_)
+            | Command::Run(_)
+            | Command::Serve(_)
+            | Command::Simulate(_)
+            | Command::Doctor(_)
+            | Command::Trace(TraceCommand::Convert(_) | TraceCommand::Synth(_)) => None,
+            #[cfg(feature = "cluster")]
+            Command::Controller(_) | Command::Agent(_) | Command::Ingress(_) => None,
+            Command::Profile(
+                ProfileCommand::Capacity(_)
+                | ProfileCommand::Latency(_)
+                | ProfileCommand::Cache(_)
+                | ProfileCommand::All(_)
+                | ProfileCommand::Contention(_),
+            ) => None,
+            #[cfg(feature = "cluster")]
+            Command::Profile(ProfileCommand::Publish(_)) => None,
+            // The parent process ends them.
+            Command::FunctionProcess(_) | Command::TryLibrary(_) => None,
+            Command::Get(_) | Command::Events(_) | Command::Top(_) | Command::Trace(TraceCommand::Packets(_)) => {
+                Some(FOLLOWING)
+            }
+            _ => Some(SOON),
+        }
+    }
 }
 
 /// Name of the command with which this program tries out libraries.

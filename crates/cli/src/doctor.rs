@@ -6,6 +6,7 @@ mod fix;
 pub use args::{DOCTOR_EXAMPLES, DoctorArgs};
 
 use crate::error::{CliError, SLO_MISSED};
+use crate::memory;
 use crate::output::{ReportOutput, json, print};
 use crate::signals::stop_on_signals;
 use crate::text::one_line;
@@ -13,8 +14,11 @@ use fix::{Fix, FixStatus};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::process::ExitCode;
+use std::sync::atomic::Ordering;
 use tailwater_dataplane::cores::{default_core, isolated};
-use tailwater_doctor::{Diagnosis, Finding, LiveSystem, Mending, Purpose, Severity, Step, examine, measure, plan};
+use tailwater_doctor::{
+    Diagnosis, Finding, LiveSystem, MEASURED_CHECKS, Mending, Purpose, Severity, Step, examine, measure, plan,
+};
 
 /// Document of `--output json`. Field names are stable.
 #[derive(Debug, Serialize)]
@@ -29,7 +33,7 @@ struct Document<'d> {
 /// Examines this machine, and prints whether an objective is realistic on it.
 ///
 /// # Errors
-/// The measurement fails, or the result cannot be printed.
+/// The measurement fails, a signal ends it, or the result cannot be printed.
 pub fn doctor(args: &DoctorArgs) -> Result<ExitCode, CliError> {
     let cores = args.cores.as_ref().map(|cores| cores.0.clone());
     let purpose = Purpose {
@@ -45,11 +49,12 @@ pub fn doctor(args: &DoctorArgs) -> Result<ExitCode, CliError> {
     let measured = match args.no_measuring {
         true => None,
         false => {
-            let measured = measure(&purpose, args.duration, &stop);
-            Some(measured.map_err(|source| CliError::System {
+            let measured = measure(&purpose, args.duration, &stop).map_err(|source| CliError::System {
                 what: "cannot measure",
                 source,
-            })?)
+            })?;
+            // A part of the measurements allows no verdict.
+            Some(measured.ok_or_else(interrupted)?)
         }
     };
     let mut diagnosis = Diagnosis::new(&LiveSystem, &purpose, findings, measured);
@@ -95,6 +100,10 @@ pub fn doctor(args: &DoctorArgs) -> Result<ExitCode, CliError> {
         }
         (ReportOutput::Table, None) => {}
     }
+    if args.fix && stop.load(Ordering::Relaxed) {
+        let message = "interrupted: changes after the last answer were not asked for, and not made";
+        return Err(CliError::Stopped(message.to_owned()));
+    }
     if failed {
         return Ok(ExitCode::FAILURE);
     }
@@ -102,6 +111,18 @@ pub fn doctor(args: &DoctorArgs) -> Result<ExitCode, CliError> {
         true => ExitCode::SUCCESS,
         false => ExitCode::from(SLO_MISSED),
     })
+}
+
+/// Returns the error of a diagnosis that ended while it measured, by a signal or since memory ran out.
+fn interrupted() -> CliError {
+    let reason = match memory::is_short() {
+        true => "out of memory",
+        false => "interrupted",
+    };
+    let checks = MEASURED_CHECKS.join(" and ");
+    CliError::Stopped(format!(
+        "{reason}: the checks {checks} were not done; there is no verdict"
+    ))
 }
 
 /// Formats the diagnosis for people: problems with their cost and fixes, then the other findings in a line each, then

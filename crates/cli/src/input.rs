@@ -79,8 +79,8 @@ impl Traffic {
             // A file that exists but is not accessible causes an error when it is opened.
             Err(_) if !matches!(path.try_exists(), Ok(false)) => Ok(Traffic::File(path.to_owned())),
             Err(TrafficError::UnknownPreset { suggestion, known, .. }) => Err(CliError::Input(format!(
-                "\"{text}\" is neither a capture file nor a traffic preset{suggestion}; \
-                     the presets are: {known}"
+                "\"{text}\" is neither a capture file nor a traffic preset; the presets are: \
+                 {known}{suggestion}"
             ))),
             Err(error) => Err(error.into()),
         }

@@ -91,7 +91,34 @@ fn main() -> ExitCode {
     }
     // Independent of the file's name: it may be replaced while the program runs.
     library::try_by("/proc/self/exe", args::TRY_LIBRARY);
-    let outcome = match cli.command {
+    let outcome = match cli.command.time_to_stop() {
+        None => execute(cli.command),
+        Some(time) => signals::until_stopped(time, || execute(cli.command)),
+    };
+    match outcome {
+        Ok(_) if memory::is_short() => {
+            complain("error", "out of memory: stopped early, and the results are partial");
+            ExitCode::FAILURE
+        }
+        Ok(code) => code,
+        Err(error) => {
+            match &error {
+                // All errors, one line each.
+                error::CliError::Spec(errors) => errors.each().for_each(|error| complain("error", &error.to_line())),
+                error::CliError::Server { message, .. } => message.lines().for_each(|line| complain("error", line)),
+                error => complain("error", &error.to_string()),
+            }
+            error.exit_code()
+        }
+    }
+}
+
+/// Executes a command.
+///
+/// # Errors
+/// Those of the command.
+fn execute(command: Command) -> Result<ExitCode, CliError> {
+    match command {
         Command::Demo(args) => demo::demo(&args),
         Command::Init(args) => init::init(&args),
         Command::Run(args) => run::run(&args),
@@ -142,27 +169,12 @@ fn main() -> ExitCode {
         }),
         Command::NewFunction(args) => new_function::new_function(&args),
         Command::TestFunction(args) => conformance::test_function(&args),
-    };
-    match outcome {
-        Ok(_) if memory::is_short() => {
-            complain("error", "out of memory: stopped early, and the results are partial");
-            ExitCode::FAILURE
-        }
-        Ok(code) => code,
-        Err(error) => {
-            match &error {
-                // All errors, one line each.
-                error::CliError::Spec(errors) => errors.each().for_each(|error| complain("error", &error.to_line())),
-                error::CliError::Server { message, .. } => message.lines().for_each(|line| complain("error", line)),
-                error => complain("error", &error.to_string()),
-            }
-            error.exit_code()
-        }
     }
 }
 
-/// Prepares for limits that the process may reach.
+/// Prepares for signals, and for limits that the process may reach.
 fn prepare() -> Result<(), CliError> {
+    signals::stop_on_signals()?;
     signals::survive_file_limit()?;
     memory::prepare().map_err(|source| CliError::System {
         what: "signals cannot be handled",

@@ -30,11 +30,12 @@ pub use server::{ServerPage, ServerSources};
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::fmt;
-use std::net::{SocketAddr, TcpListener};
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -65,15 +66,47 @@ pub trait Page: Send + Sync + 'static {
 #[derive(Debug)]
 pub struct Endpoint(TcpListener);
 
+/// Returns `true` if metrics of this program are served at an address. Takes at most a second.
+fn is_served_by_tailwater(address: SocketAddr) -> bool {
+    const LONGEST: Duration = Duration::from_millis(300);
+    const MOST_BYTES: usize = 64 << 10;
+    let page = || -> io::Result<String> {
+        let mut stream = TcpStream::connect_timeout(&address, LONGEST)?;
+        stream.set_read_timeout(Some(LONGEST))?;
+        stream.set_write_timeout(Some(LONGEST))?;
+        stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n")?;
+        let (mut page, until) = (Vec::new(), Instant::now() + LONGEST);
+        let mut part = [0; 4096];
+        while page.len() < MOST_BYTES && Instant::now() < until {
+            match stream.read(&mut part)? {
+                0 => break,
+                read => page.extend_from_slice(&part[..read]),
+            }
+        }
+        Ok(String::from_utf8_lossy(&page).into_owned())
+    };
+    page().is_ok_and(|page| page.contains("\n# HELP tailwater_"))
+}
+
 impl Endpoint {
     /// Binds an address, which `option` names in messages.
     ///
     /// # Errors
     /// The address is in use or not available.
     pub fn bind(option: &str, address: SocketAddr) -> Result<Endpoint, CliError> {
-        TcpListener::bind(address)
-            .map(Endpoint)
-            .map_err(|error| CliError::Input(format!("{option}: cannot listen on {address}: {error}")))
+        TcpListener::bind(address).map(Endpoint).map_err(|error| {
+            let advice = match error.kind() {
+                ErrorKind::AddrInUse => {
+                    let user = match is_served_by_tailwater(address) {
+                        true => "another Tailwater serves its metrics there",
+                        false => "another program listens there",
+                    };
+                    format!("; {user}: set {option} to another port")
+                }
+                _ => String::new(),
+            };
+            CliError::Input(format!("{option}: cannot listen on {address}: {error}{advice}"))
+        })
     }
 
     /// Starts serving a page, and prints the URL.

@@ -59,7 +59,10 @@ pub fn completions(args: &CompletionsArgs, mut program: Command) -> Result<ExitC
 /// The folder cannot be created, or a page cannot be written: that page is as it was before.
 pub fn man_pages(args: &ManPagesArgs, program: Command) -> Result<ExitCode, CliError> {
     let folder = &args.folder;
-    std::fs::create_dir_all(folder).map_err(|source| cannot_write(&folder.display().to_string(), &source))?;
+    std::fs::create_dir_all(folder).map_err(|source| match folder.is_dir() || !folder.exists() {
+        true => cannot_write(&folder.display().to_string(), &source),
+        false => CliError::Input(format!("{}: expected a folder, found a file", folder.display())),
+    })?;
     let mut program = program.disable_help_subcommand(true);
     program.build();
     write_pages(program, folder)?;

@@ -1,14 +1,18 @@
 //! Signals that end a command, or reload the files of a run.
 
+mod stop;
+
 use crate::error::CliError;
 use crate::memory;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::fs;
-use std::io;
+use std::io::{self, IsTerminal, Write};
+use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 use tailwater_dataplane::reload_watcher;
 use tailwater_files::stop_requested;
 
@@ -53,8 +57,8 @@ pub fn survive_file_limit() -> Result<(), CliError> {
 }
 
 /// Returns the flag that SIGINT and SIGTERM set, which also [ends](stop_requested) reading and writing of pipes. A
-/// second signal kills the process. A signal that the parent made the process ignore, as shells do with SIGINT for
-/// `command &` in a script, stays ignored.
+/// second signal, 0.2 s later or more, kills the process. A signal that the parent made the process ignore, as shells do
+/// with SIGINT for `command &` in a script, stays ignored.
 ///
 /// # Errors
 /// A signal handler cannot be registered.
@@ -63,10 +67,7 @@ pub fn stop_on_signals() -> Result<Arc<AtomicBool>, CliError> {
     let stop = stop_requested();
     if REGISTERED.set(()).is_ok() {
         for signal in [SIGINT, SIGTERM].into_iter().filter(|signal| !is_ignored(*signal)) {
-            // In this order, so that the first signal finds the flag unset.
-            let registered = signal_hook::flag::register_conditional_default(signal, Arc::clone(stop))
-                .and_then(|_| signal_hook::flag::register(signal, Arc::clone(stop)));
-            registered.map_err(|source: io::Error| CliError::System {
+            stop::set_on(signal, stop).map_err(|source| CliError::System {
                 what: "signals cannot be handled",
                 source,
             })?;
@@ -88,16 +89,62 @@ fn is_ignored(signal: i32) -> bool {
 /// Does work that cannot be stopped, on a thread of its own; `None` once a signal set `stop`. The thread is then
 /// abandoned, and ends with the program.
 pub fn unless_stopped<T: Send + 'static>(stop: &AtomicBool, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    let (work, done) = sending(work);
+    wait(stop, Duration::ZERO, std::thread::spawn(work), &done)
+}
+
+/// Executes a command that does not read the stop flag, or not always, on a thread of its own. After a signal it has
+/// `time` to end by itself; then the thread is abandoned, and ends with the program.
+///
+/// # Errors
+/// Those of the command, a signal ended it, or there is no thread.
+pub fn until_stopped(
+    time: Duration,
+    command: impl FnOnce() -> Result<ExitCode, CliError> + Send + 'static,
+) -> Result<ExitCode, CliError> {
+    /// Size of the stack in bytes, as that of the first thread.
+    const STACK: usize = 8 << 20;
+    let stop = stop_on_signals()?;
+    let (command, done) = sending(command);
+    let thread = std::thread::Builder::new().name("main".to_owned()).stack_size(STACK);
+    let thread = thread.spawn(command).map_err(|error| {
+        let limits = "out of memory, or a limit of this user's processes (ulimit -v, -u)";
+        CliError::Exhausted(format!("the command's thread cannot be started: {limits}: {error}"))
+    })?;
+    wait(&stop, time, thread, &done).unwrap_or_else(|| {
+        // The command may have left a question or its progress on the line.
+        if io::stderr().is_terminal() {
+            let _ = writeln!(io::stderr());
+        }
+        let message = "interrupted before the result was complete";
+        Err(CliError::Stopped(message.to_owned()))
+    })
+}
+
+/// Returns work that sends its result, and the receiver.
+fn sending<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> (impl FnOnce() + Send + 'static, Receiver<T>) {
     let (sender, done) = channel();
-    let worker = std::thread::spawn(move || {
+    let work = move || {
         // The receiver may be gone.
         let _ = sender.send(work());
-    });
+    };
+    (work, done)
+}
+
+/// Waits for a worker's result; `None` if it has sent none within `time` after a signal.
+fn wait<T>(stop: &AtomicBool, time: Duration, worker: JoinHandle<()>, done: &Receiver<T>) -> Option<T> {
+    let mut stopped: Option<Instant> = None;
     loop {
         match done.recv_timeout(PAUSE) {
             Ok(result) => return Some(result),
             // Short memory sets the flag, too, so that the command goes on with what it has.
-            Err(RecvTimeoutError::Timeout) if stop.load(Ordering::Relaxed) && !memory::is_short() => return None,
+            Err(RecvTimeoutError::Timeout) if stop.load(Ordering::Relaxed) && !memory::is_short() => {
+                if stopped.get_or_insert_with(Instant::now).elapsed() >= time {
+                    return None;
+                }
+            }
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => match worker.join() {
                 Err(panic) => std::panic::resume_unwind(panic),

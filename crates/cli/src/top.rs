@@ -2,6 +2,8 @@
 
 pub mod args;
 #[cfg(feature = "top")]
+mod columns;
+#[cfg(feature = "top")]
 mod recording;
 #[cfg(feature = "top")]
 mod sample;

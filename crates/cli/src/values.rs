@@ -4,6 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 use tailwater_api::PortName;
+use tailwater_api::values::meant_duration;
 use tailwater_baselines::catalog::Policy;
 use tailwater_handover::park::Mode;
 use tailwater_net::Nanos;
@@ -33,15 +34,30 @@ fn duration_within(text: &str, range: RangeInclusive<Nanos>) -> Result<Nanos, St
         "s" => 1e9,
         "m" => 60e9,
         "" => return Err(format!("{WHAT}: the unit is missing")),
-        unit => return Err(format!("{WHAT}: unknown unit {unit:?}")),
+        unit => {
+            let meant = did_you_mean(text, unit, &range);
+            return Err(format!("{WHAT}: unknown unit {unit:?}{meant}"));
+        }
     };
     // The conversion saturates beyond the integer's range.
     let value = Nanos((number * nanos).round() as u64);
     if !range.contains(&value) {
         let (low, high) = (range.start(), range.end());
-        return Err(format!("expected a duration from {low} to {high}"));
+        // Minutes where milliseconds are in range.
+        let meant = match unit {
+            "m" => did_you_mean(text, unit, &range),
+            _ => String::new(),
+        };
+        return Err(format!("expected a duration from {low} to {high}{meant}"));
     }
     Ok(value)
+}
+
+/// Returns the end of a message about a duration with a wrong unit: the duration that was probably meant.
+fn did_you_mean(text: &str, unit: &str, range: &RangeInclusive<Nanos>) -> String {
+    let number = text.trim_end_matches(unit).trim_end();
+    let meant = meant_duration(number, unit, range);
+    meant.map_or_else(String::new, |meant| format!("; did you mean {meant}?"))
 }
 
 /// Parses a service time in microseconds: 5 or 0.5.
@@ -362,6 +378,15 @@ mod tests {
         assert!(window("300ms").is_ok());
         assert!(window("10us").is_err());
         assert!(window("2m").is_err());
+        for (text, end) in [
+            ("5u", "unknown unit \"u\"; did you mean 5us?"),
+            ("5 msec", "unknown unit \" msec\""),
+        ] {
+            let error = duration(text).unwrap_err();
+            assert!(error.contains(end), "{error}");
+        }
+        assert!(window("5m").unwrap_err().ends_with("; did you mean 5ms?"));
+        assert!(!window("5s5").unwrap_err().contains("did you mean"));
     }
 
     #[test]

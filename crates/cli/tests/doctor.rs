@@ -5,7 +5,7 @@ mod common;
 use common::*;
 use serde_json::Value;
 use std::collections::BTreeSet;
-use std::process::Output;
+use std::process::{Output, Stdio};
 
 /// Returns the output, and `true` for exit code 0 rather than 3.
 fn doctor(args: &[&str]) -> (String, bool) {
@@ -86,6 +86,20 @@ fn wrong_values_are_refused() {
         assert_eq!(output.status.code(), Some(2));
         assert!(text(&output.stderr).contains(expected), "{}", text(&output.stderr));
     }
+}
+
+/// A part of the measurements gave a verdict, and exit code 3.
+#[test]
+fn an_interrupted_diagnosis_says_which_checks_were_not_done() {
+    let mut command = tailwater();
+    command.args(["doctor", "--duration", "60s"]);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    until_signals_are_handled(&child);
+    let output = interrupt(child);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let expected = "error: interrupted: the checks scheduling-gaps and memory-latency were not done; there is no \
+                    verdict\n";
+    assert_eq!((text(&output.stderr), output.stdout.len()), (expected.to_owned(), 0));
 }
 
 /// Nothing is changed without consent: there is no terminal here.

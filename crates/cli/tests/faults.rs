@@ -6,6 +6,7 @@ mod common;
 use common::*;
 use std::fs::{self, OpenOptions};
 use std::io::{Read, Write};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -67,7 +68,7 @@ fn pipes_that_nobody_writes_to_end_on_a_signal() {
     let chain = chain.to_str().unwrap();
     let pipe = pipe(&folder.path("pipe"));
     let name = pipe.to_str().unwrap();
-    let cases: [&[&str]; 8] = [
+    let cases: [&[&str]; 10] = [
         &["run", name],
         &["run", chain, "--traffic", name],
         &["trace", "info", name],
@@ -76,6 +77,8 @@ fn pipes_that_nobody_writes_to_end_on_a_signal() {
         &["explain", name],
         &["profile", "diff", name, name],
         &["place", name, "--cluster", name],
+        &["diff", name, name],
+        &["validate", name],
     ];
     let open: [&[&str]; 2] = [&["run", "-"], &["run", chain, "--traffic", "-"]];
     std::thread::scope(|scope| {
@@ -86,7 +89,8 @@ fn pipes_that_nobody_writes_to_end_on_a_signal() {
                 until("the pipe is not opened", || has_open(&child, pipe));
                 signal(&child, "-TERM");
                 let output = end(child);
-                assert_ne!(output.status.code(), Some(0), "{case:?}: {output:?}");
+                // By itself, not by the signal.
+                assert_eq!(output.status.code(), Some(1), "{case:?}: {output:?}");
             });
         }
         // Standard input that stays open.
@@ -96,10 +100,60 @@ fn pipes_that_nobody_writes_to_end_on_a_signal() {
                 std::thread::sleep(Duration::from_millis(300));
                 signal(&child, "-TERM");
                 let output = end(child);
-                assert_ne!(output.status.code(), Some(0), "{case:?}: {output:?}");
+                // By itself, not by the signal.
+                assert_eq!(output.status.code(), Some(1), "{case:?}: {output:?}");
             });
         }
     });
+}
+
+/// Commands that compute, or wait for a terminal or a server, end with exit code 1 and a line, not by the signal.
+#[test]
+fn commands_that_do_not_look_at_signals_end_on_one() {
+    let folder = Folder::new();
+    let socket = folder.path("silent.sock");
+    let _silent = UnixListener::bind(&socket).unwrap();
+    let socket = socket.to_str().unwrap();
+    let cases: [(&[&str], &str); 4] = [
+        (&["trace", "info", "bursty", "--duration", "300m"], "-INT"),
+        (&["trace", "info", "bursty", "--duration", "300m"], "-TERM"),
+        (&["get", "chains", "--socket", socket], "-INT"),
+        (&["events", "--watch", "--socket", socket], "-TERM"),
+    ];
+    std::thread::scope(|scope| {
+        for (case, name) in cases {
+            scope.spawn(move || {
+                let child = spawn(case);
+                until_signals_are_handled(&child);
+                std::thread::sleep(Duration::from_millis(100));
+                signal(&child, name);
+                let output = end(child);
+                assert_eq!(output.status.code(), Some(1), "{case:?}: {output:?}");
+                let expected = "error: interrupted before the result was complete\n";
+                assert_eq!((&*text(&output.stderr), output.stdout.len()), (expected, 0), "{case:?}");
+            });
+        }
+    });
+}
+
+/// `timeout` sends a signal to its child and to the group: the second one killed the run, without its report.
+#[test]
+fn a_signal_that_comes_twice_at_once_ends_a_run_with_its_report() {
+    let folder = Folder::new();
+    let chain = folder.forward();
+    for _ in 0..4 {
+        let child = spawn(&["run", chain.to_str().unwrap(), "--duration", "60s", "-o", "json"]);
+        until_signals_are_handled(&child);
+        std::thread::sleep(Duration::from_millis(50));
+        let twice = "kill -TERM $1; kill -TERM $1";
+        let sent = Command::new("sh")
+            .args(["-c", twice, "sh", &child.id().to_string()])
+            .status();
+        assert!(sent.unwrap().success());
+        let code = end(child).status.code();
+        // With its report, or before its first packet.
+        assert!(matches!(code, Some(0 | 1)), "{code:?}");
+    }
 }
 
 /// The shell makes its child ignore SIGINT, as for `command &` in a script: only the other signal ends it.

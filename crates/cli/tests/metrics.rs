@@ -50,6 +50,11 @@ fn metrics_are_there_while_the_chain_runs() {
     let _silent = TcpStream::connect(address).unwrap();
     assert!(get(address, "GET /metrics").starts_with("HTTP/1.1 200"));
 
+    let second = run(&[&"run", &folder.forward(), &"--metrics", &address.to_string()]);
+    assert_refused(
+        &second,
+        "in use (os error 98); another Tailwater serves its metrics there: set --metrics to another port",
+    );
     serving.stop("-TERM");
     assert!(TcpStream::connect(address).is_err());
 }
@@ -65,6 +70,10 @@ fn a_port_in_use_is_one_clear_line() {
     assert_eq!(stderr.lines().count(), 1, "{stderr}");
     assert!(
         stderr.starts_with("error: --metrics: cannot listen on 127.0.0.1:"),
+        "{stderr}"
+    );
+    assert!(
+        stderr.ends_with("; another program listens there: set --metrics to another port\n"),
         "{stderr}"
     );
 }

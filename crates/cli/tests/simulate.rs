@@ -348,19 +348,11 @@ fn wrong_input_is_refused_simulation() {
     refused_simulation(&crowded, &[], "a core for each on every server; found 2 chains");
 }
 
-/// Returns `true` if a process handles SIGINT.
-fn catches_interrupts(process: u32) -> bool {
-    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
-    let mut lines = status.lines();
-    let caught = lines.find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
-    u64::from_str_radix(caught.trim(), 16).unwrap() & 1 << 1 != 0
-}
-
 #[test]
 fn an_interrupted_comparison_tells_what_is_done() {
     let folder = Folder::new();
     // More packets than any machine simulates meanwhile.
-    let mut child = tailwater()
+    let child = tailwater()
         .arg("simulate")
         .arg(rack(&folder, ""))
         .args(["--duration", "50m", "--output", "json"])
@@ -368,10 +360,7 @@ fn an_interrupted_comparison_tells_what_is_done() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    while !catches_interrupts(child.id()) {
-        assert!(child.try_wait().unwrap().is_none(), "it ended too early");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    until_signals_are_handled(&child);
     let output = interrupt(child);
     assert_eq!(output.status.code(), Some(0));
     let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();

@@ -70,7 +70,10 @@ fn traffic() {
             folder.path("missing.pcap"),
             "is neither a capture file nor a traffic preset",
         ),
-        ("burtsy".into(), "did you mean \"bursty\"?; the presets are: bursty"),
+        (
+            "burtsy".into(),
+            "the presets are: bursty, backbone, as, smooth; did you mean \"bursty\"?",
+        ),
         (
             "quux".into(),
             "\"quux\" is neither a capture file nor a traffic preset; the presets",

@@ -7,6 +7,9 @@ use serde::Serialize;
 /// Latency above which memory counts as slow, because it is remote or the machine is busy.
 const SLOW_MEMORY_NS: f64 = 150.0;
 
+/// Names of the checks that [`measure`](crate::measure) serves: gaps, and the latency of memory.
+pub const MEASURED_CHECKS: [&str; 2] = ["scheduling-gaps", "memory-latency"];
+
 /// Verdict on the objective.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Verdict {
@@ -111,6 +114,7 @@ fn price(finding: &mut Finding, measured: &Measured) {
 
 /// Converts measurements to findings.
 fn judge(measured: &Measured, purpose: &Purpose) -> Vec<Finding> {
+    let [gaps_check, memory_check] = MEASURED_CHECKS;
     let mut findings = Vec::new();
     for gaps in &measured.gaps {
         let found = format!(
@@ -131,8 +135,8 @@ fn judge(measured: &Measured, purpose: &Purpose) -> Vec<Finding> {
             Severity::Good
         };
         findings.push(match severity {
-            Severity::Good => Finding::good("scheduling-gaps", found),
-            _ => Finding::bad("scheduling-gaps", severity, found, why).costing(
+            Severity::Good => Finding::good(gaps_check, found),
+            _ => Finding::bad(gaps_check, severity, found, why).costing(
                 gaps.longest.as_micros_f64(),
                 "the longest gap",
                 format!("measured here, on core {}", gaps.core),
@@ -147,13 +151,13 @@ fn judge(measured: &Measured, purpose: &Purpose) -> Vec<Finding> {
     findings.push(match memory.huge_ns > SLOW_MEMORY_NS {
         true => {
             let why = "a lookup among a million flows takes this time for each cache line it reads";
-            Finding::bad("memory-latency", Severity::Costs, found, why).costing(
+            Finding::bad(memory_check, Severity::Costs, found, why).costing(
                 memory.huge_ns / 1e3,
                 "a load from memory",
                 "measured here",
             )
         }
-        false => Finding::good("memory-latency", found),
+        false => Finding::good(memory_check, found),
     });
     findings
 }

@@ -22,7 +22,7 @@ mod text;
 pub use action::{Action, Undo};
 pub use checks::examine;
 pub use cpus::CpuList;
-pub use diagnosis::{Diagnosis, Verdict};
+pub use diagnosis::{Diagnosis, MEASURED_CHECKS, Verdict};
 pub use environment::{Container, Environment, Host};
 pub use finding::{Cost, Finding, Severity};
 pub use measured::{Gaps, GapsByWindow, Measured, MemoryLatency, measure, measure_gaps};

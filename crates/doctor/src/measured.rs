@@ -70,13 +70,16 @@ fn micros<S: Serializer>(time: &Nanos, serializer: S) -> Result<S::Ok, S::Error>
     serializer.serialize_f64(time.as_micros_f64())
 }
 
-/// Runs a thread on each core for `time` that only reads the clock, then measures the memory latency. Ends early, with
-/// partial results, once `stop` is set.
+/// Runs a thread on each core for `time` that only reads the clock, then measures the memory latency. `None` once
+/// `stop` is set: a part allows no verdict.
 ///
 /// # Errors
 /// If a thread cannot be pinned to its core or dies, or if memory cannot be allocated.
-pub fn measure(purpose: &Purpose, time: Nanos, stop: &AtomicBool) -> io::Result<Measured> {
+pub fn measure(purpose: &Purpose, time: Nanos, stop: &AtomicBool) -> io::Result<Option<Measured>> {
     let gaps = measure_gaps(purpose, time, WINDOW, stop)?;
+    if stop.load(Ordering::Relaxed) {
+        return Ok(None);
+    }
     let gaps = gaps.into_iter().map(|core| core.gaps).collect();
     let clock = Clock::start();
     let core = purpose.cores.first().copied().unwrap_or(0);
@@ -92,7 +95,7 @@ pub fn measure(purpose: &Purpose, time: Nanos, stop: &AtomicBool) -> io::Result<
             .join()
             .unwrap_or_else(|_| Err(io::Error::other("a measuring thread panicked")))
     })?;
-    Ok(Measured { gaps, memory })
+    Ok(Some(Measured { gaps, memory }))
 }
 
 /// Gaps of one core, with the preempted time of each window.
@@ -318,10 +321,12 @@ mod tests {
             has_dpdk: false,
         };
         let time = Nanos::from_millis(20);
-        let measured = measure(&purpose, time, &AtomicBool::new(false)).unwrap();
+        let measured = measure(&purpose, time, &AtomicBool::new(false)).unwrap().unwrap();
         assert!(measured.gaps[0].watched >= time);
         assert!(measured.memory.ordinary_ns > 0.5 && measured.memory.huge_ns > 0.5);
-        let stopped = measure(&purpose, Nanos::from_millis(60_000), &AtomicBool::new(true));
-        assert!(stopped.unwrap().gaps[0].watched < Nanos::from_millis(60_000));
+        let (long, stop) = (Nanos::from_secs(60), AtomicBool::new(true));
+        assert_eq!(measure(&purpose, long, &stop).unwrap(), None);
+        let stopped = measure_gaps(&purpose, long, WINDOW, &stop).unwrap();
+        assert!(stopped[0].gaps.watched < long);
     }
 }

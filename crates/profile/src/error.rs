@@ -32,9 +32,24 @@ pub enum TrainError {
         length: Nanos,
     },
     /// A packet takes longer than an epoch.
-    #[error("the chain processes no packet in an epoch of {epoch}: expected a longer latency objective")]
+    #[error(
+        "a packet takes {cost} in the chain{}, and an epoch, half the latency objective, is {epoch}: auxiliary cores \
+         cannot keep that objective; expected one above {}, or less work a packet",
+        of_function(.costliest.as_ref()), Nanos(2 * .cost.0)
+    )]
     NoCapacity {
         /// Length of the epoch.
         epoch: Nanos,
+        /// Mean time of a packet in the chain.
+        cost: Nanos,
+        /// Name of the function that takes most of it, and its mean time; `None` if functions could not be timed.
+        costliest: Option<(String, Nanos)>,
     },
+}
+
+/// Returns the part of a message that names a function and its cost.
+fn of_function(costliest: Option<&(String, Nanos)>) -> String {
+    costliest.map_or_else(String::new, |(function, cost)| {
+        format!(", of which the function {function} takes {cost}")
+    })
 }

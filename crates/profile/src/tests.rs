@@ -90,6 +90,25 @@ fn what_cannot_be_trained_says_why() {
     assert!(matches!(outcome, Err(TrainError::Epoch(_))), "{outcome:?}");
 }
 
+/// No machine processes a packet in 10 ns.
+#[test]
+fn a_chain_too_slow_for_auxiliary_cores_is_named_with_its_cost_and_function() {
+    let traffic = steady(1, frames(60.0), 100, 1e6).unwrap();
+    let mut slow = spec("1ms");
+    slow.slo.latency = Nanos(20);
+    let outcome = train_capacity(&slow, &traffic, &quick(), &AtomicBool::new(false), |_| {});
+    let Err(error @ TrainError::NoCapacity { epoch, cost, .. }) = &outcome else {
+        panic!("{outcome:?}");
+    };
+    assert_eq!(*epoch, Nanos(10));
+    assert!(*cost > *epoch);
+    let text = error.to_string();
+    let expected = format!("a packet takes {cost} in the chain, of which the function ");
+    assert!(text.starts_with(&expected), "{text}");
+    let end = format!("expected one above {}, or less work a packet", Nanos(2 * cost.0));
+    assert!(text.contains("is 10ns: ") && text.ends_with(&end), "{text}");
+}
+
 /// The claimed number of flows equals the generated one.
 #[test]
 fn minnows_have_as_many_flows_as_they_claim() {

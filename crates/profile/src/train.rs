@@ -3,7 +3,7 @@
 use crate::costs::{Sample, fit};
 use crate::detail::Detailed;
 use crate::error::TrainError;
-use crate::measurement_core::{BUFFERS, EpochLoad, MeasurementCore};
+use crate::measurement_core::{BUFFERS, EpochLoad, MeasurementCore, Setting};
 use crate::pauses::pauses;
 use crate::traffic::{Minnows, at_rate, evenly, frames, steady};
 use crate::{fingerprint, machine};
@@ -158,7 +158,9 @@ pub fn train_capacity(
         frontier.insert(Load { flows, packets });
     }
     if frontier.is_empty() {
-        return Err(TrainError::NoCapacity { epoch });
+        let cost = Nanos((1e9 / rate.min(sustained)).ceil() as u64);
+        let costliest = training.costliest(traffic)?;
+        return Err(TrainError::NoCapacity { epoch, cost, costliest });
     }
     let mut rates = RateFrontier::new();
     training.rates(rate_flows, &mut rates)?;
@@ -289,6 +291,26 @@ impl<P: FnMut(Step)> Training<'_, P> {
         let trace = at_rate(traffic, QUICK_TRACE_PACKETS, 1e6)?;
         let sustained = self.lab.saturated(&self.spec, trace, Some(self.length()))?;
         Ok((rate, sustained))
+    }
+
+    /// Returns the function in which packets of the given traffic spend the most time, with its mean over all packets.
+    fn costliest(&self, traffic: &Trace) -> Result<Option<(String, Nanos)>, TrainError> {
+        let trace = at_rate(traffic, QUICK_TRACE_PACKETS, 1e6)?;
+        let setting = Setting {
+            duration: Some(self.length()),
+            ..Setting::default()
+        };
+        let (_, times) = self.lab.timed(&self.spec, trace, &setting, Nanos::ZERO)?;
+        let packets = times.iter().map(|of| of.packets).max().unwrap_or(0).max(1);
+        // Of packets that take another branch, a function has none.
+        let costs = times.into_iter().map(|of| {
+            let reaching = of.packets as f64 / packets as f64;
+            let nanos = of.time.0 as f64 / of.timed.max(1) as f64 * reaching;
+            (of.function, Nanos(nanos.round() as u64))
+        });
+        Ok(costs
+            .max_by_key(|(_, cost)| *cost)
+            .filter(|(_, cost)| *cost > Nanos::ZERO))
     }
 
     fn sample(&self, batch: u16, bytes: f64, new: f64, rate: f64) -> Sample {

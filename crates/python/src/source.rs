@@ -112,7 +112,7 @@ impl Packets {
             },
             Err(TrafficError::UnknownPreset { suggestion, known, .. }) => {
                 return Err(wrong(format!(
-                    "\"{text}\" is neither a capture file nor a traffic preset{suggestion}; the presets are: {known}"
+                    "\"{text}\" is neither a capture file nor a traffic preset; the presets are: {known}{suggestion}"
                 )));
             }
             Err(error) => return Err(of_traffic(&error)),

@@ -22,7 +22,7 @@ use tailwater_server::cache::{
     CacheClass, CacheConfig, CacheWays, DividedCache, DividedMachine, INTERVAL, SharedCache,
 };
 use tailwater_server::generation::{Store, StoredGeneration};
-use tailwater_server::{ApplyRequest, Capacity, ControlError, Manager};
+use tailwater_server::{ApplyRequest, Capacity, ControlError, Machine, Manager};
 
 /// Threads of the cores 1, 2 and 3.
 const TASKS: [u32; 3] = [101, 102, 103];
@@ -214,6 +214,17 @@ fn chain(name: &str, throughput: Option<u32>) -> String {
 /// Throughputs of `snort`, of which a tenth of a core is not promised: for one way, and for two.
 const ONE_WAY: Option<u32> = Some(300_000);
 const TWO_WAYS: Option<u32> = Some(450_000);
+
+/// Every server has such a machine around its own. Without this the cores of a server whose threads have real-time
+/// priority were not left to the process that prepares to take over.
+#[test]
+fn a_divided_machine_leaves_its_cores_to_a_process_that_takes_over() {
+    let model = ModelMachine::default();
+    let mut machine = DividedMachine::<_, Faulty>::undivided(model.clone(), None);
+    machine.share_cores(true);
+    machine.share_cores(false);
+    assert_eq!(model.state().log, ["share cores: true", "share cores: false"]);
+}
 
 #[test]
 fn promised_chains_reserve_ways_and_the_others_share() {

@@ -130,11 +130,11 @@ pub enum TrafficError {
         expected: &'static str,
     },
     /// There is no preset of that name.
-    #[error("unknown traffic preset \"{name}\"{suggestion}; the presets are: {known}")]
+    #[error("unknown traffic preset \"{name}\"; the presets are: {known}{suggestion}")]
     UnknownPreset {
         /// Given name.
         name: String,
-        /// `, did you mean "x"?`, or empty if no name is similar.
+        /// `; did you mean "x"?`, or empty if no name is similar.
         suggestion: String,
         /// All names, separated by commas.
         known: String,

@@ -131,6 +131,10 @@ fn uses(port: &ServerPort, name: &PortName) -> bool {
 }
 
 fn traffic(node: &Located<'_>, fields: &Fields<'_>, base_dir: &Path) -> Result<TrafficSpec, SpecError> {
+    let what = "a capture file or preset; its fields such as rate are beside it";
+    if node.is_map() || node.is_list() {
+        return Err(node.expected(what));
+    }
     let name = line(node, LONGEST)?;
     if name.is_empty() {
         return Err(node.expected("a capture file or preset"));

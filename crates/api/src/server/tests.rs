@@ -204,6 +204,10 @@ fn wrong_fields_are_reported_with_their_position() {
         ),
         (ports("[{name: a, traffic: ''}]"), "expected a capture file or preset"),
         (
+            ports("[{name: a, traffic: {source: bursty}}]"),
+            "expected a capture file or preset; its fields such as rate are beside it, found a map",
+        ),
+        (
             ports("[{name: a, traffic: x, rate: fast}]"),
             "spec.ports[0].rate: expected a rate",
         ),

@@ -46,7 +46,7 @@ pub struct DemoArgs {
     #[arg(long, value_name = "FILE.html")]
     pub report: Option<PathBuf>,
     /// A table for people, or JSON for programs
-    #[arg(long, value_name = "table|json", default_value = "table")]
+    #[arg(short, long, value_name = "table|json", default_value = "table")]
     #[arg(hide_possible_values = true)]
     pub output: ReportOutput,
 }

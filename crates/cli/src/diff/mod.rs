@@ -35,6 +35,8 @@ pub fn diff(args: &DiffArgs) -> Result<ExitCode, CliError> {
     let before: Vec<&PathBuf> = args.before.iter().chain(&args.before_runs).collect();
     let after: Vec<&PathBuf> = args.after.iter().chain(&args.after_runs).collect();
     let (before, after) = (read(&before)?, read(&after)?);
+    notice_copies(&before, &after);
+    let (before, after) = (by_chain(before), by_chain(after));
     same_chains(&before, &after)?;
     let options = CompareOptions {
         confidence: args.confidence,
@@ -69,9 +71,18 @@ pub fn diff(args: &DiffArgs) -> Result<ExitCode, CliError> {
     }
 }
 
-/// Reads the runs of a group.
-fn read(files: &[&PathBuf]) -> Result<Runs, CliError> {
-    let mut runs = Runs::new();
+/// A document that was read.
+struct Read {
+    /// Names of the files that have this content, as arguments.
+    names: Vec<String>,
+    /// Its runs, one a chain.
+    runs: Vec<RunFigures>,
+}
+
+/// Reads the documents of a group. Copies of one are one: they are no independent runs, and would seem to show that
+/// runs never vary.
+fn read(files: &[&PathBuf]) -> Result<Vec<Read>, CliError> {
+    let mut documents: Vec<Read> = Vec::new();
     let mut first: Option<(String, Vec<String>)> = None;
     for file in files {
         let name = argument_name(file);
@@ -89,13 +100,47 @@ fn read(files: &[&PathBuf]) -> Result<Runs, CliError> {
                 )));
             }
             Some(_) => {}
-            None => first = Some((name, chains)),
+            None => first = Some((name.clone(), chains)),
         }
-        for run in found {
-            runs.entry(run.chain.clone()).or_default().push(run);
+        match documents.iter_mut().find(|document| document.runs == found) {
+            Some(document) => document.names.push(name),
+            None => documents.push(Read {
+                names: vec![name],
+                runs: found,
+            }),
         }
     }
-    Ok(runs)
+    Ok(documents)
+}
+
+/// Sorts the runs of a group by chain.
+fn by_chain(documents: Vec<Read>) -> Runs {
+    let mut runs = Runs::new();
+    for run in documents.into_iter().flat_map(|document| document.runs) {
+        runs.entry(run.chain.clone()).or_default().push(run);
+    }
+    runs
+}
+
+/// Says which files are the same.
+fn notice_copies(before: &[Read], after: &[Read]) {
+    for document in before.iter().chain(after) {
+        if let [first, copies @ ..] = &document.names[..]
+            && !copies.is_empty()
+        {
+            let (copies, run) = (copies.len() + 1, "counted as one run");
+            complain("notice", &format!("{first}: given {copies} times, or copied: {run}"));
+        }
+    }
+    for document in before {
+        if let Some(same) = after.iter().find(|other| other.runs == document.runs) {
+            let text = format!(
+                "{} before and {} after have the same content: the same run, on both sides",
+                document.names[0], same.names[0]
+            );
+            complain("notice", &text);
+        }
+    }
 }
 
 /// Separates a message from the file's name, unless it begins with a line's number.

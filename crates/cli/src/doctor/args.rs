@@ -19,7 +19,7 @@ Examples:
       Asks before each change. All of them last until the next boot, and the commands that undo them are printed.
   sudo tailwater doctor --fix --yes --only huge-pages
 
-Exit codes: 0 the objective is realistic here, 1 nothing could be measured, 2 wrong input,
+Exit codes: 0 the objective is realistic here, 1 nothing could be measured or it was interrupted, 2 wrong input,
 3 the objective is not realistic. With --fix: 1 also if a change failed.";
 
 /// Arguments of `tailwater doctor`.
@@ -47,7 +47,7 @@ pub struct DoctorArgs {
     #[arg(long, value_name = "CHECK", requires = "fix", num_args = 1.., value_delimiter = ',')]
     pub only: Vec<String>,
     /// Output format
-    #[arg(long, value_name = "table|json", default_value = "table")]
+    #[arg(short, long, value_name = "table|json", default_value = "table")]
     #[arg(hide_possible_values = true)]
     pub output: ReportOutput,
 }

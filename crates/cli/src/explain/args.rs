@@ -31,7 +31,7 @@ pub struct ExplainArgs {
     #[arg(long, value_name = "NAME", value_parser = values::policy)]
     pub policy: Option<Policy>,
     /// Output format
-    #[arg(long, value_name = "table|json", default_value = "table")]
+    #[arg(short, long, value_name = "table|json", default_value = "table")]
     #[arg(hide_possible_values = true)]
     pub output: ReportOutput,
 }

@@ -102,7 +102,7 @@ pub struct PlaceArgs {
     pub abandon: bool,
     /// Output format
     #[arg(help_heading = headings::REPORT)]
-    #[arg(long, value_name = "table|json", default_value = "table")]
+    #[arg(short, long, value_name = "table|json", default_value = "table")]
     #[arg(hide_possible_values = true)]
     pub output: ReportOutput,
 }

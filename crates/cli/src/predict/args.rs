@@ -49,7 +49,7 @@ pub struct PredictArgs {
     #[arg(long, value_name = "FILE")]
     pub save: Option<PathBuf>,
     /// Output format
-    #[arg(long, value_name = "table|json", default_value = "table")]
+    #[arg(short, long, value_name = "table|json", default_value = "table")]
     #[arg(hide_possible_values = true)]
     pub output: ReportOutput,
 }

@@ -124,7 +124,7 @@ pub struct RunArgs {
     #[arg(help_heading = headings::REPORT, hide_short_help = true)]
     pub window: Nanos,
     /// Format of the report
-    #[arg(long, value_name = "table|json", default_value = "table")]
+    #[arg(short, long, value_name = "table|json", default_value = "table")]
     #[arg(hide_possible_values = true)]
     #[arg(help_heading = headings::REPORT)]
     pub output: ReportOutput,

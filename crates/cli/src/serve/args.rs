@@ -63,7 +63,7 @@ pub struct ServeArgs {
     #[arg(long, requires = "take_over")]
     pub lose_state: bool,
     /// Output format
-    #[arg(long, value_name = "FORMAT", default_value = "table")]
+    #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     #[arg(help_heading = headings::REPORT)]
     pub output: ReportOutput,
 }

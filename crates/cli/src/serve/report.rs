@@ -37,6 +37,11 @@ struct PortCounts<'d> {
     received: u64,
     /// Packets that no chain matched.
     unmatched: u64,
+    /// Of these, packets that arrived while no chain got any, or while chains changed.
+    unmatched_between: u64,
+    /// Of the other unmatched ones, packets of IPv6, and those without IP.
+    unmatched_ipv6: u64,
+    unmatched_non_ip: u64,
     /// Packets lost before their chain was known.
     lost: u64,
     /// Packets dropped since the device found their checksums wrong.
@@ -111,6 +116,9 @@ pub fn print_all(
             name: port.name(),
             received: counts.received,
             unmatched: counts.unmatched,
+            unmatched_between: counts.unmatched_between,
+            unmatched_ipv6: counts.unmatched_ipv6,
+            unmatched_non_ip: counts.unmatched_non_ip,
             lost: counts.lost,
             damaged: counts.damaged,
         }
@@ -149,6 +157,23 @@ fn versions(names: &[&str]) -> Vec<Option<(usize, usize)>> {
         .collect()
 }
 
+/// Known causes of the packets for no chain, in parentheses.
+fn unmatched_causes(port: &PortCounts<'_>) -> String {
+    let causes = [
+        (port.unmatched_between, "while no chain ran, or chains changed"),
+        (port.unmatched_ipv6, "of IPv6"),
+        (port.unmatched_non_ip, "without IP"),
+    ];
+    let causes = causes.into_iter().filter(|(packets, _)| *packets > 0);
+    let causes: Vec<String> = causes
+        .map(|(packets, cause)| format!("{} {cause}", thousands(packets)))
+        .collect();
+    match causes.is_empty() {
+        true => String::new(),
+        false => format!(" ({})", causes.join("; ")),
+    }
+}
+
 fn table(document: &Document<'_>) -> String {
     let chains = &document.chains;
     let names: Vec<&str> = chains.iter().map(|chain| chain.name).collect();
@@ -175,8 +200,10 @@ fn table(document: &Document<'_>) -> String {
     let ports = document.ports.iter().map(|port| {
         let [received, unmatched, lost] = [port.received, port.unmatched, port.lost].map(thousands);
         format!(
-            "port {}: {received} packets received, {unmatched} for no chain, {lost} lost before their chain is known\n",
-            port.name
+            "port {}: {received} packets received, {unmatched} for no chain{}, {lost} lost before their chain is \
+             known\n",
+            port.name,
+            unmatched_causes(port)
         )
     });
     heading + &all().map(line).collect::<String>() + "\n" + &ports.collect::<String>()

@@ -69,7 +69,7 @@ pub struct SimulateArgs {
     #[arg(long, value_name = "FILE")]
     pub resume: Option<PathBuf>,
     /// Output format
-    #[arg(long, value_name = "table|json|csv", default_value = "table")]
+    #[arg(short, long, value_name = "table|json|csv", default_value = "table")]
     #[arg(hide_possible_values = true)]
     pub output: SimulateOutput,
 }

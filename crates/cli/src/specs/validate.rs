@@ -9,6 +9,7 @@ use clap::Args;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::atomic::Ordering;
 use tailwater_api::SpecError;
 use tailwater_api::chain::{ChainNode, DESCRIPTION};
 use tailwater_api::document::{Document, nearest};
@@ -17,6 +18,7 @@ use tailwater_api::isolation::IsolationMode;
 use tailwater_api::located::Located;
 use tailwater_api::server::{self, ServerSpec};
 use tailwater_api::yaml;
+use tailwater_files::stop_requested;
 use tailwater_functions::library::{Code, CodeExaminer, LibraryError};
 use tailwater_functions::spec::ChainSpec;
 use tailwater_placement::spec::{ClusterSpec, SloSet};
@@ -80,13 +82,18 @@ struct Problem {
 /// Checks specs, and prints what is wrong with them.
 ///
 /// # Errors
-/// The result cannot be printed.
+/// A signal ended it, or the result cannot be printed.
 pub fn validate(args: &ValidateArgs) -> Result<ExitCode, CliError> {
     let mut checks = Checks::default();
     for file in &args.files {
         checks.file(file);
     }
     let valid = checks.errors.is_empty();
+    // A pipe that was not read to its end is no mistake of the input.
+    if !valid && stop_requested().load(Ordering::Relaxed) {
+        let message = "interrupted before all files were checked";
+        return Err(CliError::Stopped(message.to_owned()));
+    }
     match args.output {
         ReportOutput::Table => {
             // Each line is flushed: they are in order also where both outputs go to one pipe.

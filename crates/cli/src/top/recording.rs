@@ -63,6 +63,9 @@ struct Latency {
 /// # Errors
 /// One line: it is not a report of a run, with the place of the mistake.
 pub fn samples(text: &[u8]) -> Result<Vec<Sample>, String> {
+    if text.trim_ascii().is_empty() {
+        return Err("expected a report of `tailwater run --output json`, found an empty file".to_owned());
+    }
     let report: Report = serde_json::from_slice(text)
         .map_err(|error| format!("expected a report of `tailwater run --output json`: {error}"))?;
     let Report { timeline, .. } = &report;

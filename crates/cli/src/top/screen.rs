@@ -1,5 +1,6 @@
 //! Drawing of the screen.
 
+use super::columns;
 use super::sample::{ChainSample, PortSample, Rates};
 use super::state::{Page, State};
 use crate::text::short;
@@ -7,11 +8,14 @@ use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{Cell, Paragraph, Row, Sparkline, Table, TableState};
+use ratatui::widgets::{Cell, Paragraph, Row, Sparkline, Table, TableState, Wrap};
 use tailwater_net::Nanos;
 
 /// Cells of a bar.
 const BAR: usize = 20;
+
+/// Width in cells below which tables have fewer columns: a value that is cut lacks its unit.
+const NARROW: u16 = 72;
 
 /// Styles, or none where colours are not wanted.
 #[derive(Clone, Copy, Debug)]
@@ -121,22 +125,16 @@ fn port_losses(ports: &[PortSample]) -> String {
 fn footing(state: &State, is_recorded: bool, look: Look) -> Paragraph<'static> {
     let text = match (state.is_typing, is_recorded) {
         (true, _) => format!("/{}█  Enter keeps the filter, Esc clears it", state.filter),
-        (false, true) => {
-            "q end  Tab pages  Enter open  ←/→ step  Space play or stop  s sort  / filter  h keys".to_owned()
-        }
-        (false, false) => "q end  Tab pages  Enter open  Space pause  s sort  r reverse  / filter  h keys".to_owned(),
+        (false, true) => "q end  h keys  Tab pages  Enter open  ←/→ step  Space play  s sort  / filter".to_owned(),
+        (false, false) => "q end  h keys  Tab pages  Enter open  Space pause  s sort  r reverse  / filter".to_owned(),
     };
     Paragraph::new(Line::styled(text, look.dim()))
 }
 
 fn chains(frame: &mut Frame<'_>, area: Rect, state: &State, look: Look) {
     let shown = state.chains();
-    let width = shown
-        .iter()
-        .map(|chain| chain.name.chars().count())
-        .max()
-        .unwrap_or(0)
-        .clamp(5, 32) as u16;
+    let longest = shown.iter().map(|chain| chain.name.chars().count()).max().unwrap_or(0);
+    let columns = columns::shown(area.width, u16::try_from(longest).unwrap_or(u16::MAX));
     let mark = |title: &str| {
         let arrow = if state.is_reversed { "▲" } else { "▼" };
         let is_order = match state.order.name() {
@@ -149,44 +147,19 @@ fn chains(frame: &mut Frame<'_>, area: Rect, state: &State, look: Look) {
             title.to_owned()
         }
     };
-    let heads = [
-        "NAME",
-        "PHASE",
-        "P50",
-        "P99",
-        "P99/OBJECTIVE",
-        "MET",
-        "OFFERED",
-        "DROPPED",
-        "LOST",
-        "CORES",
-        "AUX",
-        "FLOWS",
-        "PROMISE",
-        "LATE MOSTLY FOR",
-    ];
     let rows = shown.iter().map(|chain| {
         let rates = state.rates.get(&chain.name);
-        Row::new(chain_cells(chain, rates, look))
+        let cells = chain_cells(chain, rates, look).into_iter().enumerate();
+        let is_shown = |number: usize| columns.iter().any(|(shown, ..)| *shown == number);
+        Row::new(cells.filter(|(number, _)| is_shown(*number)).map(|(_, cell)| cell))
     });
-    let widths = [
-        Constraint::Length(width),
-        Constraint::Length(8),
-        Constraint::Length(9),
-        Constraint::Length(9),
-        Constraint::Length(15),
-        Constraint::Length(4),
-        Constraint::Length(8),
-        Constraint::Length(8),
-        Constraint::Length(7),
-        Constraint::Length(9),
-        Constraint::Length(5),
-        Constraint::Length(7),
-        Constraint::Length(9),
-        Constraint::Fill(1),
-    ];
+    let widths = columns.iter().map(|(number, _, width)| match *number {
+        columns::LAST => Constraint::Fill(1),
+        _ => Constraint::Length(*width),
+    });
+    let heads = columns.iter().map(|(_, head, _)| Cell::from(mark(head)));
     let table = Table::new(rows, widths)
-        .header(Row::new(heads.map(|head| Cell::from(mark(head)))).style(look.head()))
+        .header(Row::new(heads).style(look.head()))
         .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED));
     let mut selected = TableState::new().with_selected((!shown.is_empty()).then_some(state.selected));
     frame.render_stateful_widget(table, area, &mut selected);
@@ -276,15 +249,18 @@ fn chain(frame: &mut Frame<'_>, area: Rect, name: &str, state: &State, look: Loo
     let rates = state.rates.get(name).unwrap_or(&nothing);
     let notes = chain.notes.len() as u16;
     let functions = rates.functions.len() as u16;
+    let summary = summary(chain, rates, look);
+    // On a narrow terminal the last line takes several.
+    let summary_lines = summary.iter().map(|line| lines_of(line.width(), area.width)).sum();
     let [top, spark, notes_area, functions_area, counts] = Layout::vertical([
-        Constraint::Length(3),
+        Constraint::Length(summary_lines),
         Constraint::Length(4),
         Constraint::Length(notes),
         Constraint::Length(if functions > 0 { functions + 2 } else { 0 }),
         Constraint::Min(3),
     ])
     .areas(area);
-    frame.render_widget(summary(chain, rates, look), top);
+    frame.render_widget(Paragraph::new(summary).wrap(Wrap { trim: true }), top);
     latency_history(frame, spark, state, chain, look);
     let lines: Vec<Line<'_>> = chain
         .notes
@@ -295,7 +271,11 @@ fn chain(frame: &mut Frame<'_>, area: Rect, name: &str, state: &State, look: Loo
     if functions > 0 {
         function_table(frame, functions_area, rates, look);
     }
-    let [late, reasons] = Layout::horizontal([Constraint::Fill(1), Constraint::Fill(1)]).areas(counts);
+    let halves = [Constraint::Fill(1), Constraint::Fill(1)];
+    let [late, reasons] = match area.width < NARROW {
+        true => Layout::vertical(halves).areas(counts),
+        false => Layout::horizontal(halves).areas(counts),
+    };
     frame.render_widget(counted("LATE OR LOST, BY CAUSE", &rates.late, look), late);
     frame.render_widget(
         counted("DROPPED, LOST, UNUSUAL, BY REASON", &rates.reasons, look),
@@ -303,7 +283,14 @@ fn chain(frame: &mut Frame<'_>, area: Rect, name: &str, state: &State, look: Loo
     );
 }
 
-fn summary(chain: &ChainSample, rates: &Rates, look: Look) -> Paragraph<'static> {
+/// Lines that a text of `text` cells takes at most, broken between words.
+fn lines_of(text: usize, width: u16) -> u16 {
+    let width = usize::from(width.max(1));
+    let lines = text.div_ceil(width).max(1);
+    (lines + usize::from(lines > 1)) as u16
+}
+
+fn summary(chain: &ChainSample, rates: &Rates, look: Look) -> Vec<Line<'static>> {
     let [offered, delivered, dropped, lost] = chain.rates.unwrap_or_default();
     let flows = chain.counters.as_ref().and_then(|counters| counters.flows);
     let verdict = match chain.is_met {
@@ -319,7 +306,7 @@ fn summary(chain: &ChainSample, rates: &Rates, look: Look) -> Paragraph<'static>
         format!(", promise: {}", chain.promise)
     };
     let flows = flows.map_or_else(String::new, |flows| format!(", {} flows", short(flows as f64)));
-    Paragraph::new(vec![
+    vec![
         Line::from(vec![
             Span::styled(chain.name.clone(), look.head()),
             Span::raw(format!("  {}{promise}{flows}", chain.phase)),
@@ -339,7 +326,7 @@ fn summary(chain: &ChainSample, rates: &Rates, look: Look) -> Paragraph<'static>
             rates.preemptions,
             numbers(&chain.cores),
         )),
-    ])
+    ]
 }
 
 fn latency_history(frame: &mut Frame<'_>, area: Rect, state: &State, chain: &ChainSample, look: Look) {
@@ -368,9 +355,11 @@ fn latency_history(frame: &mut Frame<'_>, area: Rect, state: &State, chain: &Cha
 
 fn function_table(frame: &mut Frame<'_>, area: Rect, rates: &Rates, look: Look) {
     let total: f64 = rates.functions.iter().map(|function| function.cores).sum();
+    let is_narrow = area.width < NARROW;
+    let shown = |number: usize| !is_narrow || [0, 3, 5].contains(&number);
     let rows = rates.functions.iter().map(|function| {
         let share = if total > 0.0 { function.cores / total } else { 0.0 };
-        Row::new(vec![
+        let cells = [
             function.name.clone(),
             short(function.packets),
             short(function.dropped),
@@ -378,15 +367,19 @@ fn function_table(frame: &mut Frame<'_>, area: Rect, rates: &Rates, look: Look) 
                 .nanos
                 .map_or_else(|| "-".to_owned(), |nanos| format!("{nanos:.0} ns")),
             format!("{:.3}", function.cores),
-            format!(
-                "{} {}",
-                "█".repeat((share * BAR as f64).round() as usize),
-                percent(share)
-            ),
-        ])
+            match is_narrow {
+                true => percent(share),
+                false => format!(
+                    "{} {}",
+                    "█".repeat((share * BAR as f64).round() as usize),
+                    percent(share)
+                ),
+            },
+        ];
+        Row::new(only(cells, shown))
     });
     let widths = [
-        Constraint::Length(20),
+        Constraint::Length(if is_narrow { 16 } else { 20 }),
         Constraint::Length(11),
         Constraint::Length(11),
         Constraint::Length(11),
@@ -399,12 +392,21 @@ fn function_table(frame: &mut Frame<'_>, area: Rect, rates: &Rates, look: Look) 
         "DROPPED/S",
         "PER PACKET",
         "CORES",
-        "SHARE OF THE CHAIN",
+        if is_narrow { "SHARE" } else { "SHARE OF THE CHAIN" },
     ];
     frame.render_widget(
-        Table::new(rows, widths).header(Row::new(heads).style(look.head())),
+        Table::new(rows, only(widths, shown)).header(Row::new(only(heads, shown)).style(look.head())),
         area,
     );
+}
+
+/// Items of the columns that are shown.
+fn only<T, const N: usize>(items: [T; N], shown: impl Fn(usize) -> bool) -> Vec<T> {
+    let numbered = items.into_iter().enumerate();
+    numbered
+        .filter(|(number, _)| shown(*number))
+        .map(|(_, item)| item)
+        .collect()
 }
 
 fn counted(head: &str, counts: &[(String, f64)], look: Look) -> Paragraph<'static> {
@@ -429,6 +431,7 @@ fn cores(frame: &mut Frame<'_>, area: Rect, state: &State, look: Look) {
         .filter(|(_, rates)| rates.to_auxiliary > 0.0)
         .map(|(name, rates)| format!("{name} {}/s", short(rates.to_auxiliary)))
         .collect();
+    let shown = |number: usize| area.width >= NARROW || number != 3;
     let rows = state.sample.cores.iter().map(|core| {
         let busy = state.busy.get(&core.core).copied();
         let bar = busy.map_or_else(String::new, |busy| {
@@ -446,14 +449,15 @@ fn cores(frame: &mut Frame<'_>, area: Rect, state: &State, look: Look) {
         } else {
             look.good()
         };
-        Row::new(vec![
+        let cells = [
             Cell::from(core.core.to_string()),
             Cell::from(role),
-            Cell::from(share),
+            Cell::from(Span::styled(share, style)),
             Cell::from(Span::styled(bar, style)),
             Cell::from(core.chains.len().to_string()),
             Cell::from(chains),
-        ])
+        ];
+        Row::new(only(cells, shown))
     });
     let widths = [
         Constraint::Length(5),
@@ -464,20 +468,24 @@ fn cores(frame: &mut Frame<'_>, area: Rect, state: &State, look: Look) {
         Constraint::Fill(1),
     ];
     let heads = ["CORE", "ROLE", "BUSY", "", "CHAINS", ""];
-    let table = Table::new(rows, widths)
-        .header(Row::new(heads).style(look.head()))
+    let table = Table::new(rows, only(widths, shown))
+        .header(Row::new(only(heads, shown)).style(look.head()))
         .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED));
     let mut selected = TableState::new().with_selected((!state.sample.cores.is_empty()).then_some(state.selected));
     frame.render_stateful_widget(table, area, &mut selected);
 }
 
 fn events(frame: &mut Frame<'_>, area: Rect, state: &State, look: Look) {
+    let is_narrow = area.width < NARROW;
     // The latest one first.
     let rows = state.sample.events.iter().rev().map(|event| {
         let style = if event.is_warning { look.bad() } else { Style::new() };
-        Row::new(vec![event.time.clone(), event.chain.clone(), event.text.clone()]).style(style)
+        // Without the day.
+        let time = event.time.get(11..19).filter(|_| is_narrow).unwrap_or(&event.time);
+        Row::new(vec![time.to_owned(), event.chain.clone(), event.text.clone()]).style(style)
     });
-    let widths = [Constraint::Length(20), Constraint::Length(20), Constraint::Fill(1)];
+    let [time, chain] = if is_narrow { [8, 10] } else { [20, 20] };
+    let widths = [Constraint::Length(time), Constraint::Length(chain), Constraint::Fill(1)];
     let table = Table::new(rows, widths)
         .header(Row::new(["TIME", "CHAIN", "EVENT"]).style(look.head()))
         .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED));

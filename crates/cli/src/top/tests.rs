@@ -113,6 +113,29 @@ fn all_chains_are_shown_with_what_matters() {
     assert!(late.contains("████████ 450 %") && late.contains("NO"), "{late}");
 }
 
+/// Columns were as narrow as two cells: `5.` for 5.1 ms.
+#[test]
+fn a_narrow_terminal_shows_fewer_columns_and_whole_values() {
+    let screen = text(&two_samples(), None, (40, 12));
+    let late = line_with(&screen, "late  ");
+    let words: Vec<&str> = late.split_whitespace().collect();
+    assert_eq!(words, ["late", "Running", "900us", "NO", "1"], "{screen}");
+    let mut state = two_samples();
+    press(&mut state, &[Key::Enter]);
+    let screen = text(&state, None, (40, 30));
+    let line = line_with(&screen, "cores 1-2,5");
+    assert!(line.len() <= 40, "{screen}");
+    let acl = line_with(&screen, "acl  ");
+    assert!(acl.contains(" 30 ns ") && acl.ends_with("100 %"), "{screen}");
+    assert!(screen.contains("LATE OR LOST, BY CAUSE\n"), "{screen}");
+    press(&mut state, &[Key::Char('3')]);
+    let screen = text(&state, None, (40, 12));
+    assert!(screen.contains("00:00:00 late       ObjectiveMissed p99"), "{screen}");
+    press(&mut state, &[Key::Char('2')]);
+    let screen = text(&state, None, (40, 12));
+    assert!(line_with(&screen, "auxiliary").contains("lent to"), "{screen}");
+}
+
 #[test]
 fn losses_of_ports_are_shown_and_leave_no_verdict() {
     let mut lossy = sample(2_000_000_000, 2000);

@@ -66,7 +66,7 @@ pub struct InfoArgs {
     #[arg(long, value_name = "FILE.svg", conflicts_with = "rate")]
     pub svg: Option<PathBuf>,
     /// Output format
-    #[arg(long, value_name = "text|json", default_value = "text")]
+    #[arg(short, long, value_name = "text|json", default_value = "text")]
     #[arg(hide_possible_values = true)]
     pub output: InfoOutput,
 }

@@ -140,6 +140,20 @@ pub fn assert_refused(output: &Output, expected: &str) {
     assert!(output.stdout.is_empty());
 }
 
+/// Waits until a program handles SIGINT.
+pub fn until_signals_are_handled(child: &Child) {
+    let began = std::time::Instant::now();
+    let is_handled = || {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+        caught.is_some_and(|mask| u64::from_str_radix(mask.trim(), 16).unwrap() >> (SIGINT - 1) & 1 == 1)
+    };
+    while !is_handled() {
+        assert!(began.elapsed().as_secs() < 60, "it handles no signals");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+}
+
 /// Sends SIGINT, as Ctrl-C does. Returns the program's output at its end.
 pub fn interrupt(child: Child) -> Output {
     let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status();

@@ -153,22 +153,23 @@ impl PacketKeeper {
     fn send(&mut self, at: u64, why: Why) {
         let found = &mut self.ring[at as usize % REMEMBERED];
         found.is_kept = true;
+        let is_before = matches!(why, Why::Before { .. });
         let packet = KeptPacket {
             core: self.core,
             why,
             event: self.events,
-            skipped: self.skipped,
+            // Once for an event: sums over comments are right.
+            skipped: if is_before { 0 } else { self.skipped },
             arrival: found.arrival,
             times: found.times,
             length: found.length,
             frame: found.frame,
         };
-        match (self.packets.try_send(packet), why) {
-            (Ok(()), Why::Before { .. }) => {}
-            (Ok(()), _) => self.skipped = 0,
+        match self.packets.try_send(packet) {
+            _ if is_before => {}
+            Ok(()) => self.skipped = 0,
             // The writer is behind.
-            (Err(_), Why::Before { .. }) => {}
-            (Err(_), _) => self.skipped += 1,
+            Err(_) => self.skipped += 1,
         }
     }
 }
@@ -230,7 +231,12 @@ mod tests {
         (0..PER_SECOND + 5).for_each(&mut event);
         assert_eq!(receiver.try_iter().count() as u64, PER_SECOND);
         event(2_000_000_000);
-        let last = receiver.try_iter().last().unwrap();
+        let kept: Vec<KeptPacket> = receiver.try_iter().collect();
+        let [before @ .., last] = &kept[..] else {
+            panic!("nothing was kept");
+        };
         assert_eq!((last.why, last.skipped), (Why::Late(Cause::Service), 5));
+        // Those before it are of the same event: the count is not theirs.
+        assert!(!before.is_empty() && before.iter().all(|packet| packet.skipped == 0));
     }
 }

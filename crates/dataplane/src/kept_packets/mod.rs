@@ -47,7 +47,8 @@ pub(crate) struct KeptPacket {
     pub(crate) why: Why,
     /// Number of the packet that mattered, on its core, for which this one is kept.
     pub(crate) event: u64,
-    /// Packets that mattered and were not kept since the last one that was: there were too many.
+    /// Packets that mattered and were not kept since the last one that was: there were too many. 0 of one before such a
+    /// packet.
     pub(crate) skipped: u64,
     pub(crate) arrival: Nanos,
     /// Times at which the chain began with its batch, and at which it had been sent or dropped.

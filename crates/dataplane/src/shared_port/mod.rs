@@ -210,6 +210,15 @@ pub struct SharedPortCounts {
     pub delivered: u64,
     /// Packets that no chain matched.
     pub unmatched: u64,
+    /// Of these, packets that arrived while no chain got any, or while chains changed.
+    #[serde(default)]
+    pub unmatched_between: u64,
+    /// Of the other unmatched ones, packets of IPv6.
+    #[serde(default)]
+    pub unmatched_ipv6: u64,
+    /// Of the other unmatched ones, packets without IP.
+    #[serde(default)]
+    pub unmatched_non_ip: u64,
     /// Packets lost before their chain was known. If a chain gets all packets of the port, they are in its books, too.
     pub lost: u64,
     /// Packets dropped because the device found their checksum wrong.
@@ -349,6 +358,9 @@ impl SharedPort {
             received: before.received + sum(|own| &own.received),
             delivered: before.delivered + sum(|own| &own.delivered),
             unmatched: before.unmatched + sum(|own| &own.unmatched),
+            unmatched_between: before.unmatched_between + sum(|own| &own.unmatched_between),
+            unmatched_ipv6: before.unmatched_ipv6 + sum(|own| &own.unmatched_ipv6),
+            unmatched_non_ip: before.unmatched_non_ip + sum(|own| &own.unmatched_non_ip),
             lost: before.lost + sum(|own| &own.lost),
             damaged: before.damaged + sum(|own| &own.damaged),
         }

@@ -2,13 +2,14 @@
 
 use super::flow_samples::FlowSampler;
 use super::inbox::{Outlet, Progress};
-use super::rules::{ChainRules, Choices, MAX_CHAINS};
+use super::rules::{ChainRules, Choices, MAX_CHAINS, after_tags};
 use crate::port::{PortQueue, QueuePosition, Received};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tailwater_chain::batch::{Batch, DEFAULT_BATCH, MAX_BATCH};
 use tailwater_chain::buffer::BufferPool;
 use tailwater_net::Nanos;
+use tailwater_net::protocol::ethertype;
 
 /// Maximum number of packets received in one turn, so that chains get their turns under overload, too.
 const MOST_PACKETS: usize = 4 * MAX_BATCH;
@@ -45,6 +46,11 @@ pub(crate) struct PollerCounters {
     /// Packets that belonged to a chain, also those that found its ring full.
     pub(crate) delivered: AtomicU64,
     pub(crate) unmatched: AtomicU64,
+    /// Of the unmatched ones, those while no chain got packets or chains changed; of the others, those of IPv6 and
+    /// those without IP.
+    pub(crate) unmatched_between: AtomicU64,
+    pub(crate) unmatched_ipv6: AtomicU64,
+    pub(crate) unmatched_non_ip: AtomicU64,
     /// Packets lost before their chain was known: the port's ring was full, or they were in several buffers.
     pub(crate) lost: AtomicU64,
     /// Of the lost packets, those that the port itself lost on reception.
@@ -286,6 +292,8 @@ impl Poller {
         add(&counters.delivered, delivered as u64);
         add(&counters.lost, lost as u64);
         add(&counters.unmatched, unmatched as u64);
+        // Their chain has ended.
+        add(&counters.unmatched_between, unmatched as u64);
         self.batch.remove_moved(delivered + lost + unmatched);
         if !self.batch.is_empty() {
             self.pass_unmatched();
@@ -297,10 +305,27 @@ impl Poller {
     #[cold]
     fn pass_unmatched(&mut self) {
         add(&self.counters.unmatched, self.batch.len() as u64);
+        self.note_unmatched();
         if self.unmatched == Unmatched::Forward && !self.rules.drops_unmatched() {
             let unsent = self.queue.transmit(&mut self.batch);
             add(&self.counters.lost, unsent as u64);
         }
+    }
+
+    /// Counts why no chain matches the packets of the batch.
+    fn note_unmatched(&mut self) {
+        if self.rules.is_between_chains() {
+            add(&self.counters.unmatched_between, self.batch.len() as u64);
+            return;
+        }
+        let (mut ipv6, mut non_ip) = (0, 0);
+        self.batch.for_each(|_, frame| match after_tags(frame) {
+            Some((ethertype::IPV4, _)) => {}
+            Some((ethertype::IPV6, _)) => ipv6 += 1,
+            _ => non_ip += 1,
+        });
+        add(&self.counters.unmatched_ipv6, ipv6);
+        add(&self.counters.unmatched_non_ip, non_ip);
     }
 
     /// Takes back buffers from the chains: at once from those that just got packets, now and then from all.

@@ -232,6 +232,11 @@ impl ChainRules {
         self.of_all.filter(|_| self.ended == 0).map(usize::from)
     }
 
+    /// Returns `true` if no chain gets packets, or chains change.
+    pub(super) fn is_between_chains(&self) -> bool {
+        self.all & !self.ended == 0 || self.drops_unmatched
+    }
+
     /// Returns `true` if there is only one chain.
     #[inline]
     pub fn is_one(&self) -> bool {
@@ -363,15 +368,21 @@ fn v4(address: u32) -> IpAddr {
     IpAddr::V4(address.into())
 }
 
-/// Addresses and protocol of a complete IPv4 header whose packet is malformed otherwise.
-fn v4_fields(frame: &[u8]) -> Option<Fields> {
+/// EtherType behind all VLAN tags, and the bytes that follow it.
+pub(super) fn after_tags(frame: &[u8]) -> Option<(u16, &[u8])> {
     let mut at = 12;
     let mut kind = u16::from_be_bytes([*frame.get(at)?, *frame.get(at + 1)?]);
     while kind == ethertype::VLAN || kind == ethertype::QINQ {
         at += 4;
         kind = u16::from_be_bytes([*frame.get(at)?, *frame.get(at + 1)?]);
     }
-    let header = frame.get(at + 2..)?.first_chunk::<{ V4_HEADER }>()?;
+    Some((kind, frame.get(at + 2..)?))
+}
+
+/// Addresses and protocol of a complete IPv4 header whose packet is malformed otherwise.
+fn v4_fields(frame: &[u8]) -> Option<Fields> {
+    let (kind, payload) = after_tags(frame)?;
+    let header = payload.first_chunk::<{ V4_HEADER }>()?;
     if kind != ethertype::IPV4 || header[0] >> 4 != 4 || header[0] & 15 < 5 {
         return None;
     }

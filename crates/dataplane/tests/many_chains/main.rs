@@ -55,6 +55,29 @@ fn each_chain_gets_its_packets_and_keeps_its_books() {
     }
 }
 
+/// A report names the kinds of packets for no chain: `match: {sources: [0.0.0.0/0]}` is no match for IPv6, and at the
+/// start there is no chain.
+#[test]
+fn packets_for_no_chain_are_told_apart() {
+    let _alone = alone();
+    let server = Server::start(trace_of_kinds(), 1, true, Unmatched::Drop);
+    server.await_received(30);
+    // A poller may be between two counters when they are read.
+    let are_close = |one: u64, other: u64| one.abs_diff(other) <= 512;
+    let before = server.port.counts();
+    assert!(are_close(before.unmatched_between, before.unmatched), "{before:?}");
+    let chain = server.run("0.0.0.0/0", "{forward: }", 1);
+    // Those received meanwhile have no chain, either.
+    server.await_received(server.port.counts().received + 1000);
+    let counts = server.port.counts();
+    let report = chain.drain().unwrap();
+    let [ipv6, non_ip] = [counts.unmatched_ipv6, counts.unmatched_non_ip];
+    let told = counts.unmatched_between + ipv6 + non_ip;
+    assert!(are_close(counts.unmatched, told), "{counts:?}");
+    assert!(ipv6 > 0 && non_ip > 0 && are_close(ipv6, non_ip), "{counts:?}");
+    assert!(report.packets.offered > 0);
+}
+
 /// The chain in overload keeps packets: among them those that find its ring full.
 #[test]
 fn a_chain_in_overload_takes_no_packet_from_another() {

@@ -1,6 +1,6 @@
 //! A server with one port, and chains on it.
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -21,6 +21,7 @@ use tailwater_functions::own::OwnFunction;
 use tailwater_functions::spec::{ChainSpec, FunctionSpec};
 use tailwater_handover::park::Mode;
 use tailwater_net::builder::FrameBuilder;
+use tailwater_net::protocol::ethertype;
 use tailwater_net::toeplitz::RssHasher;
 use tailwater_net::{FlowKey, Nanos, protocol};
 use tailwater_policy::broker::{BrokerConfig, LeastSlackBroker};
@@ -91,6 +92,56 @@ pub fn trace_of_bursts(networks: u8, (spacing, burst): (Nanos, u32), packets: u3
         frame: Vec::new(),
     };
     Trace::load(&mut source, &LoadOptions::default()).unwrap()
+}
+
+/// Packets of IPv4, of IPv6 and without IP in turn, 10 us apart.
+struct Kinds {
+    number: usize,
+    frames: [Vec<u8>; 3],
+}
+
+impl PacketSource for Kinds {
+    fn next_packet(&mut self) -> Result<Option<Packet<'_>>, TrafficError> {
+        let number = self.number;
+        self.number += 1;
+        let data = &self.frames[number % 3];
+        let packet = Packet {
+            timestamp: Nanos(number as u64 * 10_000),
+            data,
+            wire_length: data.len() as u32,
+        };
+        Ok((number < 300).then_some(packet))
+    }
+
+    fn notices(&self) -> Vec<Notice> {
+        Vec::new()
+    }
+
+    fn name(&self) -> &str {
+        "kinds"
+    }
+}
+
+/// Traffic of which a third each is IPv4 to `10.0.0.1`, IPv6, and not IP.
+pub fn trace_of_kinds() -> Trace {
+    let frame = |key| {
+        FrameBuilder::new(&key)
+            .payload(b"text")
+            .to_vec()
+            .expect("a short frame")
+    };
+    let v4 = FlowKey::v4(
+        Ipv4Addr::new(192, 0, 2, 1),
+        Ipv4Addr::new(10, 0, 0, 1),
+        protocol::UDP,
+        1,
+        53,
+    );
+    let v6 = FlowKey::v6(Ipv6Addr::LOCALHOST, Ipv6Addr::LOCALHOST, protocol::UDP, 1, 53);
+    let mut other = frame(v4);
+    other[12..14].copy_from_slice(&ethertype::ARP.to_be_bytes());
+    let frames = [frame(v4), frame(v6), other];
+    Trace::load(&mut Kinds { number: 0, frames }, &LoadOptions::default()).unwrap()
 }
 
 /// Chain for the packets to one network.

@@ -216,6 +216,9 @@ pub fn parse(text: &[u8]) -> Result<Vec<RunFigures>, DocumentError> {
     if text.len() > MAX_BYTES {
         return Err(whole(format!("expected at most {MAX_BYTES} bytes")));
     }
+    if text.trim_ascii().is_empty() {
+        return Err(whole(format!("{EXPECTED}, found an empty file")));
+    }
     let is_object = text.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{');
     let kind = match serde_json::from_slice::<Kind>(text) {
         Err(error) if !error.is_data() => return Err(unlike(error)),

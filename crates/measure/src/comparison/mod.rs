@@ -29,6 +29,9 @@ pub const RUNS_FOR_WELCH: usize = 3;
 /// Minimum number of steps of a run, for one with fewer runs.
 pub const STEPS_FOR_BOOTSTRAP: usize = bootstrap::FEWEST_STEPS;
 
+/// Largest difference on a figure's scale that the order of additions can make between means of the same runs.
+const ROUNDING: f64 = 1e-12;
+
 /// Maximum number of causes and reasons compared, the most frequent first.
 const MOST_DETAILS: usize = 32;
 
@@ -221,7 +224,7 @@ fn change(
                 true => tolerance * before.unwrap_or(0.0).max(after.unwrap_or(0.0)),
                 false => tolerance.ln_1p(),
             };
-            if difference.abs() <= half || difference == 0.0 {
+            if difference.abs() <= half.max(ROUNDING) {
                 ChangeVerdict::NoDifferenceShown
             } else if difference.abs() <= least {
                 ChangeVerdict::WithinTolerance

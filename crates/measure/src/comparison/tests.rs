@@ -252,7 +252,8 @@ fn documents_are_told_apart() {
         // The run of a server mapper has a field `server`, too.
         ("{\"chain\": \"c\", \"server\": {}}", "missing field `traffic`"),
         ("kind: Chain", "1:1: expected the JSON of `tailwater run`"),
-        ("", "(--output json): EOF while parsing"),
+        ("", "(--output json), found an empty file"),
+        (" \n", "found an empty file"),
     ] {
         let error = parse(text.as_bytes()).unwrap_err().to_string();
         assert!(error.contains(expected), "{text:?}: {error}");

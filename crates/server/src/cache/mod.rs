@@ -279,6 +279,10 @@ impl<M: Machine, A: CachePartitioner> Machine for DividedMachine<M, A> {
         self.machine.add_counts(counts);
     }
 
+    fn share_cores(&mut self, shares: bool) {
+        self.machine.share_cores(shares);
+    }
+
     fn waited(&self) -> u64 {
         self.machine.waited()
     }

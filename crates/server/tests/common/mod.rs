@@ -170,6 +170,10 @@ impl Machine for ModelMachine {
         Vec::new()
     }
 
+    fn share_cores(&mut self, shares: bool) {
+        self.state().log.push(format!("share cores: {shares}"));
+    }
+
     fn observe(&mut self) -> Vec<ChainObservation> {
         let mut state = self.state();
         assert!(!state.is_changing, "a change is not completed");

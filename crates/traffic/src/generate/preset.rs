@@ -339,7 +339,7 @@ fn unknown(name: &str) -> TrafficError {
     let known: Vec<&str> = PRESETS.iter().map(|(known, _)| *known).collect();
     TrafficError::UnknownPreset {
         name: short,
-        suggestion: nearest.map_or_else(String::new, |(_, n)| format!(", did you mean \"{n}\"?")),
+        suggestion: nearest.map_or_else(String::new, |(_, n)| format!("; did you mean \"{n}\"?")),
         known: known.join(", "),
     }
 }
@@ -360,7 +360,8 @@ mod tests {
     fn an_unknown_name_gets_the_nearest() {
         assert_eq!(
             preset("burtsy").unwrap_err().to_string(),
-            "unknown traffic preset \"burtsy\", did you mean \"bursty\"?; the presets are: bursty, backbone, as, smooth"
+            "unknown traffic preset \"burtsy\"; the presets are: bursty, backbone, as, smooth; did you mean \
+             \"bursty\"?"
         );
         assert_eq!(
             preset("quux").unwrap_err().to_string(),
