@@ -54,7 +54,7 @@ impl LiveMachine {
                 arrived: counts.iter().map(|of_core| of_core.arrived).sum(),
                 lost: counts.iter().map(|of_core| of_core.lost).sum(),
             };
-            let cause = || cause_of(&before, &counts, gaps, &name_of);
+            let cause = || cause_of(&before, &counts, gaps, name_of);
             self.notes.extend(watched.monitor.observe(name, reading, cause));
         }
     }
