@@ -1,10 +1,11 @@
 //! Time spent in each function of a chain, and traces of single packets.
 
-use crate::batch::{Batch, MAX_BATCH, Verdict};
+use crate::batch::{Batch, MAX_BATCH, Packet, Verdict};
 use crate::flow_table::FlowTable;
 use crate::function::Explanation;
 use crate::packet_traces::request::TraceRequest;
 use crate::packet_traces::{PacketTraces, TIMED_BATCHES, TracePlace, TraceRole, TraceStep, TracedFlow};
+use std::cell::RefCell;
 use std::sync::Arc;
 use tailwater_net::toeplitz::bucket_of;
 use tailwater_net::{FlowKey, Nanos};
@@ -68,6 +69,8 @@ pub(super) struct Stopwatch {
     /// Generation of the traces of which `request` is.
     seen: u32,
     request: Option<Arc<TraceRequest>>,
+    /// Explanations by index of the packet's buffer, of a watch that collects them in the place of a request.
+    collected: Option<RefCell<Vec<(u32, Explanation)>>>,
     /// The current batch has packets that are traced.
     has_traced: bool,
     /// Time at which the current function began with the batch.
@@ -99,6 +102,7 @@ impl Stopwatch {
             from,
             seen: traces.generation(),
             request: None,
+            collected: None,
             has_traced: false,
             began: Nanos::ZERO,
             keys: Box::new([FlowKey::default(); MAX_BATCH]),
@@ -108,6 +112,32 @@ impl Stopwatch {
             is_running: false,
             spent: vec![FunctionTotals::default(); functions],
         }
+    }
+
+    /// Collects the explanations of packets that are marked as traced, for a chain of so many functions.
+    pub(super) fn collecting(functions: usize) -> Stopwatch {
+        Stopwatch {
+            collected: Some(RefCell::default()),
+            ..Stopwatch::new(
+                Box::new(|| Nanos::ZERO),
+                Nanos(u64::MAX),
+                PacketTraces::timing_all(),
+                functions,
+            )
+        }
+    }
+
+    /// Forgets the collected explanations.
+    pub(super) fn forget_collected(&mut self) {
+        if let Some(collected) = &mut self.collected {
+            collected.get_mut().clear();
+        }
+    }
+
+    /// Returns the collected explanation of the packet in this buffer.
+    pub(super) fn collected(&mut self, buffer: u32) -> Option<Explanation> {
+        let mut collected = self.collected.as_mut()?.get_mut().iter();
+        collected.find(|(of, _)| *of == buffer).map(|(_, text)| *text)
     }
 
     /// Sets the core, and the number of the first function, as traces name them.
@@ -136,8 +166,10 @@ impl Stopwatch {
             (self.request, self.seen) = (request, generation);
         }
         self.has_traced = false;
+        batch.set_has_traced(false);
         let Some(request) = &self.request else {
             self.since = 0;
+            self.has_traced = self.collected.is_some() && batch.iter().any(Packet::is_traced);
             return;
         };
         let mut begun = None;
@@ -158,6 +190,7 @@ impl Stopwatch {
             }
             self.has_traced |= is_traced;
         }
+        batch.set_has_traced(self.has_traced);
         self.is_running = self.has_traced || self.since >= TIMED_BATCHES;
         if self.since >= TIMED_BATCHES {
             self.since = 0;
@@ -185,6 +218,9 @@ impl Stopwatch {
         (explanation, times): (Explanation, [Nanos; 2]),
     ) {
         let Some(request) = &self.request else {
+            if let (Some(collected), Some(_)) = (&self.collected, i) {
+                collected.borrow_mut().push((batch.buffer_index(at), explanation));
+            }
             return;
         };
         let packet = batch.packet(at);
