@@ -11,6 +11,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use tailwater_ids::alert::Alert;
+use tailwater_sdk::host::Printable;
 use tailwater_sdk::protocol::layout::PacketResponse;
 use tailwater_sdk::protocol::message::{FromProgram, FromServer};
 
@@ -33,6 +34,9 @@ fuzz_target!(|bytes: &[u8]| {
             let _ = (detail.method(), detail.name(), detail.target());
         }
     }
+    // A function's explanation of a packet.
+    let text = Printable(bytes).to_string();
+    assert!(text.chars().count() <= bytes.len() && !text.chars().any(char::is_control));
     // The response of a process for a packet.
     if let Some((word, rest)) = bytes.split_first_chunk::<8>() {
         let (word, round) = (u64::from_le_bytes(*word), rest.len() as u64);

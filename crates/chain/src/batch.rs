@@ -30,6 +30,8 @@ pub struct Batch {
     bypass: Vec<Slot>,
     /// Buffers of dropped packets, until they return to the pool.
     dropped: Vec<Dropped>,
+    /// `true` if packets may be traced.
+    has_traced: bool,
 }
 
 impl Batch {
@@ -47,7 +49,19 @@ impl Batch {
             packets: Vec::with_capacity(capacity),
             bypass: Vec::with_capacity(capacity),
             dropped: Vec::with_capacity(capacity),
+            has_traced: false,
         }
+    }
+
+    /// Returns `true` if packets of the batch may be [traced](Packet::is_traced).
+    #[inline]
+    pub fn has_traced(&self) -> bool {
+        self.has_traced
+    }
+
+    /// Says whether packets of the batch are traced.
+    pub(crate) fn set_has_traced(&mut self, has_traced: bool) {
+        self.has_traced = has_traced;
     }
 
     /// Limits the batch to `packets` packets from now on, clamped to the capacity it was created with.

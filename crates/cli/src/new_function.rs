@@ -35,6 +35,8 @@ pub enum Language {
     Rust,
     /// C11, compiled to WebAssembly
     Wasm,
+    /// Rust, compiled to WebAssembly
+    WasmRust,
 }
 
 /// Includes a file of a crate.
@@ -106,11 +108,13 @@ const RUST_SDK: &[&[File]] = &[
         ("tailwater-net/Cargo.toml", include_str!("new_function/rust/net.toml")),
     ],
     sources!("sdk":
-        "src/abi.rs", "src/batch.rs", "src/config.rs", "src/export.rs", "src/flow_state.rs", "src/function.rs",
-        "src/host.rs", "src/key.rs", "src/lib.rs", "src/program/flows.rs", "src/program/instance.rs",
+        "src/abi.rs", "src/batch.rs", "src/calls.rs", "src/config.rs", "src/explanation.rs",
+        "src/export.rs", "src/flow_state.rs", "src/function.rs", "src/host.rs", "src/key.rs", "src/lib.rs",
+        "src/printable.rs", "src/program/flows.rs", "src/program/instance.rs",
         "src/program/joining.rs", "src/program/mod.rs", "src/program/stored.rs", "src/program/turns.rs",
         "src/program/unattached.rs",
-        "src/protocol/layout.rs", "src/protocol/layout/companions.rs", "src/protocol/memory.rs",
+        "src/protocol/layout.rs", "src/protocol/layout/companions.rs", "src/protocol/layout/explanations.rs",
+        "src/protocol/memory.rs",
         "src/protocol/message.rs", "src/protocol/mod.rs", "src/protocol/snapshots.rs", "src/protocol/socket.rs",
         "src/sys.rs", "src/sys/joining.rs", "src/testing.rs",
     ),
@@ -120,6 +124,34 @@ const RUST_SDK: &[&[File]] = &[
         "src/headers.rs", "src/icmp.rs", "src/ipv4.rs", "src/ipv6.rs", "src/lib.rs", "src/malformed.rs",
         "src/parse.rs", "src/parse/common.rs", "src/pcap.rs", "src/protocol.rs", "src/tcp.rs", "src/time.rs",
         "src/toeplitz.rs", "src/tunnel.rs", "src/udp.rs", "src/vlan.rs",
+    ),
+];
+
+const WASM_RUST: &[File] = &[
+    ("Cargo.toml", include_str!("new_function/wasm_rust/Cargo.toml")),
+    (".cargo/config.toml", include_str!("new_function/wasm_rust/config.toml")),
+    ("src/lib.rs", include_str!("new_function/wasm_rust/lib.rs")),
+    ("tests/function.rs", include_str!("new_function/rust/test.rs")),
+    ("README.md", include_str!("new_function/wasm_rust/README.md")),
+    (".gitignore", include_str!("new_function/rust/gitignore")),
+    ("chain.yaml", include_str!("new_function/wasm/chain.yaml")),
+];
+
+/// The part of the SDK in Rust that modules have. These sources are shared with it, and build with Rust 1.63.
+const WASM_RUST_SDK: &[&[File]] = &[
+    &[
+        (
+            "tailwater-sdk/Cargo.toml",
+            include_str!("new_function/wasm_rust/sdk.toml"),
+        ),
+        (
+            "tailwater-sdk/src/lib.rs",
+            include_str!("new_function/wasm_rust/sdk_lib.rs"),
+        ),
+    ],
+    sources!("sdk":
+        "src/abi.rs", "src/batch.rs", "src/calls.rs", "src/config.rs", "src/explanation.rs", "src/flow_state.rs",
+        "src/function.rs", "src/key.rs", "src/testing.rs",
     ),
 ];
 
@@ -152,6 +184,13 @@ pub fn new_function(args: &NewFunctionArgs) -> Result<ExitCode, CliError> {
             "cargo test && cargo build --release",
         ),
         Language::Wasm => (WASM, &[][..], format!("{identifier}.wasm"), String::new(), "make"),
+        Language::WasmRust => (
+            WASM_RUST,
+            WASM_RUST_SDK,
+            format!("target/wasm32-unknown-unknown/release/{identifier}_nf.wasm"),
+            String::new(),
+            "cargo test && cargo build --release --target wasm32-unknown-unknown",
+        ),
     };
     // libtailwater_nf is built into the same directory as this program.
     let program_folder = std::env::current_exe().ok();
@@ -187,7 +226,7 @@ pub fn new_function(args: &NewFunctionArgs) -> Result<ExitCode, CliError> {
     let files = files.iter().map(|(path, _)| *path);
     // Of the SDK, only the directories are listed.
     let folders = interface.first().copied().unwrap_or_default().iter();
-    let folders = folders.map(|(path, _)| path.trim_end_matches("Cargo.toml"));
+    let folders = folders.filter_map(|(path, _)| path.strip_suffix("Cargo.toml"));
     let lines: Vec<String> = files.chain(folders).map(|path| format!("  {name}/{path}\n")).collect();
     print(&format!(
         "Written:\n{}\nNext:\n  cd {name}\n  {build}\n  tailwater test-function chain.yaml\n  \

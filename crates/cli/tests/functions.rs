@@ -32,6 +32,15 @@ fn cargo(arguments: &[&dyn AsRef<OsStr>], folder: &Path, target: &Path) -> Strin
     works(command.current_dir(folder).env("CARGO_TARGET_DIR", target))
 }
 
+/// Returns `true` if the standard library is installed for a target.
+fn has_rust_target(target: &str) -> bool {
+    let rustc = Path::new(env!("CARGO")).with_file_name("rustc");
+    let output = Command::new(rustc)
+        .args(["--print", "target-libdir", "--target", target])
+        .output();
+    output.is_ok_and(|output| Path::new(text(&output.stdout).trim()).is_dir())
+}
+
 /// Copies the files of a directory, without subdirectories.
 fn copy(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).unwrap();
@@ -153,6 +162,8 @@ fn skeletons_build_and_pass_and_run() {
         assert_eq!(reason(&report, &format!("{name}/flows")), 10);
         let checked = works(tailwater().arg("test-function").arg(chain));
         assert!(checked.contains(" 0 failed, ") && checked.contains(name), "{checked}");
+        let explained = format!("explanations, as {name}: \"packets of the flow: ");
+        assert!(checked.contains(&explained), "{checked}");
     };
     let written = new("my-limit", "c");
     assert!(written.status.success(), "{}", text(&written.stderr));
@@ -172,6 +183,22 @@ fn skeletons_build_and_pass_and_run() {
         check("boxed");
     } else {
         println!("skipped: clang or its linker for WebAssembly is not installed");
+    }
+    // The same in Rust, with the tests of the Rust skeleton.
+    let written = new("caged", "wasm-rust");
+    assert!(written.status.success(), "{}", text(&written.stderr));
+    let place = folder.path("caged");
+    let target = place.join("target");
+    cargo(&[&"test"], &place, &target);
+    if has_rust_target("wasm32-unknown-unknown") {
+        cargo(
+            &[&"build", &"--release", &"--target", &"wasm32-unknown-unknown"],
+            &place,
+            &target,
+        );
+        check("caged");
+    } else {
+        println!("skipped: Rust's target wasm32-unknown-unknown is not installed");
     }
     // A name that is a keyword.
     let written = new("match", "rust");
@@ -305,15 +332,22 @@ static int process(void *instance, struct tw_batch *batch) {
         if (flow->packets == 1) flow->self = flow;
         if (!strcmp(defect, \"reload\") && flow->self != flow) packet->verdict = TW_DROP(0);
         if (!strcmp(defect, \"isolation\") && geteuid()) packet->verdict = TW_DROP(0);
+        if (!strcmp(defect, \"explain\") && flow->packets > 100) packet->verdict = TW_DROP(0);
         if (!strcmp(defect, \"hostile\") && payload == 0) abort();
         if (!strcmp(defect, \"many-flows\") && flow->packets == 1) memset(malloc(1024), 1, 1024);
     }
     return 0;
 }
+static void explain(const void *instance, const struct tw_packet *packet, struct tw_explanation *explanation) {
+    (void)instance;
+    tw_explain(explanation, strcmp(defect, \"printable\") ? \"a packet\" : \"a packet\\n\");
+    if (!strcmp(defect, \"explain\")) ((struct flow *)packet->state)->packets += 10;
+}
 static const struct tw_drop_reason reasons[] = {{\"some\", 0}};
 const struct tw_function tailwater_function = {
     TW_FUNCTION_HEAD, .name = \"defects\", .state_bytes = sizeof(struct flow), .drop_reasons = reasons,
     .drop_reason_count = 1, .configure = configure, .start = start, .stop = stop, .process = process,
+    .explain = explain,
 };
 ";
 
@@ -336,11 +370,16 @@ fn conformance_checks_find_their_defects() {
             .args(["test-function", "defects.so", "--config"]);
         command.arg(format!("{{\"{defect}\": 1}}")).args(more).output().unwrap()
     };
-    for name in ["repeatable", "batches", "cores", "many-flows", "restart"] {
+    for name in ["repeatable", "batches", "cores", "explain", "many-flows", "restart"] {
         let output = test(name, &["--check", name]);
         let told = text(&output.stdout);
         assert!(told.contains("tailwater-check: FAILED "), "{name}: {told}");
     }
+    let told = text(&test("printable", &["--check", "explain"]).stdout);
+    assert!(
+        told.contains("tailwater-check: FAILED defects: an explanation is not printable"),
+        "{told}"
+    );
     let output = test("hostile", &[]);
     let told = text(&output.stdout);
     assert_eq!(output.status.code(), Some(1), "{told}");
@@ -348,7 +387,15 @@ fn conformance_checks_find_their_defects() {
         let line = told.lines().find(|line| line.starts_with(name)).unwrap_or_default();
         line.split_whitespace().nth(1).unwrap_or_default().to_owned()
     };
-    for name in ["repeatable", "batches", "cores", "reload", "many-flows", "restart"] {
+    for name in [
+        "repeatable",
+        "batches",
+        "cores",
+        "reload",
+        "explain",
+        "many-flows",
+        "restart",
+    ] {
         assert_eq!(verdict(name), "passed", "{told}");
     }
     // A machine that is busy, and a user without rights, cannot do it.

@@ -10,11 +10,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tailwater_chain::flow_table::ReplicaConfig;
 use tailwater_functions::library::{LibraryFunction, load};
-use tailwater_isolation::layout::{FlowSlot, MAX_BATCH, RESPONSE_AREA_BYTES, ResponseArea};
+use tailwater_isolation::layout::{FlowSlot, MAX_BATCH, MAX_TRACED, RESPONSE_AREA_BYTES, ResponseArea};
 use tailwater_isolation::program::Waiting as BuiltIn;
 use tailwater_net::builder::FrameBuilder;
 use tailwater_net::parse::{Headers, parse};
 use tailwater_net::{FlowKey, Nanos, protocol};
+use tailwater_sdk::abi::MAX_EXPLANATION;
+use tailwater_sdk::host::Printable;
 use tailwater_sdk::program::{
     AttachedMemory, TurnFunction, TurnPacket, TurnVerdict, UnattachedFunction, UnattachedInstance,
 };
@@ -65,6 +67,8 @@ struct Sent {
 struct Side<W> {
     work: W,
     packets: Memory,
+    /// Explanations of the last batch's traced packets.
+    explained: Vec<String>,
 }
 
 impl<W: TurnFunction> Side<W> {
@@ -89,6 +93,7 @@ impl<W: TurnFunction> Side<W> {
         Side {
             work: ready.attach(given).unwrap(),
             packets: map(),
+            explained: Vec::new(),
         }
     }
 
@@ -109,6 +114,10 @@ impl<W: TurnFunction> Side<W> {
                 all.insert(packet.at, (None, Vec::new()));
             }
         }
+        // Some batches have traced packets.
+        let traced = if packets.len() % 4 == 1 { 0 } else { MAX_TRACED };
+        let traced = packets.iter().take(traced).map(|sent| sent.packet.at);
+        traced.clone().for_each(|at| self.work.before_explanation(at));
         self.work.run(Nanos(1), |at, made| {
             let frame = match made {
                 TurnVerdict::Forward {
@@ -124,6 +133,12 @@ impl<W: TurnFunction> Side<W> {
             let twice = all.insert(at, (Some(made), frame));
             assert_eq!(twice, None, "told twice of a packet");
         });
+        let explain = |at| {
+            let mut text = [0; MAX_EXPLANATION];
+            let is_explained = self.work.explain(at, &mut text);
+            is_explained.then(|| Printable(&text).to_string())
+        };
+        self.explained = traced.filter_map(explain).collect();
         // Packets without a verdict are forwarded unchanged.
         for Sent { packet, .. } in packets {
             all.entry(packet.at).or_insert_with(|| {
@@ -233,6 +248,8 @@ fn compare(function: &str, config: &str, sent_elsewhere: bool) -> BTreeMap<Strin
             false => (in_nf.run::<true>(&packets), own.run::<true>(&packets)),
         };
         assert_eq!(one, other, "{function}");
+        assert_eq!(in_nf.explained, own.explained, "{function}");
+        *ends.entry("explained".to_owned()).or_insert(0) += own.explained.len() as u64;
         for (made, _) in one.values() {
             let kind = match made {
                 None => "unfit".to_owned(),
@@ -269,7 +286,10 @@ fn assert_came(ends: &BTreeMap<String, u64>, kinds: &[&str]) {
 #[test]
 fn counts_state_and_ends_of_flows() {
     let ends = compare("COUNT", "{\"limits\":[{\"packets\":9}]}", false);
-    assert_came(&ends, &["forward false", "unfit", "drop 1", "note 0", "note 1"]);
+    assert_came(
+        &ends,
+        &["forward false", "unfit", "drop 1", "note 0", "note 1", "explained"],
+    );
 }
 
 #[test]
@@ -291,7 +311,7 @@ fn flows_that_are_sent_elsewhere_in_front() {
 fn packets_allocate_nothing() {
     let file = library("REWRITE");
     let own = UnattachedInstance::new(load(&file).unwrap(), "{}").unwrap();
-    let Side { mut work, packets } = Side::new(own);
+    let Side { mut work, packets, .. } = Side::new(own);
     let key = FlowKey::v4([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), protocol::UDP, 1, 2);
     let frames: Vec<Vec<u8>> = b".VPGSMFLOWDx"
         .iter()

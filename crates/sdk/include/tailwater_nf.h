@@ -35,6 +35,9 @@ extern "C" {
 #define TW_MAX_COUNTERS 32
 #define TW_MAX_STATE_BYTES 1024
 
+/* Size of an explanation in bytes, with its terminating zero byte. */
+#define TW_MAX_EXPLANATION 192
+
 /* 5-tuple of a flow. Read it with the functions below. */
 struct tw_flow_key {
     uint64_t words[5];
@@ -99,6 +102,12 @@ struct tw_error {
     char field[128];   /* field of the configuration, such as "limits[2].rate"; empty for the whole configuration */
 };
 
+/* Explanation of a decision, which traces show: a line of UTF-8 text, empty at first, that ends with a zero byte. Add
+ * to it with `tw_explain` and `tw_explain_number` below, or with snprintf. */
+struct tw_explanation {
+    char text[TW_MAX_EXPLANATION];
+};
+
 struct tw_drop_reason {
     const char *name;  /* lower-case letters, digits and dashes: reports show function/name */
     uint32_t is_loss;  /* 1 if packets are lost for lack of resources, 0 if dropped by the function's decision */
@@ -147,6 +156,13 @@ struct tw_function {
      * contain times, which count from a run's start. */
     uint32_t state_version;
     uint32_t reserved;
+
+    /* Explains in a line what `process` has just decided on a packet: the rule or state behind it. Called only for
+     * packets that somebody traces, after `process`. The packet is as the function left it, with its verdict and with
+     * its flow's state after the batch; `key` is that of the frame in front of the function. It must not change packet,
+     * state or instance, and is not called for packets that the runtime itself drops. May be NULL. Functions built with
+     * a header without this field, whose `size` is smaller, have none. */
+    void (*explain)(const void *instance, const struct tw_packet *packet, struct tw_explanation *explanation);
 };
 
 /* The first two fields of a tw_function. */
@@ -237,6 +253,25 @@ static inline int tw_pull_back(struct tw_packet *packet, uint16_t bytes) {
     packet->tailroom = (uint16_t)(packet->tailroom + bytes);
     packet->flags |= TW_REWRITTEN;
     return 1;
+}
+
+/* --- explanations --- */
+
+/* Appends text to an explanation, as much as fits. */
+static inline void tw_explain(struct tw_explanation *explanation, const char *text) {
+    size_t length = 0;
+    while (length < TW_MAX_EXPLANATION - 1 && explanation->text[length]) length++;
+    while (length < TW_MAX_EXPLANATION - 1 && *text) explanation->text[length++] = *text++;
+    explanation->text[length] = 0;
+}
+/* Appends a decimal number. */
+static inline void tw_explain_number(struct tw_explanation *explanation, uint64_t number) {
+    char digits[21];
+    int at = 20;
+    digits[at] = 0;
+    do digits[--at] = (char)('0' + number % 10);
+    while (number /= 10);
+    tw_explain(explanation, digits + at);
 }
 
 /* --- errors --- */

@@ -19,6 +19,7 @@ struct tw_test {
     uint64_t now_ns; /* arrival time of the next packet: set it freely, but never back */
     uint64_t counters[TW_MAX_COUNTERS];
     struct tw_error error; /* error reported by `configure` */
+    struct tw_explanation explanation; /* of the last packet; empty if the function explains nothing */
     uint8_t buffer[2048];
     uint8_t *frame; /* the last packet after the function processed it */
     uint32_t length;
@@ -97,6 +98,9 @@ static inline uint8_t tw_test_send(struct tw_test *test, uint8_t protocol, uint1
     struct tw_batch batch = {.packets = &packet, .counters = test->counters, .count = 1};
     if (flow == test->flow_count) test->flows[test->flow_count++].key = key;
     TW_CHECK(test->function->process(test->instance, &batch) == 0);
+    memset(&test->explanation, 0, sizeof test->explanation);
+    if (test->function->explain) test->function->explain(test->instance, &packet, &test->explanation);
+    TW_CHECK(memchr(test->explanation.text, 0, sizeof test->explanation.text));
     test->frame = packet.frame;
     test->length = packet.length;
     return packet.verdict;

@@ -2,20 +2,18 @@
 //!
 //! The crate's tests compile a C program that prints size and offset of each field.
 
-#![allow(missing_docs, reason = "the header says what the fields are")]
-
-use std::ffi::{c_char, c_int, c_void};
+use std::os::raw::{c_char, c_int, c_void};
 
 /// Version of the header.
 pub const ABI_VERSION: u32 = 2;
-/// Symbol that a library exports.
-pub const SYMBOL: &std::ffi::CStr = c"tailwater_function";
 /// Maximum number of drop reasons.
 pub const MAX_DROP_REASONS: usize = 15;
 /// Maximum number of counters.
 pub const MAX_COUNTERS: usize = 32;
 /// Maximum size of a flow's state, in bytes.
 pub const MAX_STATE_BYTES: usize = 1024;
+/// Size of an [`Explanation`] in bytes.
+pub const MAX_EXPLANATION: usize = 192;
 /// [`Packet::flow`] in a chain without flow table.
 pub const NO_FLOW: u32 = u32::MAX;
 
@@ -89,6 +87,13 @@ pub struct Error {
     pub field: [c_char; 128],
 }
 
+/// `struct tw_explanation`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Explanation {
+    pub text: [c_char; MAX_EXPLANATION],
+}
+
 /// `struct tw_drop_reason`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
@@ -107,6 +112,8 @@ pub type Start = unsafe extern "C" fn(*const c_void) -> *mut c_void;
 pub type Process = unsafe extern "C" fn(*mut c_void, *mut Batch) -> c_int;
 /// `flows_ended` of a [`Function`].
 pub type FlowsEnded = unsafe extern "C" fn(*mut c_void, *const EndedFlow, u32, *mut u64);
+/// `explain` of a [`Function`].
+pub type Explain = unsafe extern "C" fn(*const c_void, *const Packet, *mut Explanation);
 
 /// `struct tw_function`.
 #[derive(Clone, Copy, Debug)]
@@ -129,6 +136,7 @@ pub struct Function {
     pub flows_ended: Option<FlowsEnded>,
     pub state_version: u32,
     pub reserved: u32,
+    pub explain: Option<Explain>,
 }
 
 // SAFETY: the description is never written; its pointers refer to static data of its library.

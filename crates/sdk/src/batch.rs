@@ -7,6 +7,7 @@ use crate::FlowKey;
 use crate::abi;
 use crate::flow_state::State;
 use std::marker::PhantomData;
+use std::mem::size_of;
 use std::slice;
 
 /// Packets of one call, in order of arrival.
@@ -94,7 +95,19 @@ pub struct Packet<'a, S> {
     state: PhantomData<S>,
 }
 
-impl<S: State> Packet<'_, S> {
+impl<'a, S: State> Packet<'a, S> {
+    /// Wraps one packet of a call.
+    ///
+    /// # Safety
+    /// `raw` obeys the rules of `tailwater_nf.h`, for a function with state `S`, for `'a`. Nothing else accesses the
+    /// data it points to during `'a`, or, if only a shared reference is used, nothing changes it.
+    pub(crate) unsafe fn new(raw: &'a mut abi::Packet) -> Packet<'a, S> {
+        Packet {
+            raw,
+            state: PhantomData,
+        }
+    }
+
     /// Returns `true` for the first packet of its flow in this function, and for the first after a preceding function
     /// rewrote the flow. The function then decides, and stores the decision in the flow's state. For functions with
     /// state.
@@ -175,10 +188,9 @@ impl<S: State> Packet<'_, S> {
         let fits = u32::try_from(length).ok();
         // Start and end must not cross.
         let cuts = i64::from(front.min(0)) + i64::from(back.min(0)) + i64::from(raw.length);
-        let (Some(headroom), Some(tailroom), Some(length), 0..) =
-            (grown(raw.headroom, front), grown(raw.tailroom, back), fits, cuts)
-        else {
-            return false;
+        let (headroom, tailroom, length) = match (grown(raw.headroom, front), grown(raw.tailroom, back), fits) {
+            (Some(headroom), Some(tailroom), Some(length)) if cuts >= 0 => (headroom, tailroom, length),
+            _ => return false,
         };
         raw.frame = raw.frame.wrapping_offset(-(front as isize));
         (raw.headroom, raw.tailroom, raw.length) = (headroom, tailroom, length);
@@ -195,8 +207,15 @@ impl<S: State> Packet<'_, S> {
     /// # Panics
     /// If the packet has no state.
     #[inline]
-    pub fn read(&mut self) -> &S {
-        self.state()
+    pub fn read(&self) -> &S {
+        let state = self.raw.state.cast::<S>();
+        assert!(!state.is_null() || size_of::<S>() == 0, "a flow's state");
+        if size_of::<S>() == 0 {
+            // SAFETY: `S` has no bytes, so none is accessed.
+            return unsafe { std::ptr::NonNull::dangling().as_ref() };
+        }
+        // SAFETY: as in `state`; `&self` excludes changes meanwhile.
+        unsafe { &*state }
     }
 
     /// Changes the function's state of the packet's flow. The change is written to the store after the batch. This
@@ -224,6 +243,12 @@ impl<S: State> Packet<'_, S> {
         // SAFETY: the runtime's pointer to state of the size of `S`, aligned to 8, for which any bytes are valid
         // (`State`). Packets of one flow share it; only one `&mut self` exists at a time, so the reference is unique.
         unsafe { &mut *state }
+    }
+
+    /// Returns the reason for which the function has dropped the packet, or `None` if it is forwarded.
+    #[inline]
+    pub fn dropped(&self) -> Option<u8> {
+        self.raw.verdict.checked_sub(1)
     }
 
     /// Drops the packet with this reason, an index into [`DROP_REASONS`](crate::Function::DROP_REASONS).

@@ -89,8 +89,9 @@ impl Config {
     /// # Errors
     /// It is not a map, or has another field.
     pub fn only(&self, fields: &[&str]) -> Result<(), ConfigError> {
-        let Value::Map(entries) = &self.value else {
-            return Err(self.expected(&format!("a map of {}", fields.join(", "))));
+        let entries = match &self.value {
+            Value::Map(entries) => entries,
+            _ => return Err(self.expected(&format!("a map of {}", fields.join(", ")))),
         };
         let unknown = entries.iter().find(|(name, _)| !fields.contains(&name.as_str()));
         match unknown {
@@ -101,8 +102,9 @@ impl Config {
 
     /// Returns a field of a map, or `None` if it is missing or null.
     pub fn get(&self, field: &str) -> Option<&Config> {
-        let Value::Map(entries) = &self.value else {
-            return None;
+        let entries = match &self.value {
+            Value::Map(entries) => entries,
+            _ => return None,
         };
         let found = entries.iter().find(|(name, _)| name == field);
         found.map(|(_, value)| value).filter(|value| value.value != Value::Null)

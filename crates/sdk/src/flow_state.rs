@@ -49,7 +49,7 @@ macro_rules! state {
             const fn is_state<T: $crate::State>() {}
             $(is_state::<$type>();)*
             assert!(
-                0 $(+ size_of::<$type>())* == size_of::<$name>(),
+                0 $(+ ::std::mem::size_of::<$type>())* == ::std::mem::size_of::<$name>(),
                 "flow state has gaps between its fields: put large ones first, and a field of the rest last"
             );
         };

@@ -1,8 +1,9 @@
 //! Trait of a network function, and its types.
 
 use crate::abi;
-use crate::{Batch, Config, ConfigError, FlowKey, State};
-use std::ffi::{CStr, c_char};
+use crate::{Batch, Config, ConfigError, Explanation, FlowKey, Packet, State};
+use std::ffi::CStr;
+use std::os::raw::c_char;
 use std::sync::Arc;
 
 /// Network function: takes a batch of packets, and sets a verdict on each.
@@ -48,6 +49,13 @@ pub trait Function: Sized + Send + 'static {
     /// Called when a flow that `process` has seen leaves the flow table; `state` is its last state.
     fn flow_ended(&mut self, key: &FlowKey, state: &Self::State, counters: &mut [u64]) {
         let _ = (key, state, counters);
+    }
+
+    /// Explains in a line what [`process`](Function::process) has just decided on a packet: the rule or state behind
+    /// it. Called only for packets that somebody traces. The packet is as the function left it, and its flow's state is
+    /// that after the batch; [`Packet::key`] is the 5-tuple in front of the function.
+    fn explain(&self, packet: &Packet<'_, Self::State>, text: &mut Explanation<'_>) {
+        let _ = (packet, text);
     }
 }
 

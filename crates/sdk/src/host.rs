@@ -3,16 +3,24 @@
 //! One of the few modules with `unsafe` code: it follows the function's own pointers, by the rules of `tailwater_nf.h`.
 
 use crate::abi;
+pub use crate::printable::Printable;
 use std::error::Error;
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::fmt;
-use std::ptr::null_mut;
+use std::mem::{self, MaybeUninit};
+use std::ptr::{self, null_mut};
 use std::slice;
 use tailwater_net::parse::{Fragment, Headers, MAX_FRAME, Network, parse, parse_ordinary};
 use tailwater_net::{FlowKey, Nanos};
 
 /// Drop reason for packets that a function left malformed.
 const INVALID: &str = "invalid";
+
+/// Symbol that a library exports.
+pub const SYMBOL: &CStr = c"tailwater_function";
+
+/// Least [`size`](abi::Function::size): functions built with an earlier header of this version have no `explain`.
+const LEAST_FUNCTION_BYTES: usize = mem::offset_of!(abi::Function, explain);
 
 /// Maximum length of a name.
 const MOST_NAME: usize = 63;
@@ -87,14 +95,23 @@ impl FunctionDescription {
                 found: version,
             });
         }
-        if (size as usize) < size_of::<abi::Function>() {
+        let size = size as usize;
+        if size < LEAST_FUNCTION_BYTES {
             return Err(wrong(format!(
-                "expected a size of {} bytes or more, found {size}",
-                size_of::<abi::Function>()
+                "expected a size of {LEAST_FUNCTION_BYTES} bytes or more, found {size}"
             )));
         }
-        // SAFETY: an object of this version, and at least this size.
-        let function = unsafe { *function };
+        // Functions built with an earlier header of this version lack the fields appended since.
+        let bytes = match size < size_of::<abi::Function>() {
+            true => LEAST_FUNCTION_BYTES,
+            false => size_of::<abi::Function>(),
+        };
+        let mut read = MaybeUninit::<abi::Function>::zeroed();
+        // SAFETY: an object of this version, and at least this size. All fields may be zero: null pointers and numbers.
+        let function = unsafe {
+            ptr::copy_nonoverlapping(function.cast::<u8>(), read.as_mut_ptr().cast(), bytes);
+            read.assume_init()
+        };
         let name = text(function.name, "name")?;
         let [reasons, counters] = [function.drop_reason_count, function.counter_count].map(|count| count as usize);
         at_most(reasons, abi::MAX_DROP_REASONS, "drop_reason_count")?;
@@ -345,6 +362,45 @@ pub const NO_PACKET: abi::Packet = abi::Packet {
     verdict: abi::FORWARD,
     reserved: 0,
 };
+
+/// Bytes behind an explanation that must not be written.
+const GUARD: [u8; 64] = [0xa5; 64];
+
+/// Explanation of a packet, with the bytes behind it, which a function that overruns it changes.
+#[repr(C)]
+struct GuardedExplanation {
+    explanation: abi::Explanation,
+    guard: [u8; GUARD.len()],
+}
+
+impl FunctionDescription {
+    /// Passes the function's explanation of a packet to `show`, if the function explains its decisions.
+    ///
+    /// # Safety
+    /// As `explain` in the header: `instance` comes from `start`, `process` has just processed the packet, nobody else
+    /// uses the instance, and frame, key and state are valid for reading until the call returns.
+    ///
+    /// # Panics
+    /// The function has written beyond the explanation.
+    pub unsafe fn explain(&self, instance: *const c_void, packet: &abi::Packet, show: impl FnOnce(Printable<'_>)) {
+        let Some(explain) = self.function.explain else {
+            return;
+        };
+        let mut to = GuardedExplanation {
+            explanation: abi::Explanation {
+                text: [0; abi::MAX_EXPLANATION],
+            },
+            guard: GUARD,
+        };
+        // SAFETY: guaranteed by the caller; the explanation outlives the call. The pointer to the whole object lets
+        // `guard` be read back after the function wrote beyond the explanation.
+        unsafe { explain(instance, packet, (&raw mut to).cast()) };
+        let name = self.name;
+        assert!(to.guard == GUARD, "the function {name} wrote beyond its explanation");
+        let text = to.explanation.text.map(|c| c as u8);
+        show(Printable(&text));
+    }
+}
 
 /// Location of a frame: its buffer, and the frame's bounds in it.
 #[derive(Clone, Copy, Debug)]

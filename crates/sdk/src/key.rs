@@ -13,14 +13,14 @@ impl FlowKey {
     pub fn new(source: IpAddr, destination: IpAddr, protocol: u8, source_port: u16, destination_port: u16) -> FlowKey {
         let (version, mut words) = match (source, destination) {
             (IpAddr::V4(source), IpAddr::V4(destination)) => {
-                let (source, destination) = (source.to_bits(), destination.to_bits());
+                let (source, destination) = (u32::from(source), u32::from(destination));
                 let addresses = u64::from(source) | u64::from(destination) << 32;
                 (4, [addresses, 0, 0, 0, 0])
             }
             (source, destination) => {
                 let bits = |address| match address {
-                    IpAddr::V4(address) => Ipv4Addr::to_ipv6_mapped(&address).to_bits(),
-                    IpAddr::V6(address) => address.to_bits(),
+                    IpAddr::V4(address) => u128::from(address.to_ipv6_mapped()),
+                    IpAddr::V6(address) => u128::from(address),
                 };
                 let (s, d) = (bits(source), bits(destination));
                 (6, [s as u64, (s >> 64) as u64, d as u64, (d >> 64) as u64, 0])
@@ -71,9 +71,9 @@ impl FlowKey {
     fn address(&self, which: usize) -> IpAddr {
         let words = &self.0.words;
         if (words[4] >> 40) as u8 == 4 {
-            return Ipv4Addr::from_bits((words[0] >> (32 * which)) as u32).into();
+            return Ipv4Addr::from((words[0] >> (32 * which)) as u32).into();
         }
         let [low, high] = [words[2 * which], words[2 * which + 1]];
-        Ipv6Addr::from_bits(u128::from(low) | u128::from(high) << 64).into()
+        Ipv6Addr::from(u128::from(low) | u128::from(high) << 64).into()
     }
 }

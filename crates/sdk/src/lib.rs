@@ -4,7 +4,7 @@
 //! [`export!`] of it:
 //!
 //! ```
-//! use tailwater_sdk::{Batch, Config, ConfigError, DropReason, Function, Name, state};
+//! use tailwater_sdk::{Batch, Config, ConfigError, DropReason, Explanation, Function, Name, Packet, state};
 //! use std::ffi::CStr;
 //! use std::sync::Arc;
 //!
@@ -43,6 +43,9 @@
 //!             }
 //!         });
 //!     }
+//!     fn explain(&self, packet: &Packet<'_, Seen>, text: &mut Explanation<'_>) {
+//!         text.add(format_args!("packet {} of {}", packet.read().packets, self.0));
+//!     }
 //! }
 //!
 //! tailwater_sdk::export!(Limit);
@@ -55,22 +58,30 @@
 //! For hosts that run functions: [`host`] is the host side of a function, [`program`] the function's side of a process,
 //! with its turns, and [`protocol`] the messages and shared memory between both.
 
+// `abi`, `batch`, `calls`, `config`, `explanation`, `flow_state`, `function`, `key` and `testing` are also the SDK of
+// functions in WebAssembly (`tailwater new-function --lang wasm-rust`): they keep to Rust 1.63 and edition 2021.
+#[allow(missing_docs, reason = "the header says what the fields are")]
 pub mod abi;
 mod batch;
+mod calls;
 mod config;
+mod explanation;
 mod export;
 mod flow_state;
 mod function;
 pub mod host;
 mod key;
+mod printable;
 pub mod program;
 pub mod protocol;
 mod sys;
 pub mod testing;
 
 pub use batch::{Batch, Packet};
+pub use calls::describe;
 pub use config::{Config, ConfigError};
-pub use export::{describe, run};
+pub use explanation::Explanation;
+pub use export::run;
 pub use flow_state::State;
 pub use function::{DropReason, Function, Name};
 pub use key::FlowKey;

@@ -1,11 +1,11 @@
 //! Test harness for a function, without the runtime: frames in, verdicts out.
 
 use crate::abi;
-use crate::{Batch, Config, ConfigError, FlowKey, Function};
+use crate::{Batch, Config, ConfigError, Explanation, FlowKey, Function, Packet};
 use std::cell::UnsafeCell;
 use std::collections::HashMap;
-use std::ffi::c_void;
 use std::net::IpAddr;
+use std::os::raw::c_void;
 use std::sync::Arc;
 
 /// Room before and after each frame, in bytes.
@@ -20,6 +20,7 @@ pub struct Harness<F: Function> {
     function: F,
     flows: HashMap<FlowKey, Flow<F::State>>,
     counters: Vec<u64>,
+    explanations: Vec<String>,
     /// Time between two packets' arrivals, in nanoseconds.
     pub gap_ns: u64,
     now: u64,
@@ -48,6 +49,7 @@ impl<F: Function> Harness<F> {
             function: F::start(shared),
             flows: HashMap::new(),
             counters: vec![0; F::COUNTERS.len()],
+            explanations: Vec::new(),
             gap_ns: 1000,
             now: 0,
         })
@@ -80,7 +82,7 @@ impl<F: Function> Harness<F> {
             raw.push(abi::Packet {
                 frame: buffer[ROOM..].as_mut_ptr(),
                 state,
-                key: &raw const key.0,
+                key: &key.0,
                 arrival_ns: self.now,
                 length: frame.len() as u32,
                 flow: number,
@@ -109,6 +111,19 @@ impl<F: Function> Harness<F> {
         // stated room; nothing else accesses any of them until the batch is gone.
         let mut batch = unsafe { Batch::new(&mut batch, F::COUNTERS.len()) };
         self.function.process(&mut batch);
+        self.explanations.clear();
+        for packet in &raw {
+            let mut explanation = abi::Explanation {
+                text: [0; abi::MAX_EXPLANATION],
+            };
+            let mut packet = *packet;
+            // SAFETY: as above; only a shared reference is passed on.
+            let packet = unsafe { Packet::new(&mut packet) };
+            self.function.explain(&packet, &mut Explanation::new(&mut explanation));
+            let text = explanation.text.map(|c| c as u8);
+            let text = text.split(|byte| *byte == 0).next().unwrap_or_default();
+            self.explanations.push(String::from_utf8_lossy(text).into_owned());
+        }
         raw.iter()
             .zip(&buffers)
             .map(|(packet, buffer)| match packet.verdict.checked_sub(1) {
@@ -119,6 +134,11 @@ impl<F: Function> Harness<F> {
                 }
             })
             .collect()
+    }
+
+    /// Returns the function's explanations of the packets of the last batch, as traces show them.
+    pub fn explanations(&self) -> &[String] {
+        &self.explanations
     }
 
     /// Returns the function's counters.

@@ -6,7 +6,7 @@ use std::mem::offset_of;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::Command;
-use tailwater_sdk::{FlowKey, abi};
+use tailwater_sdk::{FlowKey, abi, host};
 
 /// Compiles and runs a C program, and returns its output.
 fn c_program(name: &str, body: &str) -> String {
@@ -65,7 +65,7 @@ fn the_headers_are_c_plus_plus_too() {
     assert!(compiled.status.success(), "{said}");
     // C++ exports a constant only if it is declared so. Without `-s` its name would appear in any case.
     let library = std::fs::read(source.with_extension("so")).unwrap();
-    let name = abi::SYMBOL.to_bytes();
+    let name = host::SYMBOL.to_bytes();
     assert!(library.windows(name.len()).any(|bytes| bytes == name));
 }
 
@@ -131,8 +131,10 @@ fn types_have_the_layout_of_the_header() {
             process,
             flows_ended,
             state_version,
-            reserved
+            reserved,
+            explain
         ),
+        layout!(abi::Explanation, "tw_explanation", text),
     ];
     let (c, rust): (Vec<String>, Vec<String>) = parts.into_iter().unzip();
     assert_eq!(c_program("layout", &c.concat()), rust.concat());
@@ -143,9 +145,9 @@ fn types_have_the_layout_of_the_header() {
 fn constants_are_those_of_the_header() {
     let printed = c_program(
         "constants",
-        r#"printf("%u %u %u %u %u %u %u %u %u %u %u", TW_ABI_VERSION, TW_MAX_DROP_REASONS,
+        r#"printf("%u %u %u %u %u %u %u %u %u %u %u %u", TW_ABI_VERSION, TW_MAX_DROP_REASONS,
             TW_MAX_COUNTERS, TW_MAX_STATE_BYTES, TW_NO_FLOW, TW_NEW_FLOW, TW_REWRITTEN, TW_FORWARD,
-            TW_DROP(3), TW_HEADERS_ONLY, TW_REWRITES_FLOWS);"#,
+            TW_DROP(3), TW_HEADERS_ONLY, TW_REWRITES_FLOWS, TW_MAX_EXPLANATION);"#,
     );
     let expected = [
         abi::ABI_VERSION,
@@ -159,6 +161,7 @@ fn constants_are_those_of_the_header() {
         4,
         abi::HEADERS_ONLY,
         abi::REWRITES_FLOWS,
+        abi::MAX_EXPLANATION as u32,
     ];
     assert_eq!(printed, expected.map(|value| value.to_string()).join(" "));
 }

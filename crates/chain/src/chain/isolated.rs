@@ -3,11 +3,14 @@
 use super::Chain;
 use super::segment::Layout;
 use super::snapshotter::Snapshotter;
+use super::stopwatch::Stopwatch;
 use crate::batch::{Batch, MAX_BATCH, Packet, Verdict};
 use crate::buffer::{Buffer, BufferMemory};
 use crate::chain::input::InputPolicy;
 use crate::flow_table::{Companions, FlowIndex, FlowTableReplica, ReplicaConfig};
-use crate::function::{CompanionCandidates, FlowStates, NetworkFunction, SHOWN_BEFORE, StateSlot, UNSEEN};
+use crate::function::{
+    CompanionCandidates, FlowStates, MAX_EXPLANATION, NetworkFunction, SHOWN_BEFORE, StateSlot, UNSEEN,
+};
 use std::ops::Range;
 use tailwater_api::PacketAction;
 use tailwater_net::parse::{Headers, parse};
@@ -29,6 +32,8 @@ pub struct IsolatedChain {
     connections: bool,
     /// Flows of the batch, if their state is stored externally.
     durable_flows: Vec<FlowIndex>,
+    /// Watch that collects explanations; in the chain while it runs a batch with traced packets.
+    watch: Option<Box<Stopwatch>>,
 }
 
 impl IsolatedChain {
@@ -75,6 +80,7 @@ impl IsolatedChain {
             counters: notes,
             connections,
             durable_flows: Vec::with_capacity(MAX_BATCH),
+            watch: None,
         }
     }
 
@@ -268,6 +274,34 @@ impl TurnFunction for IsolatedChain {
         }
         self.batch.take_all(|_, _| {});
         dropped
+    }
+
+    fn before_explanation(&mut self, at: u16) {
+        if self.chain.stopwatch.is_none() {
+            let stages = self.chain.stages.len();
+            let mut watch = self
+                .watch
+                .take()
+                .unwrap_or_else(|| Box::new(Stopwatch::collecting(stages)));
+            watch.forget_collected();
+            self.chain.stopwatch = Some(watch);
+        }
+        let mut packets = 0..self.batch.len();
+        if let Some(i) = packets.find(|i| self.batch.buffer_index(*i) == u32::from(at)) {
+            self.batch.packet_mut(i).0.set_traced();
+        }
+    }
+
+    fn explain(&mut self, at: u16, text: &mut [u8; MAX_EXPLANATION]) -> bool {
+        // Batches without traced packets run without the watch.
+        self.watch = self.chain.stopwatch.take().or(self.watch.take());
+        let watch = self.watch.as_mut();
+        let Some(explanation) = watch.and_then(|watch| watch.collected(at.into())) else {
+            return false;
+        };
+        let bytes = explanation.as_str().as_bytes();
+        text[..bytes.len()].copy_from_slice(bytes);
+        !bytes.is_empty()
     }
 
     /// Ends a flow.

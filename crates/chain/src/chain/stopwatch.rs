@@ -5,6 +5,7 @@ use crate::flow_table::FlowTable;
 use crate::function::Explanation;
 use crate::packet_traces::request::TraceRequest;
 use crate::packet_traces::{PacketTraces, TIMED_BATCHES, TracePlace, TraceRole, TraceStep, TracedFlow};
+use std::cell::RefCell;
 use std::sync::Arc;
 use tailwater_net::toeplitz::bucket_of;
 use tailwater_net::{FlowKey, Nanos};
@@ -68,6 +69,8 @@ pub(super) struct Stopwatch {
     /// Generation of the traces of which `request` is.
     seen: u32,
     request: Option<Arc<TraceRequest>>,
+    /// Explanations by index of the packet's buffer, of a watch that collects them in the place of a request.
+    collected: Option<RefCell<Vec<(u32, Explanation)>>>,
     /// The current batch has packets that are traced.
     has_traced: bool,
     /// Time at which the current function began with the batch.
@@ -99,6 +102,7 @@ impl Stopwatch {
             from,
             seen: traces.generation(),
             request: None,
+            collected: None,
             has_traced: false,
             began: Nanos::ZERO,
             keys: Box::new([FlowKey::default(); MAX_BATCH]),
@@ -108,6 +112,32 @@ impl Stopwatch {
             is_running: false,
             spent: vec![FunctionTotals::default(); functions],
         }
+    }
+
+    /// Collects the explanations of packets that are marked as traced, for a chain of so many functions.
+    pub(super) fn collecting(functions: usize) -> Stopwatch {
+        Stopwatch {
+            collected: Some(RefCell::default()),
+            ..Stopwatch::new(
+                Box::new(|| Nanos::ZERO),
+                Nanos(u64::MAX),
+                PacketTraces::timing_all(),
+                functions,
+            )
+        }
+    }
+
+    /// Forgets the collected explanations.
+    pub(super) fn forget_collected(&mut self) {
+        if let Some(collected) = &mut self.collected {
+            collected.get_mut().clear();
+        }
+    }
+
+    /// Returns the collected explanation of the packet in this buffer.
+    pub(super) fn collected(&mut self, buffer: u32) -> Option<Explanation> {
+        let mut collected = self.collected.as_mut()?.get_mut().iter();
+        collected.find(|(of, _)| *of == buffer).map(|(_, text)| *text)
     }
 
     /// Sets the core, and the number of the first function, as traces name them.
@@ -139,8 +169,10 @@ impl Stopwatch {
         self.has_traced = match &self.request {
             Some(request) if is_new && request.may_begin_in(batch) => self.begin_packets(batch, table),
             Some(_) if !is_new => batch.iter().any(Packet::is_traced),
-            _ => false,
+            Some(_) => false,
+            None => self.collected.is_some() && batch.iter().any(Packet::is_traced),
         };
+        batch.set_has_traced(self.has_traced);
         let is_due = self.since >= TIMED_BATCHES;
         self.is_running = self.has_traced || is_due || self.request.is_none();
         if is_due || self.request.is_none() {
@@ -183,6 +215,9 @@ impl Stopwatch {
         (explanation, times): (Explanation, [Nanos; 2]),
     ) {
         let Some(request) = &self.request else {
+            if let (Some(collected), Some(_)) = (&self.collected, i) {
+                collected.borrow_mut().push((batch.buffer_index(at), explanation));
+            }
             return;
         };
         let packet = batch.packet(at);

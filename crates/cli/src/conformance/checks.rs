@@ -1,6 +1,7 @@
 //! The checks.
 
 use super::compare::{BATCH, FLOWS, PACKETS, compare, drain, known, numbered};
+use super::explain::explain;
 use super::frames::{hostile, ordinary, packet};
 use super::isolation::isolation;
 use super::outcome::{Outcome, outcome};
@@ -69,6 +70,11 @@ pub const CHECKS: &[Check] = &[
         name: "isolation",
         compares: true,
         run: isolation,
+    },
+    Check {
+        name: "explain",
+        compares: true,
+        run: |subject| explain(&subject.spec),
     },
     Check {
         name: "hostile",

@@ -5,6 +5,7 @@
 
 mod checks;
 mod compare;
+mod explain;
 mod frames;
 mod isolation;
 mod outcome;

@@ -6,7 +6,8 @@ use std::ffi::c_void;
 use std::sync::Arc;
 use tailwater_chain::batch::{Batch, MAX_BATCH, Packet, Verdict};
 use tailwater_chain::function::{
-    DurableState, FlowEnds, FlowStates, FunctionProperties, NetworkFunction, NewFlow, PortableState,
+    DurableState, Explanation, FlowEnds, FlowStates, FunctionProperties, NetworkFunction, NewFlow, PortableState,
+    TracedPacket,
 };
 use tailwater_net::FlowKey;
 use tailwater_sdk::abi;
@@ -166,6 +167,49 @@ impl NetworkFunction for LibraryInstance {
                 reason => Verdict::Drop(reason - 1),
             };
             batch.packet_mut(i).0.verdict = verdict;
+        }
+    }
+
+    fn explain(&self, traced: &TracedPacket<'_>, flows: &mut FlowStates<'_>, text: &mut Explanation) {
+        let packet = traced.packet();
+        if packet.verdict == Verdict::Drop(self.library.invalid()) {
+            text.add(format_args!("it left no well-formed IP packet"));
+            return;
+        }
+        let location = FrameLocation {
+            buffer: traced.frame().as_ptr().cast_mut().wrapping_sub(packet.start()),
+            buffer_bytes: traced.batch.buffer_bytes(),
+            start: packet.start(),
+            length: packet.length(),
+        };
+        // The library's own marks of this packet: `process` has just set them.
+        let marks = self.packets.get(traced.at).map_or(0, |marked| marked.flags);
+        let mut described = abi::Packet {
+            key: (&raw const traced.key).cast(),
+            headroom: 0,
+            tailroom: 0,
+            flags: marks,
+            verdict: match packet.verdict {
+                Verdict::Drop(reason) => reason.saturating_add(1),
+                Verdict::Forward | Verdict::Bypass => abi::FORWARD,
+            },
+            ..host::packet(
+                location,
+                &packet.headers,
+                packet.arrival,
+                packet.flow(),
+                packet.rss_hash,
+            )
+        };
+        if self.library.function.state_bytes > 0 {
+            described.state = flows.address(packet).cast();
+        }
+        // SAFETY: as the header requires. The instance belongs to the worker, and has just processed the packet. Frame,
+        // key and the state of its flow are valid, and nothing else accesses them, until the call returns.
+        unsafe {
+            self.library.explain(self.instance, &described, |printable| {
+                text.add(format_args!("{printable}"));
+            });
         }
     }
 

@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tailwater_sdk::abi;
-use tailwater_sdk::host::FunctionDescription;
+use tailwater_sdk::host::{self, FunctionDescription};
 
 /// All libraries loaded so far, which stay loaded, by the linker's handle: loading a file again gives the same library.
 static LOADED: Mutex<Vec<(usize, &'static FunctionDescription)>> = Mutex::new(Vec::new());
@@ -52,7 +52,7 @@ pub(super) fn load_for_a_trial(path: &Path) -> Result<&'static FunctionDescripti
 
 fn read(handle: *mut c_void) -> Result<FunctionDescription, LibraryError> {
     // SAFETY: a handle of `dlopen`, never closed, and a name that ends with a zero byte.
-    let symbol = unsafe { libc::dlsym(handle, abi::SYMBOL.as_ptr()) };
+    let symbol = unsafe { libc::dlsym(handle, host::SYMBOL.as_ptr()) };
     let function = symbol.cast::<abi::Function>();
     if function.is_null() || !function.is_aligned() {
         return Err(LibraryError::NoSymbol);

@@ -1,7 +1,7 @@
 //! Description of a function in a module: `struct tw_function`, read from the module's memory.
 
 use super::error::WasmError;
-use super::layout::{DROP_REASON_BYTES, FUNCTION_BYTES, u32_at};
+use super::layout::{DROP_REASON_BYTES, EXPLAIN, FUNCTION_BYTES, u32_at};
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 use tailwater_sdk::abi;
@@ -35,6 +35,7 @@ pub struct Description {
     pub(super) start: u32,
     pub(super) process: u32,
     pub(super) flows_ended: u32,
+    pub(super) explain: u32,
 }
 
 impl Description {
@@ -61,6 +62,11 @@ impl Description {
             let message = format!("expected a size of {FUNCTION_BYTES} bytes or more, found {size}");
             return Err(WasmError::description(message));
         }
+        // Modules built with an earlier header of this version lack the fields appended since.
+        let explain = match size >= EXPLAIN + 4 {
+            true => u32_at(memory, address as usize + EXPLAIN).ok_or_else(outside)?,
+            false => 0,
+        };
         let name = name(memory, word(8)?, "name")?;
         let (flags, state_bytes) = (word(12)?, word(16)? as usize);
         let (reasons, counters) = (word(28)? as usize, word(32)? as usize);
@@ -113,6 +119,7 @@ impl Description {
             start: word(44)?,
             process,
             flows_ended,
+            explain,
         })
     }
 

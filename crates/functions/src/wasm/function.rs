@@ -3,12 +3,13 @@
 use super::description::Description;
 use super::error::Fault;
 use super::layout::{
-    Addresses, CHUNK, FRAMES_BYTES, PACKET_BYTES, ROOM, area, frames, key_offset, read_packet, state_stride, write_key,
-    write_packet,
+    Addresses, CHUNK, FRAMES_BYTES, PACKET_BYTES, ROOM, VERDICT, area, frames, key_offset, read_packet, state_stride,
+    write_key, write_packet,
 };
 use super::machine::{Limits, Machine};
 use super::program::Program;
 use super::state_slots::StateSlots;
+use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::sync::Arc;
 use tailwater_chain::batch::{Batch, MAX_BATCH, Packet, Verdict};
@@ -18,7 +19,7 @@ use tailwater_chain::function::{
 };
 use tailwater_net::FlowKey;
 use tailwater_sdk::abi;
-use tailwater_sdk::host::ip_headers;
+use tailwater_sdk::host::{Printable, ip_headers};
 
 /// Module with its configuration and limits.
 #[derive(Debug)]
@@ -48,15 +49,20 @@ struct FrameSlot {
 pub struct Wasm {
     loaded: Arc<Loaded>,
     /// `None` after a call that was ended, until the packets that arrive have paid for a new instance.
-    machine: Option<Machine>,
+    ///
+    /// In a cell for explanations, which do not change the function but call into the machine.
+    machine: RefCell<Option<Machine>>,
     /// Instructions saved for a new instance.
     saved: u64,
     /// Reason of the last call that was ended.
-    fault: Fault,
+    fault: Cell<Fault>,
     counters: Box<[u64]>,
     /// Packets whose flow the function has not seen, by batch index.
     is_new: Box<[bool; MAX_BATCH]>,
     has_new: bool,
+    /// The same of the last batch, for explanations.
+    was_new: Box<[bool; MAX_BATCH]>,
+    had_new: bool,
     states: StateSlots,
     frames: Box<[FrameSlot; CHUNK]>,
     /// Format of the state, if it can be stored externally.
@@ -75,16 +81,18 @@ impl Wasm {
         let machine = new_machine(&loaded);
         Wasm {
             saved: 0,
-            fault: Fault::Trap("no instance"),
+            fault: Cell::new(Fault::Trap("no instance")),
             counters: vec![0; counters.len()].into(),
             is_new: Box::new([false; MAX_BATCH]),
             has_new: false,
+            was_new: Box::new([false; MAX_BATCH]),
+            had_new: false,
             states: StateSlots::new(),
             frames: Box::new([FrameSlot::default(); CHUNK]),
             durable: (state_version != 0).then_some(PortableState {
                 format_version: state_version,
             }),
-            machine,
+            machine: RefCell::new(machine),
             loaded,
         }
     }
@@ -101,13 +109,13 @@ impl Wasm {
         self.saved += self.budget(packets);
         if self.saved >= cost {
             self.saved = 0;
-            self.machine = new_machine(&self.loaded);
+            *self.machine.get_mut() = new_machine(&self.loaded);
         }
     }
 
     /// Copies packets from index `first` on into the area, as many as fit. Returns their number.
     fn copy_in(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>, first: usize) -> usize {
-        let Some(machine) = &mut self.machine else {
+        let Some(machine) = self.machine.get_mut() else {
             return (batch.len() - first).min(CHUNK);
         };
         let Description {
@@ -164,7 +172,7 @@ impl Wasm {
 
     /// Copies verdicts, frames, states and counters out of the area.
     fn copy_out(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>, range: Range<usize>) {
-        let Some(machine) = &mut self.machine else {
+        let Some(machine) = self.machine.get_mut() else {
             return;
         };
         let Loaded {
@@ -210,17 +218,69 @@ impl Wasm {
         }
     }
 
+    /// Calls the function's `explain` for a packet that it has processed, which is copied into the area once more.
+    /// Nothing is copied back. A call that does not end in time, or traps, ends the instance as any other does.
+    #[cold]
+    fn explain_packet(
+        &self,
+        traced: &TracedPacket<'_>,
+        reason: Option<u8>,
+        flows: &mut FlowStates<'_>,
+        text: &mut Explanation,
+    ) {
+        let mut slot = self.machine.borrow_mut();
+        let Some(machine) = &mut *slot else {
+            return;
+        };
+        let Description { state_bytes, .. } = self.loaded.description;
+        let needs_payload = self.loaded.description.needs_payload();
+        let (packet, frame) = (traced.packet(), traced.frame());
+        let place = frame_slot(packet, needs_payload, traced.batch.buffer_bytes(), frames(state_bytes));
+        let frame_at = place.start as usize + usize::from(place.headroom);
+        let addresses = Addresses {
+            frame: machine.address(frame_at),
+            state: if state_bytes > 0 {
+                machine.address(area::STATES)
+            } else {
+                0
+            },
+            key: machine.address(area::KEYS),
+        };
+        let area = machine.area_mut();
+        let copied = usize::from(place.copied);
+        area[frame_at..frame_at + copied].copy_from_slice(&frame[..copied]);
+        write_key(area, area::KEYS, &traced.key);
+        if state_bytes > 0 {
+            area[area::STATES..][..state_bytes].copy_from_slice(flows.bytes(packet));
+        }
+        let is_new = self.had_new && self.was_new.get(traced.at).is_some_and(|is_new| *is_new);
+        if let Some(to) = area[area::PACKETS..].first_chunk_mut() {
+            write_packet(to, packet, addresses, [0; 2], is_new);
+            to[VERDICT] = reason.map_or(abi::FORWARD, |reason| reason.saturating_add(1));
+        }
+        let ended = match machine.explain(self.budget(1)) {
+            Ok(bytes) => {
+                text.add(format_args!("{}", Printable(bytes)));
+                return;
+            }
+            Err(fault) => fault,
+        };
+        text.add(format_args!("its explanation was ended: {ended}"));
+        self.fault.set(ended);
+        *slot = None;
+    }
+
     /// Drops packets of a call that was ended, and the instance. The states of their flows stay as they were.
     #[cold]
     fn end(&mut self, batch: &mut Batch, range: Range<usize>, fault: Fault) {
-        self.fault = fault;
-        self.machine = None;
+        self.fault.set(fault);
+        *self.machine.get_mut() = None;
         self.drop_all(batch, range);
     }
 
     #[cold]
     fn drop_all(&self, batch: &mut Batch, range: Range<usize>) {
-        let reason = match self.fault {
+        let reason = match self.fault.get() {
             Fault::Limit => self.loaded.description.limit(),
             Fault::Trap(_) | Fault::Failed(_) => self.loaded.description.trap(),
         };
@@ -342,13 +402,14 @@ impl NetworkFunction for Wasm {
         let mut first = 0;
         while first < batch.len() {
             let remaining = (batch.len() - first).min(CHUNK);
-            if self.machine.is_none() {
+            if self.machine.get_mut().is_none() {
                 self.renew(remaining, self.loaded.setup_cost);
             }
             let count = self.copy_in(batch, flows, first);
             let (range, budget) = (first..first + count, self.budget(count));
             match self
                 .machine
+                .get_mut()
                 .as_mut()
                 .map(|machine| machine.process(count as u32, budget))
             {
@@ -358,18 +419,25 @@ impl NetworkFunction for Wasm {
             }
             first += count;
         }
-        if std::mem::take(&mut self.has_new) {
+        self.had_new = std::mem::take(&mut self.has_new);
+        if self.had_new {
+            std::mem::swap(&mut self.is_new, &mut self.was_new);
             self.is_new.fill(false);
         }
     }
 
-    fn explain(&self, traced: &TracedPacket<'_>, _: &mut FlowStates<'_>, text: &mut Explanation) {
+    fn explain(&self, traced: &TracedPacket<'_>, flows: &mut FlowStates<'_>, text: &mut Explanation) {
         let description = &self.loaded.description;
-        let Verdict::Drop(reason) = traced.packet().verdict else {
-            return;
+        let reason = match traced.packet().verdict {
+            Verdict::Drop(reason) => Some(reason),
+            Verdict::Forward | Verdict::Bypass => None,
         };
-        if reason == description.limit() || reason == description.trap() {
-            text.add(format_args!("its call was ended: {}", self.fault));
+        if reason == Some(description.limit()) || reason == Some(description.trap()) {
+            text.add(format_args!("its call was ended: {}", self.fault.get()));
+        } else if reason == Some(description.invalid()) {
+            text.add(format_args!("it left no well-formed IP packet"));
+        } else if description.explain != 0 {
+            self.explain_packet(traced, reason, flows, text);
         }
     }
 
@@ -391,7 +459,7 @@ impl NetworkFunction for Wasm {
 impl FlowEnds for Wasm {
     fn flow_ended(&mut self, key: &FlowKey, state: &[u8]) {
         let budget = self.budget(1);
-        let Some(machine) = &mut self.machine else {
+        let Some(machine) = self.machine.get_mut() else {
             return;
         };
         let area = machine.area_mut();
@@ -406,8 +474,8 @@ impl FlowEnds for Wasm {
                 }
             }
             Err(fault) => {
-                self.fault = fault;
-                self.machine = None;
+                self.fault.set(fault);
+                *self.machine.get_mut() = None;
             }
         }
     }

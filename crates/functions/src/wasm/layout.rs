@@ -7,8 +7,10 @@ use tailwater_net::FlowKey;
 use tailwater_net::parse::{Fragment, Network};
 use tailwater_sdk::abi;
 
-/// `struct tw_function`.
+/// `struct tw_function` up to the fields that were appended to it.
 pub(super) const FUNCTION_BYTES: usize = 68;
+/// `explain` of `struct tw_function`.
+pub(super) const EXPLAIN: usize = 68;
 /// `struct tw_drop_reason`.
 pub(super) const DROP_REASON_BYTES: usize = 8;
 /// `struct tw_packet`.
@@ -21,6 +23,9 @@ const KEY_BYTES: usize = 40;
 pub(super) const MESSAGE_BYTES: usize = 512;
 /// `field` of `struct tw_error`.
 pub(super) const FIELD_BYTES: usize = 128;
+
+/// `verdict` of `struct tw_packet`.
+pub(super) const VERDICT: usize = 51;
 
 /// Maximum number of packets of one call.
 pub(super) const CHUNK: usize = 64;
@@ -35,7 +40,7 @@ pub(super) mod area {
 
     /// The batch; the result of `configure`; an ended flow.
     pub(in crate::wasm) const BATCH: usize = 0;
-    /// Counters.
+    /// Counters; an explanation.
     pub(in crate::wasm) const COUNTERS: usize = 64;
     /// Packets; the error of `configure`.
     pub(in crate::wasm) const PACKETS: usize = COUNTERS + 8 * abi::MAX_COUNTERS;
@@ -44,6 +49,7 @@ pub(super) mod area {
     /// Flow states, each aligned to 8.
     pub(in crate::wasm) const STATES: usize = KEYS + CHUNK * KEY_BYTES;
 
+    const _: () = assert!(PACKETS - COUNTERS >= abi::MAX_EXPLANATION);
     const _: () = assert!(COUNTERS >= BATCH + BATCH_BYTES && STATES.is_multiple_of(64));
 }
 

@@ -4,6 +4,7 @@ use super::description::Description;
 use super::error::{Fault, WasmError};
 use super::layout::{FIELD_BYTES, FRAMES_BYTES, MESSAGE_BYTES, area, area_bytes, batch_bytes, frames, u32_at};
 use super::program::{FUNCTION, MEMORY, Program, TABLE};
+use tailwater_sdk::abi;
 use wasmi::{
     Instance, Memory, Nullable, Ref, Store, StoreLimits, StoreLimitsBuilder, Table, TypedFunc, Val, WasmParams,
     WasmResults,
@@ -41,6 +42,7 @@ pub struct Machine {
     memory: Memory,
     process: TypedFunc<(u32, u32), i32>,
     flows_ended: Option<TypedFunc<(u32, u32, u32, u32), ()>>,
+    explain: Option<TypedFunc<(u32, u32, u32), ()>>,
     /// The function's own pointer to the instance.
     instance: u32,
     /// Address of the area for packets.
@@ -86,11 +88,16 @@ impl Machine {
             0 => None,
             index => Some(calls.find(&store, index, "flows_ended", "(i32, i32, i32, i32)")?),
         };
+        let explain = match description.explain {
+            0 => None,
+            index => Some(calls.find(&store, index, "explain", "(i32, i32, i32)")?),
+        };
         let mut machine = Machine {
             store,
             memory,
             process,
             flows_ended,
+            explain,
             instance: 0,
             base,
             area_bytes,
@@ -216,6 +223,25 @@ impl Machine {
         self.store.set_fuel(most)?;
         let (flow, counters) = (self.address(area::BATCH), self.address(area::COUNTERS));
         Ok(flows_ended.call(&mut self.store, (self.instance, flow, 1, counters))?)
+    }
+}
+
+/// Explanations.
+impl Machine {
+    /// Explains the first packet of the area, in at most `most` instructions. Returns the bytes that the function
+    /// wrote; the text ends at the first zero byte.
+    ///
+    /// # Errors
+    /// Same as [`process`](Machine::process).
+    pub(super) fn explain(&mut self, most: u64) -> Result<&[u8], Fault> {
+        let Some(explain) = self.explain else {
+            return Ok(&[]);
+        };
+        self.area_mut()[area::COUNTERS..][..abi::MAX_EXPLANATION].fill(0);
+        self.store.set_fuel(most)?;
+        let (packet, text) = (self.address(area::PACKETS), self.address(area::COUNTERS));
+        explain.call(&mut self.store, (self.instance, packet, text))?;
+        Ok(&self.area()[area::COUNTERS..][..abi::MAX_EXPLANATION])
     }
 }
 

@@ -44,6 +44,48 @@ fn rig(mode: char, read_only: bool) -> ChainRig {
 }
 
 #[test]
+fn a_module_explains_traced_packets_and_changes_nothing_by_it() {
+    let mut rig_of = rig('W', false);
+    let (good, bad) = (udp(7, "."), udp(7, "W"));
+    assert_eq!(rig_of.explain(&good, NOW), ["new flow, packet 1, from 7"]);
+    assert_eq!(rig_of.explain(&bad, NOW), ["packet 2, from 7"]);
+    assert_eq!(rig_of.run(&[bad.clone()], NOW), [bad.clone()]);
+    assert_eq!(rig_of.explain(&good, NOW), ["packet 4, from 7"]);
+    assert_eq!(rig_of.count("hostile/packets"), 4);
+    assert_eq!(
+        rig('n', false).explain(&udp(7, "n"), NOW),
+        ["new flow, packet 1, refused, from 7"]
+    );
+    for (mode, expected) in [('O', "o".repeat(189) + "..."), ('B', "a\u{fffd}b\u{fffd}".to_owned())] {
+        assert_eq!(rig(mode, false).explain(&udp(7, &mode.to_string()), NOW), [expected]);
+    }
+}
+
+#[test]
+fn an_explanation_that_misbehaves_is_ended_with_its_instance() {
+    for (mode, fault) in [('X', "more instructions than allowed"), ('T', "trap (unreachable)")] {
+        let mut rig = rig(mode, false);
+        let bad = udp(7, &mode.to_string());
+        assert_eq!(
+            rig.run(&[bad.clone()], NOW).len(),
+            1,
+            "not called for packets that nobody traces"
+        );
+        let expected = format!("its explanation was ended: {fault}");
+        assert_eq!(rig.explain(&bad, NOW), [expected], "{mode}");
+        // The explained packet was sent, and flow states stay.
+        assert_eq!(rig.count("hostile/packets"), 2);
+        for _ in 0..4 {
+            rig.run(&vec![bad.clone(); 8], NOW);
+        }
+        let counted = rig.count("hostile/packets");
+        assert!(counted >= 18, "{mode}: {counted}");
+        let explained = rig.explain(&udp(7, "."), NOW);
+        assert_eq!(explained, [format!("packet {}, from 7", counted + 1)]);
+    }
+}
+
+#[test]
 fn a_call_that_misbehaves_is_ended_and_flow_states_stay() {
     let cases = [
         ('l', "wasm-limit", "more instructions than allowed"),
@@ -173,7 +215,7 @@ fn patched(from: &[u8], to: &[u8]) -> Vec<u8> {
 
 /// Replaces a word of `tailwater_function`.
 fn described(at: usize, word: u32) -> Vec<u8> {
-    let start = [2_u32, 68].map(u32::to_le_bytes);
+    let start = [2_u32, 72].map(u32::to_le_bytes);
     let start = start.as_flattened();
     let place = HOSTILE.windows(start.len()).position(|window| window == start);
     let place = place.expect("a description") + at;

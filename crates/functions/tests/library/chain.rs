@@ -5,10 +5,12 @@ use proptest::prelude::*;
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 use tailwater_chain::batch::{Batch, MAX_BATCH};
 use tailwater_chain::buffer::BufferPool;
 use tailwater_chain::chain::Chain;
+use tailwater_chain::function::MAX_EXPLANATION;
+use tailwater_chain::packet_traces::{PacketFilter, PacketTraces, TracePlace};
 use tailwater_functions::build::ChainBuilder;
 use tailwater_functions::library::{LibraryFunction, load};
 use tailwater_functions::load_balancer::{LoadBalancerConfig, LoadBalancerTable};
@@ -55,6 +57,18 @@ impl Rig {
         let sent = sent.collect();
         self.batch.release(&mut self.pool);
         sent
+    }
+
+    /// Passes one frame, and returns the functions' explanations of it, as traces show them.
+    fn explain(&mut self, frame: &[u8]) -> Vec<String> {
+        let traces = Arc::<PacketTraces>::default();
+        let read = || Nanos::ZERO;
+        self.chain
+            .sample_functions(Box::new(read), Arc::clone(&traces), TracePlace::default());
+        let stream = traces.begin(PacketFilter::all(), 1).unwrap();
+        self.run(&[frame.to_vec()], Nanos::ZERO);
+        let steps = std::iter::from_fn(|| stream.next_step()).filter(|step| step.function.is_some());
+        steps.map(|step| step.explanation.as_str().to_owned()).collect()
     }
 
     fn counts(&self) -> HashMap<String, u64> {
@@ -151,6 +165,40 @@ fn frames_change_within_their_buffers_only() {
     assert_eq!(counts["acl/denied"], 1);
     assert_eq!(rig.chain.lost(), 4, "what is invalid is lost");
     assert_eq!(rig.pool.available(), MAX_BATCH);
+}
+
+#[test]
+fn libraries_explain_traced_packets() {
+    let count = item(&library("COUNT", "explains"), "{limits: [{packets: 2}]}");
+    let earlier = item(&library("EARLIER", "explains"), "");
+    let mut rig = Rig::new(&spec(&format!("[{count}, {earlier}]")).unwrap());
+    let explained = rig.explain(&frame(7, b"*"));
+    let flow: u32 = explained[0].split(' ').nth(2).unwrap().parse().unwrap();
+    let expected = format!("new flow {flow} from 7: 1 of 2, starred");
+    assert_eq!(explained, [expected, String::new()]);
+    rig.run(&[frame(7, b".")], Nanos::ZERO);
+    let last = rig.explain(&frame(7, b"."));
+    assert_eq!(
+        last,
+        [format!("flow {flow} from 7: 3 of 2")],
+        "the packet that is dropped"
+    );
+    assert_eq!(rig.counts()["count/over-limit"], 1);
+    // No text, and without end.
+    let wrong = rig.explain(&frame(7, b"!"));
+    assert!(
+        wrong[0].starts_with('\u{fffd}') && wrong[0].len() <= MAX_EXPLANATION,
+        "{wrong:?}"
+    );
+}
+
+#[test]
+#[should_panic(expected = "the function overrun wrote beyond its explanation")]
+fn a_library_that_writes_beyond_its_explanation_ends_its_worker() {
+    let file = library("OVERRUN", "overrun");
+    let mut rig = Rig::new(&spec(&format!("[{}]", item(&file, ""))).unwrap());
+    rig.run(&[frame(7, b".")], Nanos::ZERO);
+    rig.explain(&frame(7, b"."));
 }
 
 #[test]

@@ -75,13 +75,41 @@ static void ended(void *instance, const struct tw_ended_flow *flows, uint32_t co
         counters[1] += flow->packets;
     }
 }
+static void explain(const void *instance, const struct tw_packet *packet, struct tw_explanation *explanation) {
+    const struct flow *flow = packet->state;
+    if (packet->verdict != TW_FORWARD && packet->verdict != TW_DROP(1)) {
+        memset(explanation->text, 0xff, sizeof explanation->text);
+        return;
+    }
+    snprintf(explanation->text, sizeof explanation->text, "%s%d from %u: %d of %d%s",
+             packet->flags & TW_NEW_FLOW ? "new flow " : "flow ", (int)packet->flow, tw_key_source_port(packet->key),
+             (int)flow->packets, (int)((const struct shared *)instance)->limit,
+             packet->frame[packet->payload_offset] == '*' ? ", starred" : "");
+}
 static const struct tw_drop_reason reasons[] = {{"lost-for-fun", 1}, {"over-limit", 0}};
 static const char *const counters[] = {"flows", "packets-of-ended-flows"};
 const struct tw_function tailwater_function = {
     TW_FUNCTION_HEAD,       .name = "count",       .state_bytes = sizeof(struct flow),
     .drop_reasons = reasons, .drop_reason_count = 2, .counters = counters, .counter_count = 2,
     .configure = configure, .release = release,    .start = start,   .stop = free,
-    .process = process,     .flows_ended = ended,
+    .process = process,     .flows_ended = ended,    .explain = explain,
+};
+
+#elif defined(EARLIER)
+/* Built with an earlier header: what lies behind the object is no part of it. */
+const struct tw_function tailwater_function = {
+    .abi_version = TW_ABI_VERSION, .size = offsetof(struct tw_function, explain), .name = "earlier",
+    .process = nothing,            .explain = (void *)8,
+};
+
+#elif defined(OVERRUN)
+static void explain(const void *instance, const struct tw_packet *packet, struct tw_explanation *explanation) {
+    (void)instance, (void)packet;
+    volatile char *text = explanation->text;
+    for (int i = 0; i <= TW_MAX_EXPLANATION; i++) text[i] = 'o';
+}
+const struct tw_function tailwater_function = {
+    TW_FUNCTION_HEAD, .name = "overrun", .process = nothing, .explain = explain,
 };
 
 #elif defined(REWRITE) || defined(REWRITE_HEADERS)

@@ -102,6 +102,32 @@ static void flows_ended(void *instance, const struct tw_ended_flow *flows, uint3
     for (uint32_t i = 0; i < count; i++) counters[ENDED] += ((const struct flow *)flows[i].state)->packets;
 }
 
+/* Misbehaves, too, on packets that the function lets pass. */
+static void explain(const void *instance, const struct tw_packet *packet, struct tw_explanation *explanation) {
+    (void)instance;
+    tw_explain(explanation, packet->flags & TW_NEW_FLOW ? "new flow, packet " : "packet ");
+    tw_explain_number(explanation, ((const struct flow *)packet->state)->packets);
+    tw_explain(explanation, packet->verdict == TW_DROP(REFUSED) ? ", refused, from " : ", from ");
+    tw_explain_number(explanation, tw_key_source_port(packet->key));
+    if (packet->frame[packet->payload_offset] != *mode) return;
+    switch (*mode) {
+    case 'X': /* a loop */
+        for (;;) depth++;
+    case 'T': __builtin_trap();
+    case 'O': /* a text without end, beyond its room */
+        memset(explanation->text, 'o', 250);
+        break;
+    case 'B': /* no text */
+        memcpy(explanation->text, "a\nb\xff", 5);
+        break;
+    case 'W': /* writes that must have no effect */
+        packet->frame[packet->payload_offset] = '?';
+        ((struct flow *)packet->state)->packets = 99;
+        ((struct tw_packet *)packet)->verdict = TW_DROP(REFUSED);
+        break;
+    }
+}
+
 static const struct tw_drop_reason drop_reasons[] = {[REFUSED] = {.name = "refused"}};
 static const char *const counters[] = {[PACKETS] = "packets", [PAGES] = "pages", [ENDED] = "packets-of-ended-flows"};
 
@@ -117,4 +143,5 @@ const struct tw_function tailwater_function = {
     .configure = configure,
     .process = process,
     .flows_ended = flows_ended,
+    .explain = explain,
 };

@@ -167,8 +167,15 @@ impl NetworkFunction for ProxyFunction {
         self.properties
     }
 
-    fn explain(&self, _: &TracedPacket<'_>, _: &mut FlowStates<'_>, text: &mut Explanation) {
-        text.add(format_args!("not explained: the function runs in a process of its own"));
+    fn explain(&self, traced: &TracedPacket<'_>, _: &mut FlowStates<'_>, text: &mut Explanation) {
+        // Packets that a failed process held were not decided about.
+        if traced.packet().verdict == Verdict::Drop((self.drop_reasons.len() - 1) as u8) {
+            return;
+        }
+        let round = self.round.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(round) = &*round {
+            round.explain(self.k, traced.at, text);
+        }
     }
 
     fn can_restart(&self) -> bool {

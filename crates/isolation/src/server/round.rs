@@ -5,6 +5,7 @@
 //! was later rewritten. See [`run_queue`](super::run_queue).
 
 mod companions;
+mod explanations;
 mod flow_ends;
 mod frames;
 mod non_ip;
@@ -18,7 +19,7 @@ use super::run_queue::{PassEnd, RunQueueOrder};
 use super::status::{Measured, Status, Violation};
 use super::transfer::FlowTransfer;
 use super::turn_watch::nanos;
-use crate::layout::{CHAIN_ENDED, CompanionRefusal, CompanionRequest, CompanionResponse, Masks, NON_IP};
+use crate::layout::{CHAIN_ENDED, CompanionRefusal, CompanionRequest, CompanionResponse, MAX_TRACED, Masks, NON_IP};
 use rustix::thread::sched_yield;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -111,6 +112,8 @@ pub(super) struct Round {
     written: Box<[[u32; 2]]>,
     /// Slots of the remaining packets, in order.
     left: Vec<u16>,
+    /// Slots of the traced packets that functions explain.
+    traced: Vec<u16>,
     size: BatchSize,
     /// Number of rounds until the next measured one without packets.
     until_empty: u32,
@@ -175,6 +178,7 @@ impl Round {
             frames: vec![[0; 2]; MAX_BATCH].into(),
             written: vec![[0; 2]; MAX_BATCH].into(),
             left: Vec::with_capacity(MAX_BATCH),
+            traced: Vec::with_capacity(MAX_TRACED),
             size: BatchSize::new(config.batch, DEFAULT_BATCH),
             until_empty: 0,
             empty: 0.0,
@@ -201,6 +205,7 @@ impl Round {
     pub(super) fn run(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>, has_state: bool) {
         let count = batch.len();
         self.rests = false;
+        self.traced.clear();
         self.left.clear();
         self.left.extend(0..count as u16);
         let failed = match self.get_past_outages(count) {
@@ -213,9 +218,14 @@ impl Round {
                 let began = Instant::now();
                 self.order.restore_for_packets();
                 self.describe(batch, flows, has_state);
+                let flags = self.flags;
+                if batch.has_traced() {
+                    self.flags |= self.name_traced(batch);
+                }
                 let failed = self.go(count, flows.now().0, |round, k, wish| {
                     round.grant(k, wish, batch, flows)
                 });
+                self.flags = flags;
                 if failed.is_none() {
                     self.observe(count, began);
                 }

@@ -13,7 +13,8 @@
 _Static_assert(sizeof(struct tw_packet) == 56 && offsetof(struct tw_packet, arrival_ns) == 16, "struct tw_packet");
 _Static_assert(offsetof(struct tw_packet, verdict) == 51, "struct tw_packet");
 _Static_assert(sizeof(struct tw_batch) == 16 && sizeof(struct tw_flow_key) == 40, "struct tw_batch");
-_Static_assert(sizeof(struct tw_function) == 68 && offsetof(struct tw_function, process) == 52, "struct tw_function");
+_Static_assert(sizeof(struct tw_function) == 72 && offsetof(struct tw_function, process) == 52, "struct tw_function");
+_Static_assert(offsetof(struct tw_function, explain) == 68 && sizeof(struct tw_explanation) == 192, "explain");
 _Static_assert(sizeof(struct tw_error) == 640 && sizeof(struct tw_drop_reason) == 8, "struct tw_error");
 _Static_assert(sizeof(struct tw_ended_flow) == 8, "struct tw_ended_flow");
 

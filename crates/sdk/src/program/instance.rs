@@ -6,7 +6,8 @@ use super::flows::{Flows, Gathered};
 use super::turns::{TurnFunction, TurnPacket, TurnVerdict};
 use super::unattached::{AttachedMemory, Refusal, UnattachedFunction};
 use crate::abi;
-use crate::host::{self, Configured, FrameLocation, FunctionDescription, NO_PACKET};
+use crate::abi::MAX_EXPLANATION;
+use crate::host::{self, Configured, FrameLocation, FunctionDescription, NO_PACKET, Printable};
 use crate::protocol::layout::{FlowSlot, MAX_BATCH};
 use crate::protocol::memory::Memory;
 use crate::protocol::message::Description;
@@ -96,6 +97,7 @@ impl UnattachedFunction for UnattachedInstance {
             known: Box::new([ReceivedFrame::default(); MAX_BATCH]),
             of_flows: Box::new([PacketFlow::default(); MAX_BATCH]),
             count: 0,
+            processed: 0,
             counters: vec![0; what.counters.len()].into(),
             function: self,
         })
@@ -202,6 +204,8 @@ pub struct Instance {
     of_flows: Box<[PacketFlow; MAX_BATCH]>,
     /// Packets in the batch, at most [`MAX_BATCH`].
     count: usize,
+    /// Packets of the last batch.
+    processed: usize,
     counters: Box<[u64]>,
     function: UnattachedInstance,
 }
@@ -310,6 +314,7 @@ impl TurnFunction for Instance {
     #[inline]
     fn run(&mut self, _now: Nanos, mut each: impl FnMut(u16, TurnVerdict)) {
         let count = std::mem::take(&mut self.count).min(MAX_BATCH);
+        self.processed = count;
         if count == 0 {
             return;
         }
@@ -360,6 +365,54 @@ impl TurnFunction for Instance {
             };
             each(self.known[i].at, made);
         }
+    }
+
+    fn explain(&mut self, at: u16, text: &mut [u8; MAX_EXPLANATION]) -> bool {
+        let known = self.known[..self.processed].iter().position(|known| known.at == at);
+        let Some(i) = known else {
+            return false;
+        };
+        let (raw, known) = (&self.raw[i], &self.known[i]);
+        let mut packet = abi::Packet {
+            headroom: 0,
+            tailroom: 0,
+            ..*raw
+        };
+        if raw.verdict == abi::FORWARD && raw.flags & abi::REWRITTEN != 0 {
+            let before = self.buffers.place(known.at, [known.start, known.length]);
+            let left = host::moved(self.what, raw, before);
+            let left = left.and_then(|left| Some((left, host::ip_headers(self.buffers.frame(known.at, left))?)));
+            let Some((left, headers)) = left else {
+                const INVALID: &[u8] = b"it left no well-formed IP packet";
+                text[..INVALID.len()].copy_from_slice(INVALID);
+                return true;
+            };
+            packet = abi::Packet {
+                key: raw.key,
+                state: raw.state,
+                flags: raw.flags,
+                headroom: 0,
+                tailroom: 0,
+                ..host::packet(
+                    self.buffers.place(known.at, left),
+                    &headers,
+                    Nanos(raw.arrival_ns),
+                    (raw.flow != abi::NO_FLOW).then_some(raw.flow),
+                    raw.rss_hash,
+                )
+            };
+        }
+        let mut is_explained = false;
+        // SAFETY: as the header requires. This is the only instance, and has just processed the packet. Its frame, in a
+        // buffer, its key in `keys` and its flow's state are as `run` left them, and nothing accesses them meanwhile.
+        unsafe {
+            self.what.explain(self.function.instance, &packet, |Printable(bytes)| {
+                let length = bytes.len().min(text.len());
+                text[..length].copy_from_slice(&bytes[..length]);
+                is_explained = true;
+            });
+        }
+        is_explained
     }
 
     fn end_flow(&mut self, place: u32, generation: u64) {

@@ -19,7 +19,9 @@ pub use unattached::{AttachedMemory, Refusal, UnattachedFunction};
 
 use crate::abi;
 use crate::host::FunctionDescription;
-use crate::protocol::layout::{MAX_BATCH, REQUEST_AREA_BYTES, RESPONSE_AREA_BYTES, RequestArea, ResponseArea, VERSION};
+use crate::protocol::layout::{
+    LEAST_RESPONSE_AREA_BYTES, MAX_BATCH, REQUEST_AREA_BYTES, RESPONSE_AREA_BYTES, RequestArea, ResponseArea, VERSION,
+};
 use crate::protocol::memory::Memory;
 use crate::protocol::message::{DecodeError, FromProgram, FromServer};
 use crate::protocol::socket::Socket;
@@ -282,12 +284,18 @@ fn attach<R: UnattachedFunction>(
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Memory::map(&file, bytes, false)?,
         other => other?,
     };
-    let responses = Arc::new(ResponseArea(Memory::map(&next()?, RESPONSE_AREA_BYTES, true)?));
+    let response_file = next()?;
+    // Servers before explanations have a smaller file.
+    let response_bytes = match response_file.metadata()?.len() < RESPONSE_AREA_BYTES as u64 {
+        true => LEAST_RESPONSE_AREA_BYTES,
+        false => RESPONSE_AREA_BYTES,
+    };
+    let responses = Arc::new(ResponseArea(Memory::map(&response_file, response_bytes, true)?));
     let origin = origin.filter(|_| is_durable);
     let last = u8::from(has_state) + u8::from(origin.is_some());
     let in_front = match count.saturating_sub(last) {
         3 => None,
-        _ => Some(ResponseArea(Memory::map(&next()?, RESPONSE_AREA_BYTES, false)?)),
+        _ => Some(ResponseArea(Memory::map(&next()?, LEAST_RESPONSE_AREA_BYTES, false)?)),
     };
     // Before the first round there is time to map everything.
     let bound = match round {

@@ -1,8 +1,9 @@
 //! Turns of a program: its main loop.
 
+use crate::abi::MAX_EXPLANATION;
 use crate::protocol::layout::{
     CHAIN_ENDED, COMPANION_QUERY, DRAINING, ENDED, FlowSlot, MAX_CANDIDATES, NON_IP, PacketMasks, PacketResponse,
-    RequestArea, ResponseArea, all_of, slots,
+    RequestArea, ResponseArea, TRACED, all_of, slots,
 };
 use crate::sys::sched_yield;
 use std::sync::Arc;
@@ -81,6 +82,19 @@ pub trait TurnFunction {
     fn companion_candidates(&mut self, key: FlowKey, rss_hash: u32, turn: u8, keys: &mut Vec<(u8, FlowKey)>) -> u8 {
         let _ = (key, rss_hash, keys);
         turn
+    }
+
+    /// The next [`run`](TurnFunction::run) is followed by an [explanation](TurnFunction::explain) of the packet in slot
+    /// `at`, if it is in the batch.
+    fn before_explanation(&mut self, at: u16) {
+        let _ = at;
+    }
+
+    /// Writes the function's explanation of the packet in slot `at`, which the last [`run`](TurnFunction::run)
+    /// processed. Returns `false` if there is none.
+    fn explain(&mut self, at: u16, text: &mut [u8; MAX_EXPLANATION]) -> bool {
+        let _ = (at, text);
+        false
     }
 
     /// Handles the end of a flow.
@@ -249,16 +263,34 @@ impl<W: TurnFunction> Turns<W> {
         // In groups of 64: their data stays in the L1 cache, that of a whole batch may not.
         for word in 0..count.div_ceil(64) {
             match self.in_front {
-                None => self.process::<false>(round, count, word),
-                Some(_) => self.process::<true>(round, count, word),
+                None => self.process::<false>(round, count, (word, flags)),
+                Some(_) => self.process::<true>(round, count, (word, flags)),
+            }
+            if flags & TRACED != 0 {
+                self.explain(round, word);
             }
         }
         self.respond(round);
     }
 
+    /// Writes explanations of the traced packets among the 64 that a word of the masks covers.
+    #[cold]
+    fn explain(&mut self, round: u64, word: usize) {
+        for (i, slot) in self
+            .requests
+            .traced()
+            .filter(|(_, slot)| usize::from(*slot) / 64 == word)
+        {
+            let mut text = [0; MAX_EXPLANATION];
+            if self.function.explain(slot, &mut text) {
+                self.responses.set_explanation(i, round, &text);
+            }
+        }
+    }
+
     /// Processes the 64 packets that a word of the [masks](ResponseArea::masks) covers, of a batch of `count`.
     /// `CHANGED`: preceding functions may have changed frames.
-    fn process<const CHANGED: bool>(&mut self, round: u64, count: usize, word: usize) {
+    fn process<const CHANGED: bool>(&mut self, round: u64, count: usize, (word, flags): (usize, u64)) {
         let Turns {
             requests,
             responses,
@@ -330,6 +362,11 @@ impl<W: TurnFunction> Turns<W> {
                 };
                 responses.set_response_word(i, here.encode(round));
                 moves |= bit;
+            }
+        }
+        if flags & TRACED != 0 {
+            for (_, slot) in requests.traced().filter(|(_, slot)| usize::from(*slot) / 64 == word) {
+                function.before_explanation(slot);
             }
         }
         function.run(Nanos(requests.now()), |at, made| {

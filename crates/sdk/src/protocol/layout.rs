@@ -15,8 +15,10 @@
 //! these, and packets that the function dropped, have a word of their own, a [`PacketResponse`].
 
 mod companions;
+mod explanations;
 
 pub use companions::{CompanionRefusal, CompanionRequest, CompanionRequestKind, CompanionResponse, FlowSlot};
+pub use explanations::{MAX_TRACED, TRACED};
 
 use super::memory::Memory;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
@@ -172,6 +174,8 @@ const COUNT: usize = 1;
 const NOW: usize = 2;
 const FLAGS: usize = 3;
 const ENDED_HEAD: usize = 4;
+/// Slots of traced packets, up to the end of the cache line.
+const TRACED_SLOTS: usize = 5;
 /// One cache line for each packet, with all data of most packets.
 const METADATA: usize = LINE;
 /// Four more words for each packet: the rest of an IPv6 key.
@@ -213,7 +217,7 @@ impl RequestArea {
         self.0.load(NOW, Relaxed)
     }
 
-    /// Returns the flags: [`DRAINING`], [`CHAIN_ENDED`], [`COMPANION_QUERY`], [`NON_IP`].
+    /// Returns the flags: [`DRAINING`], [`CHAIN_ENDED`], [`COMPANION_QUERY`], [`NON_IP`], [`TRACED`].
     pub fn flags(&self) -> u64 {
         self.0.load(FLAGS, Relaxed)
     }
@@ -377,10 +381,14 @@ const RESPONSE_WORDS: usize = (MOVED + MASKS).next_multiple_of(LINE);
 const CANDIDATES: usize = RESPONSE_WORDS + MAX_BATCH;
 /// Words of a companion candidate: a number and a key.
 const CANDIDATE_WORDS: usize = 6;
-const RESPONSE_AREA_WORDS: usize = (CANDIDATES + 1 + MAX_CANDIDATES * CANDIDATE_WORDS).next_multiple_of(LINE);
+/// Offset of the explanations, which servers and programs before them do not have.
+const EXPLANATIONS: usize = (CANDIDATES + 1 + MAX_CANDIDATES * CANDIDATE_WORDS).next_multiple_of(LINE);
+const RESPONSE_AREA_WORDS: usize = (EXPLANATIONS + explanations::WORDS).next_multiple_of(LINE);
 
 /// Size of a response area in bytes.
 pub const RESPONSE_AREA_BYTES: usize = RESPONSE_AREA_WORDS * 8;
+/// Least size of a response area in bytes: without explanations.
+pub const LEAST_RESPONSE_AREA_BYTES: usize = EXPLANATIONS * 8;
 
 /// Response area: written by a function for its worker and the next function.
 #[derive(Debug)]

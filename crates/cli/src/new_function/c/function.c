@@ -45,6 +45,16 @@ static int process(void *instance, struct tw_batch *batch) {
     return 0;
 }
 
+/* Says in a line what decided, for packets that somebody traces: `tailwater trace packets`. Changes nothing. */
+static void explain(const void *instance, const struct tw_packet *packet, struct tw_explanation *explanation) {
+    const struct shared *shared = instance;
+    const struct flow *flow = packet->state;
+    tw_explain(explanation, "packets of the flow: ");
+    tw_explain_number(explanation, flow->packets);
+    tw_explain(explanation, ", limit ");
+    tw_explain_number(explanation, shared->packets);
+}
+
 static const struct tw_drop_reason drop_reasons[] = {[TOO_MANY] = {.name = "too-many"}};
 static const char *const counters[] = {[FLOWS] = "flows"};
 
@@ -60,4 +70,5 @@ const struct tw_function tailwater_function = {
     .configure = configure,
     .release = free,
     .process = process,
+    .explain = explain,
 };

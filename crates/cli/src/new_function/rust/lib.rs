@@ -5,7 +5,7 @@
 
 use std::ffi::CStr;
 use std::sync::Arc;
-use tailwater_sdk::{Batch, Config, ConfigError, DropReason, Function, Name, state};
+use tailwater_sdk::{Batch, Config, ConfigError, DropReason, Explanation, Function, Name, Packet, state};
 
 /// Configuration shared read-only by all workers.
 pub struct Shared {
@@ -58,6 +58,12 @@ impl Function for Instance {
                 packet.drop(TOO_MANY);
             }
         });
+    }
+
+    // Says in a line what decided, for packets that somebody traces: `tailwater trace packets`.
+    fn explain(&self, packet: &Packet<'_, Flow>, text: &mut Explanation<'_>) {
+        let (seen, limit) = (packet.read().packets, self.shared.packets);
+        text.add(format_args!("packets of the flow: {seen}, limit {limit}"));
     }
 }
 

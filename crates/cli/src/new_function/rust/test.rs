@@ -17,6 +17,8 @@ fn each_flow_has_so_many_packets() {
     let sent = |port| Outcome::Forwarded(packet(port).1);
     assert_eq!(outcomes, [sent(1), sent(1), sent(2), Outcome::Dropped(0)]);
     assert_eq!(harness.counters(), [2]);
+    // The flow's state is that after the batch.
+    assert_eq!(harness.explanations()[3], "packets of the flow: 3, limit 2");
 }
 
 #[test]

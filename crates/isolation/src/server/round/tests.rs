@@ -1,7 +1,9 @@
 //! Rounds with functions that are threads of the test.
 
 use super::*;
-use crate::layout::{CompanionRequestKind, MASKS, MAX_BATCH, PacketMasks, PacketResponse, ResponseArea, all_of};
+use crate::layout::{
+    CompanionRequestKind, MASKS, MAX_BATCH, PacketMasks, PacketResponse, ResponseArea, TRACED, all_of,
+};
 use crate::message::Description;
 use crate::server::area::{Flows, TableShape};
 use crate::server::proxy::{self, FAILED};
@@ -13,6 +15,8 @@ use std::thread;
 use tailwater_api::PacketAction as Unfit;
 use tailwater_chain::buffer::BufferPool;
 use tailwater_chain::chain::{Chain, InputPolicy};
+use tailwater_chain::function::MAX_EXPLANATION;
+use tailwater_chain::packet_traces::{PacketFilter, PacketTraces, TracePlace};
 use tailwater_functions::build::Requirements;
 use tailwater_functions::spec::OnFailure;
 use tailwater_net::FlowKey;
@@ -452,4 +456,40 @@ fn counters_survive_a_bypass() {
     assert_eq!(round.get_past_outages(1), None);
     area.response_areas[0].set_counter(0, 2);
     assert_eq!(seen(&mut round), 7);
+}
+
+/// Texts are from outside, and count in the round in which they were written.
+#[test]
+fn explanations_of_traced_packets_reach_the_trace() {
+    let group = group(&[Description::default(), Description::default()]);
+    let area = group.area.clone().unwrap();
+    let over = AtomicBool::new(false);
+    let (mut chain, mut batch) = chain(&group);
+    let traces = Arc::<PacketTraces>::default();
+    let clock = Box::new(|| Nanos(0));
+    chain.sample_functions(clock, Arc::clone(&traces), TracePlace::default());
+    let stream = traces.begin(PacketFilter::all(), 1).unwrap();
+    thread::scope(|scope| {
+        let _over = Over(&over);
+        let (area, over) = (&area, &over);
+        scope.spawn(move || {
+            take_turns(area, 0, over, |responses, round| {
+                let is_traced = area.request_area.flags() & TRACED != 0;
+                for (i, slot) in area.request_area.traced().filter(|_| is_traced) {
+                    let mut text = [0; MAX_EXPLANATION];
+                    text[..8].copy_from_slice(b"slot  \n\xff");
+                    text[5] = b'0' + slot as u8;
+                    responses.set_explanation(i, round, &text);
+                }
+            });
+        });
+        // Of another round.
+        let late = |responses: &ResponseArea, round| responses.set_explanation(0, round - 1, &[b'x'; MAX_EXPLANATION]);
+        scope.spawn(move || take_turns(area, 1, over, late));
+        chain.process(&mut batch, Nanos(0));
+    });
+    assert_eq!(batch.len(), 1);
+    let steps: Vec<_> = std::iter::from_fn(|| stream.next_step()).collect();
+    let texts: Vec<&str> = steps.iter().map(|step| step.explanation.as_str()).collect();
+    assert_eq!(texts, ["", "slot 0\u{fffd}\u{fffd}", ""]);
 }

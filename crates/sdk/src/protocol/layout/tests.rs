@@ -1,4 +1,5 @@
 use super::*;
+use crate::abi::MAX_EXPLANATION;
 use crate::protocol::memory::tests::file;
 use proptest::prelude::*;
 
@@ -132,5 +133,30 @@ fn masks_have_a_bit_for_each_packet() {
     for count in [0, 1, 63, 64, 65, 128, MAX_BATCH - 1, MAX_BATCH] {
         let all = (0..MASKS).flat_map(|word| slots(word, all_of(count, word)));
         assert_eq!(all.collect::<Vec<_>>(), (0..count).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn explanations_have_room_behind_areas_of_programs_before_them() {
+    let text = [b'x'; MAX_EXPLANATION];
+    let requests = file(REQUEST_AREA_BYTES as u64);
+    let requests = RequestArea(Memory::map(&requests, REQUEST_AREA_BYTES, true).unwrap());
+    let slots: Vec<u16> = (0..20).map(|i| 255 - 9 * i % 256).collect();
+    requests.set_traced(&slots);
+    let traced: Vec<(usize, u16)> = slots.iter().copied().enumerate().take(MAX_TRACED).collect();
+    assert_eq!(requests.traced().collect::<Vec<_>>(), traced);
+    requests.set_traced(&[0]);
+    assert_eq!(requests.traced().collect::<Vec<_>>(), [(0, 0)]);
+    // Both ends of a protocol that only one of them knows.
+    for (bytes, expected) in [(RESPONSE_AREA_BYTES, Some(text)), (LEAST_RESPONSE_AREA_BYTES, None)] {
+        let responses = file(RESPONSE_AREA_BYTES as u64);
+        let responses = ResponseArea(Memory::map(&responses, bytes, true).unwrap());
+        responses.set_candidates(1, &[(3, FlowKey::default()); MAX_CANDIDATES]);
+        responses.set_explanation(MAX_TRACED - 1, 5, &text);
+        responses.set_explanation(MAX_TRACED, 5, &text);
+        assert_eq!(responses.explanation(MAX_TRACED - 1, 5), expected);
+        assert_eq!(responses.explanation(MAX_TRACED - 1, 6), None);
+        assert_eq!(responses.explanation(MAX_TRACED, 5), None);
+        assert_eq!(responses.candidates().count(), MAX_CANDIDATES);
     }
 }
