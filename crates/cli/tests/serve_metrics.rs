@@ -82,8 +82,8 @@ fn chains_come_and_go_on_the_page_of_their_server() {
     assert_eq!(report["chains"].as_array().unwrap().len(), 2);
 }
 
-/// Capture of 4,000 packets that come at once, from two networks in turn, and of one 200 ms later. A port's ring has room
-/// for 1,024: the others are lost before any chain sees them, whatever the machine does.
+/// Capture of 4,000 packets that come at once, from two networks in turn, and of one 200 ms later. A port's ring has
+/// room for 1,024: the others are lost before any chain sees them, whatever the machine does.
 fn bursts() -> Vec<u8> {
     let mut capture = Vec::new();
     let mut words = |words: &[u32]| capture.extend(words.iter().flat_map(|word| word.to_le_bytes()));
