@@ -57,8 +57,8 @@ pub fn survive_file_limit() -> Result<(), CliError> {
 }
 
 /// Returns the flag that SIGINT and SIGTERM set, which also [ends](stop_requested) reading and writing of pipes. A
-/// second signal, 0.2 s later or more, kills the process. A signal that the parent made the process ignore, as shells do
-/// with SIGINT for `command &` in a script, stays ignored.
+/// second signal, 0.2 s later or more, kills the process. A signal that the parent made the process ignore, as shells
+/// do with SIGINT for `command &` in a script, stays ignored.
 ///
 /// # Errors
 /// A signal handler cannot be registered.

@@ -204,8 +204,8 @@ impl Outlet {
         self.lost += 1;
     }
 
-    /// Counts packets that the port lost, and that could only be the chain's, as found its ring full. Returns `false` if
-    /// the chain has ended.
+    /// Counts packets that the port lost, and that could only be the chain's, as found its ring full. Returns `false`
+    /// if the chain has ended.
     #[cold]
     pub(crate) fn lose_unreceived(&mut self, packets: u64) -> bool {
         let has_ended = self.to.is_closed();

@@ -18,9 +18,10 @@ mod companions;
 mod explanations;
 
 pub use companions::{CompanionRefusal, CompanionRequest, CompanionRequestKind, CompanionResponse, FlowSlot};
-pub use explanations::{MAX_TRACED, TRACED};
+pub use explanations::TRACED;
 
 use super::memory::Memory;
+use crate::abi::MAX_EXPLANATION;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use tailwater_net::FlowKey;
 use tailwater_net::parse::{Fragment, Headers, Network};
@@ -383,7 +384,11 @@ const CANDIDATES: usize = RESPONSE_WORDS + MAX_BATCH;
 const CANDIDATE_WORDS: usize = 6;
 /// Offset of the explanations, which servers and programs before them do not have.
 const EXPLANATIONS: usize = (CANDIDATES + 1 + MAX_CANDIDATES * CANDIDATE_WORDS).next_multiple_of(LINE);
-const RESPONSE_AREA_WORDS: usize = (EXPLANATIONS + explanations::WORDS).next_multiple_of(LINE);
+/// Words of an explanation: the round, and the text.
+const EXPLANATION_WORDS: usize = 1 + MAX_EXPLANATION / 8;
+/// Maximum number of packets of a round that functions explain.
+pub const MAX_TRACED: usize = 12;
+const RESPONSE_AREA_WORDS: usize = (EXPLANATIONS + MAX_TRACED * EXPLANATION_WORDS).next_multiple_of(LINE);
 
 /// Size of a response area in bytes.
 pub const RESPONSE_AREA_BYTES: usize = RESPONSE_AREA_WORDS * 8;

@@ -11,6 +11,7 @@ mod ended;
 mod external;
 mod figures;
 mod news;
+mod observed_losses;
 mod offloading;
 mod options;
 mod outputs;
@@ -22,6 +23,7 @@ mod samples;
 mod starting;
 mod succession;
 mod take_over;
+mod unattributed;
 
 pub use ended::{EndedChain, final_counts};
 pub use figures::{ChainFigures, Figures};
@@ -54,6 +56,7 @@ use tailwater_functions::spec::ChainSpec;
 use tailwater_net::Nanos;
 use tailwater_placement::slo::Curves;
 use tailwater_policy::core::MakeMapper;
+use unattributed::judge_report;
 
 /// Time within which a chain has drained: twice its objective, at most half a second, and what its end takes.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
@@ -221,7 +224,7 @@ impl LiveMachine {
         let end = chain.join();
         if let Some(mut report) = end.report {
             ended::add_to_report(&mut report, &chain.carried);
-            port_losses::judge_report(&mut report, &chain);
+            judge_report(&mut report, chain.port_losses.since_start());
             (self.on_end.0)(EndedChain {
                 name: chain.name().to_owned(),
                 cores: chain.cores().to_vec(),

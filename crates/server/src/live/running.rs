@@ -5,7 +5,7 @@ use super::details;
 use super::ended::CarriedCounts;
 use super::figures::{ChainFigures, Latest};
 use super::news::is_of_state;
-use super::port_losses::{UnattributedLosses, verdict_with_losses};
+use super::unattributed::{UnattributedLosses, verdict_with_losses};
 use crate::details::TracedChain;
 use crate::machine::{
     ChainLoad, ChainObservation, ChainState, CoreUse, LatencyObservation, MissedShares, PacketCounts, PacketRates,

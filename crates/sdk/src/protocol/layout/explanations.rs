@@ -4,22 +4,17 @@
 //! ignore it. The texts lie behind everything else in the response area: a program maps them if the server's file has
 //! them.
 
-use super::{EXPLANATIONS, LINE, RESPONSE_AREA_BYTES, RequestArea, ResponseArea, TRACED_SLOTS};
+use super::{
+    EXPLANATION_WORDS, EXPLANATIONS, LINE, MAX_TRACED, RESPONSE_AREA_BYTES, RequestArea, ResponseArea, TRACED_SLOTS,
+};
 use crate::abi::MAX_EXPLANATION;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Maximum number of packets of a round that functions explain.
-pub const MAX_TRACED: usize = 12;
 /// `RequestArea::flags`: the round has packets that functions explain.
 pub const TRACED: u64 = 16;
 
 /// Slots in a word of the request area.
 const SLOTS_PER_WORD: usize = 4;
-/// Words of an explanation: the round, and the text.
-const EXPLANATION_WORDS: usize = 1 + MAX_EXPLANATION / 8;
-/// Words of all explanations.
-pub(super) const WORDS: usize = MAX_TRACED * EXPLANATION_WORDS;
-
 const _: () = assert!(MAX_EXPLANATION.is_multiple_of(8) && MAX_TRACED == SLOTS_PER_WORD * (LINE - TRACED_SLOTS));
 
 impl RequestArea {
