@@ -6,7 +6,6 @@ use common::*;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
 use tailwater_sim::policies::comparable;
 
 /// Writes a rack of two servers with a chain on each kind of traffic.
