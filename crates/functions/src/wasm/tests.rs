@@ -49,7 +49,7 @@ fn a_module_explains_traced_packets_and_changes_nothing_by_it() {
     let (good, bad) = (udp(7, "."), udp(7, "W"));
     assert_eq!(rig_of.explain(&good, NOW), ["new flow, packet 1, from 7"]);
     assert_eq!(rig_of.explain(&bad, NOW), ["packet 2, from 7"]);
-    assert_eq!(rig_of.run(&[bad.clone()], NOW), [bad.clone()]);
+    assert_eq!(rig_of.run(std::slice::from_ref(&bad), NOW), [bad.clone()]);
     assert_eq!(rig_of.explain(&good, NOW), ["packet 4, from 7"]);
     assert_eq!(rig_of.count("hostile/packets"), 4);
     assert_eq!(
@@ -67,7 +67,7 @@ fn an_explanation_that_misbehaves_is_ended_with_its_instance() {
         let mut rig = rig(mode, false);
         let bad = udp(7, &mode.to_string());
         assert_eq!(
-            rig.run(&[bad.clone()], NOW).len(),
+            rig.run(std::slice::from_ref(&bad), NOW).len(),
             1,
             "not called for packets that nobody traces"
         );
