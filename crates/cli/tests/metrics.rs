@@ -93,6 +93,7 @@ fn documentation_and_page_name_the_same_metrics() {
         "tailwater_ingress_",
         "tailwater_server_",
         "tailwater_promise_",
+        "tailwater_objective_",
         "tailwater_port_",
         "tailwater_core_",
         "tailwater_otlp_",
