@@ -145,7 +145,7 @@ fn a_signal_that_comes_twice_at_once_ends_a_run_with_its_report() {
         let child = spawn(&["run", chain.to_str().unwrap(), "--duration", "60s", "-o", "json"]);
         until_signals_are_handled(&child);
         std::thread::sleep(Duration::from_millis(50));
-        let twice = "kill -TERM $1; kill -TERM $1";
+        let twice = "kill -TERM $1; sleep 0.01; kill -TERM $1";
         let sent = Command::new("sh")
             .args(["-c", twice, "sh", &child.id().to_string()])
             .status();

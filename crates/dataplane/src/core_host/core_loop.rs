@@ -219,10 +219,12 @@ impl CoreLoop {
             return HostedTurn::Idle;
         }
         let turn = resident.worker.turn(now, away, self.order.longest_turn(position));
+        if !matches!(turn, HostedTurn::Idle) {
+            self.gap.hold(resident.feeds.chain);
+        }
         match turn {
             HostedTurn::Worked(end) => {
                 resident.busy = true;
-                self.gap.hold(resident.feeds.chain);
                 self.order.charge(position, end.saturating_sub(now));
             }
             HostedTurn::Waits => {

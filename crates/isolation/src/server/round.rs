@@ -114,6 +114,8 @@ pub(super) struct Round {
     left: Vec<u16>,
     /// Slots of the traced packets that functions explain.
     traced: Vec<u16>,
+    /// Round in which they do. Rounds without packets may follow it.
+    traced_round: u64,
     size: BatchSize,
     /// Number of rounds until the next measured one without packets.
     until_empty: u32,
@@ -179,6 +181,7 @@ impl Round {
             written: vec![[0; 2]; MAX_BATCH].into(),
             left: Vec::with_capacity(MAX_BATCH),
             traced: Vec::with_capacity(MAX_TRACED),
+            traced_round: 0,
             size: BatchSize::new(config.batch, DEFAULT_BATCH),
             until_empty: 0,
             empty: 0.0,
@@ -226,6 +229,7 @@ impl Round {
                     round.grant(k, wish, batch, flows)
                 });
                 self.flags = flags;
+                self.traced_round = self.round;
                 if failed.is_none() {
                     self.observe(count, began);
                 }

@@ -19,6 +19,8 @@ pub struct EndedChain {
     pub cores: Vec<usize>,
     /// Report of its run.
     pub report: Box<RunReport>,
+    /// Packets that its port lost meanwhile, and that may have been its own.
+    pub port_lost: u64,
     /// Reason for which it failed, if it did.
     pub failure: Option<String>,
 }
@@ -37,6 +39,8 @@ pub(super) struct CarriedCounts {
     pub(super) packets: PacketCounts,
     /// Late and lost packets by cause.
     pub(super) late: BTreeMap<String, u64>,
+    /// Packets that its port lost meanwhile, and that may have been its own.
+    pub(super) port_lost: u64,
 }
 
 /// Adds the counts of the process that this one has taken over from to a chain's report, also to its drops and causes,
@@ -85,7 +89,9 @@ pub fn final_counts(ended: &[EndedChain], ports: &[Arc<SharedPort>]) -> FinalCou
     // Versions of a chain that followed each other have one name.
     let mut chains = BTreeMap::<String, [u64; 4]>::new();
     let mut late = BTreeMap::<String, BTreeMap<String, u64>>::new();
+    let mut port_lost = BTreeMap::<String, u64>::new();
     for chain in ended {
+        *port_lost.entry(chain.name.clone()).or_default() += chain.port_lost;
         let packets = &chain.report.packets;
         let counts = [packets.offered, packets.delivered, packets.dropped_by_nf, packets.lost];
         let sums = chains.entry(chain.name.clone()).or_default();
@@ -103,6 +109,7 @@ pub fn final_counts(ended: &[EndedChain], ports: &[Arc<SharedPort>]) -> FinalCou
     FinalCounts {
         chains,
         late,
+        port_lost,
         ports: ports.collect(),
     }
 }

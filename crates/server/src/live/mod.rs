@@ -224,11 +224,13 @@ impl LiveMachine {
         let end = chain.join();
         if let Some(mut report) = end.report {
             ended::add_to_report(&mut report, &chain.carried);
-            judge_report(&mut report, chain.port_losses.since_start());
+            let port_lost = chain.carried.port_lost + chain.port_losses.since_start();
+            judge_report(&mut report, port_lost);
             (self.on_end.0)(EndedChain {
                 name: chain.name().to_owned(),
                 cores: chain.cores().to_vec(),
                 report,
+                port_lost,
                 failure: end.failure,
             });
         }

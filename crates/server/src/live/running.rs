@@ -229,6 +229,7 @@ impl RunningChain {
     /// Ends the delivery of packets, and the run once it has processed those that it has.
     pub(super) fn drain(&mut self) {
         self.draining = true;
+        self.port_losses.end();
         self.withdrawal.withdraw();
         self.stop.store(true, Ordering::Relaxed);
     }
@@ -395,6 +396,9 @@ impl RunningChain {
             dropped: packets.dropped_by_nf,
             lost: packets.lost,
         });
+        if end.is_some() {
+            self.port_losses.end();
+        }
         if let Some(progress) = latest.as_ref() {
             observation.total = total_latency(progress, slo, observation.packets, self.port_losses.since_start());
             let window = progress.window.filter(|_| end.is_none());
@@ -446,17 +450,20 @@ pub fn window_latency(window: &LastWindow, slo: &Slo) -> LatencyObservation {
     }
 }
 
-/// Latency since the start. The chain's port lost `port_lost` packets since then.
+/// Latency since the start. The chain's port lost `port_lost` packets since then; `packets` has those of earlier versions
+/// and processes, too.
 fn total_latency(progress: &Progress, slo: &Slo, packets: PacketCounts, port_lost: u64) -> LatencyObservation {
     let is_known = progress.packets.delivered > 0;
     let at = || progress.latency.percentile(slo.percentile);
     let met = is_known.then(|| at() <= slo.budget() && lost_is_within(slo.percentile, packets));
-    let late = progress.late_by_cause.values().sum::<u64>().max(packets.lost);
+    // Of the time for which the port's losses are known.
+    let own = &progress.packets;
+    let late = progress.late_by_cause.values().sum::<u64>().max(own.lost);
     LatencyObservation {
         p50: is_known.then_some(progress.p50),
         p99: is_known.then_some(progress.p99),
         objective: slo.budget(),
-        met: verdict_with_losses(met, [late, packets.delivered + packets.lost], port_lost, slo.percentile),
+        met: verdict_with_losses(met, [late, own.delivered + own.lost], port_lost, slo.percentile),
         missed: MissedShares::default(),
         port_lost,
     }

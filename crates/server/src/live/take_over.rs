@@ -289,7 +289,12 @@ impl LiveMachine {
                 lost: *lost,
             };
             let late = counts.late.get(name).cloned().unwrap_or_default();
-            let carried = CarriedCounts { packets, late };
+            let port_lost = counts.port_lost.get(name).copied().unwrap_or_default();
+            let carried = CarriedCounts {
+                packets,
+                late,
+                port_lost,
+            };
             match self.chains.get_mut(name) {
                 Some(chain) => chain.carried = carried,
                 None => self.taking_over.carry(name, carried),

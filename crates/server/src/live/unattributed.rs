@@ -13,6 +13,8 @@ pub(super) struct UnattributedLosses {
     window: Option<u64>,
     from: u64,
     until: u64,
+    /// When the chain took its last packet.
+    at_end: Option<u64>,
 }
 
 impl UnattributedLosses {
@@ -25,6 +27,7 @@ impl UnattributedLosses {
             window: None,
             from: at_start,
             until: at_start,
+            at_end: None,
         }
     }
 
@@ -33,9 +36,14 @@ impl UnattributedLosses {
         *self = UnattributedLosses::new(&self.port);
     }
 
-    /// Packets lost since the chain's start.
+    /// Notes that the chain takes no more packets. Only the first call counts.
+    pub(super) fn end(&mut self) {
+        self.at_end.get_or_insert_with(|| unattributed(&self.port));
+    }
+
+    /// Packets lost since the chain's start, until its end.
     pub(super) fn since_start(&self) -> u64 {
-        unattributed(&self.port) - self.at_start
+        self.at_end.unwrap_or_else(|| unattributed(&self.port)) - self.at_start
     }
 
     /// Packets lost in the chain's last window, which has this index. Each loss is in one window.

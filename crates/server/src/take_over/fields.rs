@@ -118,6 +118,9 @@ pub struct FinalCounts {
     /// Late and lost packets of each chain by cause, without those that are 0. Older versions send none.
     #[serde(default)]
     pub late: BTreeMap<String, BTreeMap<String, u64>>,
+    /// Packets that each chain's port lost meanwhile, and that may have been its own. Older versions send none.
+    #[serde(default)]
+    pub port_lost: BTreeMap<String, u64>,
     /// Counts of each port, as the data plane writes them.
     pub ports: BTreeMap<String, Value>,
 }

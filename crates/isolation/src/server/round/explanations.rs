@@ -24,6 +24,10 @@ impl Round {
     /// Adds function `k`'s explanation of the packet that is at index `at` of the packets that reached it. The text is
     /// from outside: it is bounded and made printable.
     pub(in crate::server) fn explain(&self, k: usize, at: usize, text: &mut Explanation) {
+        // The functions did not run: a process failed before.
+        if self.traced.is_empty() {
+            return;
+        }
         let masks = self.through[k].iter().enumerate();
         let slot = masks.flat_map(|(word, bits)| slots(word, *bits)).nth(at);
         let number = slot.and_then(|slot| self.traced.iter().position(|traced| usize::from(*traced) == slot));
@@ -33,7 +37,7 @@ impl Round {
             ));
             return;
         };
-        if let Some(bytes) = self.area.response_areas[k].explanation(number, self.round) {
+        if let Some(bytes) = self.area.response_areas[k].explanation(number, self.traced_round) {
             text.add(format_args!("{}", Printable(&bytes)));
         }
     }
