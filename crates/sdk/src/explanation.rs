@@ -42,7 +42,7 @@ impl Write for Explanation<'_> {
         }
         self.to[self.length] = 0;
         if end < text.len() {
-            // What follows a cut is not appended to it.
+            // Text behind a cut is not appended to it.
             self.to[self.length..].fill(0);
             self.length = ROOM;
         }

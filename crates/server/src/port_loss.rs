@@ -34,7 +34,8 @@ pub struct PortReading {
 /// Circumstances of a loss: the cores that lost packets since the last reading, and what held them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LossCause {
-    /// Cores that poll the queues on which packets were lost: all of the port's if the device does not report the queue.
+    /// Cores that poll the queues on which packets were lost: all of the port's if the device does not report the
+    /// queue.
     pub cores: Vec<u32>,
     /// Longest time between two polls of these cores; 0 if it is unknown.
     pub gap: Nanos,

@@ -79,7 +79,8 @@ pub struct ChainStatus {
     pub generation: u64,
     /// Conditions.
     pub conditions: [Condition; 3],
-    /// Status of the condition `ObjectiveMet`, or the one before its port lost packets: losses hide it, and do not end it.
+    /// Status of the condition `ObjectiveMet`, or the one before its port lost packets: losses hide it, and do not end
+    /// it.
     pub known_objective: ConditionStatus,
     /// Reason for which its promise is not kept, if it is not.
     pub broken: Option<BrokenPromise>,

@@ -66,8 +66,8 @@ pub struct ListResponse {
 pub struct Port {
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
-    /// Packets since the server's start: those that arrived, lost ones included; those that no chain matched; those lost
-    /// before their chain was known; those dropped since their checksums were wrong.
+    /// Packets since the server's start: those that arrived, lost ones included; those that no chain matched; those
+    /// lost before their chain was known; those dropped since their checksums were wrong.
     #[prost(uint64, tag = "2")]
     pub received: u64,
     #[prost(uint64, tag = "3")]

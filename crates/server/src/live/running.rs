@@ -450,8 +450,8 @@ pub fn window_latency(window: &LastWindow, slo: &Slo) -> LatencyObservation {
     }
 }
 
-/// Latency since the start. The chain's port lost `port_lost` packets since then; `packets` has those of earlier versions
-/// and processes, too.
+/// Latency since the start. The chain's port lost `port_lost` packets since then; `packets` has those of earlier
+/// versions and processes, too.
 fn total_latency(progress: &Progress, slo: &Slo, packets: PacketCounts, port_lost: u64) -> LatencyObservation {
     let is_known = progress.packets.delivered > 0;
     let at = || progress.latency.percentile(slo.percentile);

@@ -59,7 +59,7 @@ pub const fn c_str(text: &'static str) -> &'static std::ffi::CStr {
     unsafe { std::ffi::CStr::from_bytes_with_nul_unchecked(bytes) }
 }
 
-// What the runtime expects in a module's memory.
+// Layout of a module's memory, as the runtime expects it.
 #[cfg(target_arch = "wasm32")]
 const _: () = {
     use std::mem::size_of;
